@@ -1,0 +1,1 @@
+"""dlbricks.db.migrations.versions."""

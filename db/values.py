@@ -1,0 +1,218 @@
+"""The value types that the database stores: System, Stack, Measurement, Failure, Run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "Block",
+    "Conditions",
+    "Failure",
+    "Measurement",
+    "Run",
+    "Stack",
+    "Stop",
+    "Subject",
+    "System",
+    "Verdict",
+    "content_key",
+]
+
+
+def content_key(value: object) -> str:
+    """SHA-256 (hexadecimal) of the canonical JSON of a value: equal on every machine and run."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Subject(StrEnum):
+    """What was timed."""
+
+    BRICK = "brick"
+    MODEL = "model"
+    """Ground truth; its key is ``ModelGraph.key``."""
+    REFERENCE = "reference"
+    """The fixed reference network, one per worker and round; tells whether two runs saw the same machine."""
+
+
+class Stop(StrEnum):
+    """Why sampling of an item ended."""
+
+    CONVERGED = "converged"
+    """The 95 % half-width of the median is at most 1 %."""
+    PLATEAU = "plateau"
+    """More samples no longer make the interval narrower."""
+    BUDGET = "budget"
+    """The item's time is spent."""
+    TIMEOUT = "timeout"
+    """The hard limit struck before there were enough samples."""
+
+
+class Verdict(StrEnum):
+    """How far a measurement can be trusted."""
+
+    STABLE = "stable"
+    """Half-width of the median at most 2 %, blocks agree."""
+    NOISY = "noisy"
+    """Half-width at most 10 %."""
+    UNSTABLE = "unstable"
+    """Wider than that, or processes disagree."""
+    TIMED_OUT = "timed-out"
+    """Fewer than the minimum number of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The hardware that decides a latency; no host name.
+
+    ``key`` covers all fields, so that two equal machines are one system.
+    """
+
+    cpu: str
+    architecture: str
+    physical_cores: int
+    logical_cores: int
+    cache_bytes: tuple[tuple[str, int], ...]
+    """Cache name (``L1d``, ``L2``, ``L3``) to bytes, per instance."""
+    memory_gib: int
+    """Rounded to whole GiB, so that a kernel's reservation makes no new system."""
+    isa: tuple[str, ...] = ()
+    """The instruction sets that runtimes dispatch on, sorted (``avx2``, ``avx512f``, ``amx_tile``…)."""
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Content key."""
+        return content_key(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Backend, device, versions and options: the software side of a latency."""
+
+    backend: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+    """Sorted (package, version)."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Sorted (option, value) of everything that can change a latency but is not in ``Conditions``."""
+
+    @property
+    def key(self) -> str:
+        """Content key."""
+        return content_key(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The options that are part of what is measured and the same for every backend (DESIGN.md, contract)."""
+
+    threads: int
+    cache: str = "hot"
+    dtype: str = "float32"
+
+    @property
+    def key(self) -> str:
+        """Content key."""
+        return content_key(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The samples of one item from one process in one round, as the worker replied them.
+
+    Attributes:
+        process: Number of the worker process within the measurement, from 0.
+        round: Round within that process, from 0.
+        samples: (elapsed_ns, loops) in the order taken, warm-ups excluded.
+        warmups: Number of warm-up samples that were dropped before.
+    """
+
+    process: int
+    round: int
+    samples: tuple[tuple[int, int], ...]
+    warmups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The samples of one subject on one stack and system, with statistics, verdict and why it stopped.
+
+    All times are of *one* execution of the subject, in nanoseconds. ``unroll`` copies ran per loop; the statistics
+    are divided by it, the raw samples are not.
+    """
+
+    id: str
+    """UUID."""
+    run: str
+    """UUID of the run that took it."""
+    subject: Subject
+    key: str
+    """Brick key, or model key."""
+    system: str
+    stack: str
+    conditions: Conditions
+    unroll: int
+    median_ns: float
+    mean_ns: float
+    trimmed_mean_ns: float
+    """20 % trimmed at each end (DLBricks)."""
+    min_ns: float
+    p90_ns: float
+    p99_ns: float
+    ci95_ns: tuple[float, float]
+    """Bootstrap interval of the median over processes and rounds."""
+    samples: int
+    block_medians_ns: tuple[float, ...]
+    """Median of each block in (process, round) order: what interval propagation resamples."""
+    verdict: Verdict
+    stop: Stop
+    load_ns: int | None = None
+    """Time to create the session; None where not taken."""
+    first_run_ns: int | None = None
+    reference_ns: float | None = None
+    """Median of the reference network over the same processes and rounds."""
+    variant: str = ""
+    """Name of an algorithm or precision variant; empty for the runtime's own choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A brick or model that could not be measured: stored, never silent, never zero."""
+
+    id: str
+    run: str
+    subject: Subject
+    key: str
+    system: str
+    stack: str
+    conditions: Conditions
+    kind: str
+    """``unsupported``, ``error``, ``crashed``, ``timeout`` or ``memory``."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Provenance of one ``run`` or ``measure``: everything needed to say where a number came from."""
+
+    id: str
+    started: str
+    """ISO 8601, UTC."""
+    tool: str
+    """Version of dlbricks."""
+    command: str
+    """``run`` or ``measure``."""
+    suite: str | None
+    """Suite hash, where there was one."""
+    system: str
+    stack: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    before: Mapping[str, object] = field(default_factory=dict)
+    """System state before: governor, frequency_mhz, load_1m, kernel."""
+    after: Mapping[str, object] | None = None
+    finished: str | None = None

@@ -1,0 +1,1 @@
+"""dlbricks.models.zoo."""
