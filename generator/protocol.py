@@ -1,0 +1,383 @@
+"""What parent and worker say to each other: one JSON object per line, a request and then its reply.
+
+The parent writes a request (``{"op": ...}``) to the worker's standard input and reads one reply
+(``{"ok": ...}``) from its standard output; nothing else ever travels on the two pipes. The protocol knows
+files, names and numbers only, so that a runtime that needs an environment of its own can be spoken to as well.
+
+============  ==============  =====================================================
+request       reply           what happens
+============  ==============  =====================================================
+``Hello``     ``Greeting``    backend loaded, options checked, limits set
+``Prepare``   ``Prepared``    a network is loaded, run once, and kept
+``Sample``    ``Sampled``     a kept network is warmed up and timed
+``Outputs``   ``Done``        the outputs of one execution are written to an npz file
+``Values``    ``Types``       a model is executed once; types of named values
+``Release``   ``Done``        a kept network is dropped
+``Bye``       ``Done``        the worker ends (so it does when its input closes)
+any of them   ``Refused``     what could not be done, in one line
+============  ==============  =====================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+
+from ..db.values import Stack
+from ..errors import WorkerError
+
+__all__ = [
+    "Bye",
+    "Done",
+    "Greeting",
+    "Hello",
+    "Limits",
+    "Message",
+    "Outputs",
+    "Prepare",
+    "Prepared",
+    "Refusal",
+    "Refused",
+    "Release",
+    "Reply",
+    "Request",
+    "Sample",
+    "Sampled",
+    "Types",
+    "Values",
+    "parse_reply",
+    "parse_request",
+]
+
+
+class Refusal(StrEnum):
+    """Why a request was refused."""
+
+    UNSUPPORTED = "unsupported"
+    """The runtime cannot express this network."""
+    ERROR = "error"
+    """The runtime, the file or the request is at fault."""
+    MEMORY = "memory"
+    """The memory limit was hit; the worker is alive, but best replaced."""
+    USAGE = "usage"
+    """An option is unknown or has a wrong value."""
+    UNAVAILABLE = "unavailable"
+    """The runtime is not installed or not usable here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of everything that is said."""
+
+    def to_json(self) -> str:
+        """One line of JSON, without the newline."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read one line; raises ``WorkerError`` for anything but this message."""
+        return cls.from_fields(_parse(text))
+
+    @classmethod
+    def from_fields(cls, found: Mapping[str, Any]) -> Self:
+        """Build from parsed JSON; raises ``WorkerError`` where a field is missing, unknown or of a wrong kind."""
+        known = {name: value for name, value in found.items() if name not in {"op", "ok"}}
+        try:
+            hints = _hints(cls)
+            return cls(**{name: _revive(hints[name], value) for name, value in known.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise WorkerError(f"not a {cls.__name__} message: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Message):
+    """Said by the parent."""
+
+    op: ClassVar[str]
+
+    def to_json(self) -> str:
+        """One line of JSON, without the newline."""
+        return json.dumps({"op": self.op, **asdict(self)}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Message):
+    """Said by the worker."""
+
+    ok: ClassVar[bool] = True
+
+    def to_json(self) -> str:
+        """One line of JSON, without the newline."""
+        return json.dumps({"ok": self.ok, **asdict(self)}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        memory_bytes: Private memory of the worker above what it holds when the backend is loaded; None: no limit.
+    """
+
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Request):
+    """First request: which runtime, set up how.
+
+    Attributes:
+        backend: Name of the entry point in the group ``dlbricks.backends``.
+        device: ``cpu`` or ``cuda``.
+        options: The backend's own options, checked by it.
+        threads: Threads of the runtime; 0 means all physical cores that this process may use.
+        limits: Memory limit.
+    """
+
+    op: ClassVar[str] = "hello"
+
+    backend: str
+    device: str = "cpu"
+    options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting(Reply):
+    """Reply to ``Hello``.
+
+    Attributes:
+        stack: Backend, device, versions and every option with its effective value.
+        threads: Effective number of threads.
+        pid: Process that the networks run in.
+    """
+
+    stack: Stack
+    threads: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Request):
+    """Load a network, fill it, run it once, and keep it.
+
+    Attributes:
+        id: Chosen by the parent; names the network in later requests.
+        path: ONNX file: a brick or zoo skeleton (``synthetic``), or a whole model. ``REFERENCE`` of
+            ``generator.reference`` (in place of a path) is the built-in reference network.
+        synthetic: Whether weights are graph inputs marked ``role=weight``, to be filled with seeded values.
+        overrides: ``dim_param`` to value, for a file with dynamic dimensions.
+        inputs: Non-weight graph inputs (name, dtype, static shape); empty: as the file declares them.
+        seed: Seed of weights and inputs.
+        unroll: Copies in one network; 0: the worker chooses. Networks that are not synthetic take 1 only.
+    """
+
+    op: ClassVar[str] = "prepare"
+
+    id: str
+    path: str
+    synthetic: bool
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+    unroll: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Reply):
+    """Reply to ``Prepare``.
+
+    Attributes:
+        load_ns: Time that the runtime took to load the network (session creation).
+        first_run_ns: Time of its first execution.
+        prepare_ns: Time of the whole request, both included.
+        bytes: Weights, inputs and outputs that the worker holds for it.
+        unroll: Copies in the network; divide a loop's time by it.
+    """
+
+    load_ns: int
+    first_run_ns: int
+    prepare_ns: int
+    bytes: int
+    unroll: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Request):
+    """Warm a kept network up and time it.
+
+    Attributes:
+        id: Of a prepared network.
+        budget_ns: Time for warm-up and samples together.
+        min_samples: Taken even where the budget is too short.
+        max_samples: Ends the request before the budget is spent.
+        cache: ``hot`` (plain repetition) or ``cold`` (caches evicted before each sample).
+    """
+
+    op: ClassVar[str] = "sample"
+
+    id: str
+    budget_ns: int
+    min_samples: int = 1
+    max_samples: int = 1_000_000
+    cache: str = "hot"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(Reply):
+    """Reply to ``Sample``.
+
+    Attributes:
+        samples: (elapsed_ns, loops) in the order taken.
+        warmups: Warm-up samples dropped before.
+    """
+
+    samples: tuple[tuple[int, int], ...]
+    warmups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs(Request):
+    """Execute a kept network once and write its inputs and outputs (of the first copy).
+
+    Attributes:
+        id: Of a prepared network.
+        path: The npz file to write, arrays by name of the graph's values.
+    """
+
+    op: ClassVar[str] = "outputs"
+
+    id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Request):
+    """Execute a skeleton-form model once and tell the types of some of its values (shape oracle).
+
+    Attributes:
+        path: ONNX file in skeleton form.
+        names: Values wanted: graph inputs, interior values, outputs.
+        seed: Seed of weights and inputs.
+    """
+
+    op: ClassVar[str] = "values"
+
+    path: str
+    names: tuple[str, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Types(Reply):
+    """Reply to ``Values``.
+
+    Attributes:
+        types: Name to (dtype, shape); a value that could not be computed is missing.
+    """
+
+    types: Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Request):
+    """Drop a kept network; an unknown id is fine."""
+
+    op: ClassVar[str] = "release"
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bye(Request):
+    """End the worker."""
+
+    op: ClassVar[str] = "bye"
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Reply):
+    """Reply without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Reply):
+    """Reply of a worker that could not do it and goes on.
+
+    Attributes:
+        kind: Why.
+        reason: One line that names the cause.
+    """
+
+    ok: ClassVar[bool] = False
+
+    kind: Refusal
+    reason: str
+
+
+_REQUESTS: dict[str, type[Request]] = {
+    kind.op: kind for kind in (Hello, Prepare, Sample, Outputs, Values, Release, Bye)
+}
+
+_R = TypeVar("_R", bound=Reply)
+
+
+def parse_request(line: str) -> Request:
+    """Read one request; raises ``WorkerError`` for anything else."""
+    found = _parse(line)
+    kind = _REQUESTS.get(str(found.get("op")))
+    if kind is None:
+        raise WorkerError(f"unknown request {found.get('op')!r}", remedy=f"known are {', '.join(_REQUESTS)}")
+    return kind.from_fields(found)
+
+
+def parse_reply(line: str, expected: type[_R]) -> _R | Refused:
+    """Read one reply of the expected kind, or a refusal; raises ``WorkerError`` for anything else."""
+    found = _parse(line)
+    if found.get("ok") is True:
+        return expected.from_fields(found)
+    if found.get("ok") is False:
+        return Refused.from_fields(found)
+    raise WorkerError("a reply of the worker has no 'ok'")
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise WorkerError(f"not a line of JSON: {text[:80]!r}") from error
+    if not isinstance(found, dict):
+        raise WorkerError(f"not a JSON object: {text[:80]!r}")
+    return found
+
+
+@cache
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _revive(hint: Any, value: Any) -> Any:
+    """Give a JSON value the field's type: nested dataclass, enum, or tuples for lists."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        names = {entry.name for entry in fields(hint)}
+        if not isinstance(value, dict) or not names >= set(value):
+            raise TypeError(f"{hint.__name__} cannot be {value!r:.80}")
+        return hint(**{name: _frozen(item) for name, item in value.items()})
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(value)
+    if isinstance(hint, type) and not isinstance(value, hint):
+        raise TypeError(f"{value!r:.80} is not {hint.__name__}")
+    return _frozen(value)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return value
