@@ -21,10 +21,9 @@ any of them   ``Refused``     what could not be done, in one line
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from ..db.values import Stack
@@ -87,7 +86,7 @@ class Message:
         """Build from parsed JSON; raises ``WorkerError`` where a field is missing, unknown or of a wrong kind."""
         known = {name: value for name, value in found.items() if name not in {"op", "ok"}}
         try:
-            hints = _hints(cls)
+            hints = get_type_hints(cls)
             return cls(**{name: _revive(hints[name], value) for name, value in known.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise WorkerError(f"not a {cls.__name__} message: {error}") from error
@@ -354,11 +353,6 @@ def _parse(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WorkerError(f"not a JSON object: {text[:80]!r}")
     return found
-
-
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _revive(hint: Any, value: Any) -> Any:
