@@ -1,0 +1,46 @@
+# Needs a Python of version 3.11 or newer, and make; everything else is installed into .venv.
+#
+#   make install   the package, editable, with everything the tests need
+#   make demo      decompose, measure and reconstruct real models; results in demo/
+#   make test      ruff, mypy and the tests
+#   make clean     remove what the other targets made (demo/ stays)
+
+# The first interpreter that runs and is new enough; PYTHON=... overrides it.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+BIN := .venv/bin
+# constraints.txt pins the versions that the tests last passed with, also for the isolated build environment.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: install demo test lint clean
+
+install: .venv/.installed-dev
+
+demo: .venv/.installed
+	$(BIN)/dlbricks demo
+
+test: lint
+	$(BIN)/pytest -n auto
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	mkdir -p .cache && ln -sfn .. .cache/dlbricks  # mypy wants a folder whose name is the package's
+	$(BIN)/mypy .cache/dlbricks
+
+# Stamps: a target installs again only after pyproject.toml or constraints.txt changed.
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	touch $@ .venv/.installed
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 with venv found; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist dlbricks.egg-info

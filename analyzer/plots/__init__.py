@@ -1,0 +1,23 @@
+"""Plots: pure functions from values to matplotlib figures.
+
+Nothing is shown or saved here; ``save`` writes a figure as PNG or SVG. matplotlib is imported when the first
+figure is made.
+"""
+
+from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granularity, estimate_beside_measured
+from .figure import save
+from .layers import Step, latency_by_layer
+from .repetition import Repetition, similarity_grid, unique_share
+
+__all__ = [
+    "GranularityPoint",
+    "ModelLatency",
+    "Repetition",
+    "Step",
+    "accuracy_against_granularity",
+    "estimate_beside_measured",
+    "latency_by_layer",
+    "save",
+    "similarity_grid",
+    "unique_share",
+]

@@ -1,0 +1,160 @@
+"""Estimates beside ground truth, for a zoo of models and against the granularity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import TYPE_CHECKING
+
+from .figure import BLUE, GREY, ORANGE, name_rows, new_figure, plain_axes, row_height
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["GranularityPoint", "ModelLatency", "accuracy_against_granularity", "estimate_beside_measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLatency:
+    """One model's latencies in milliseconds; None where something was not measured.
+
+    Attributes:
+        name: Name of the model.
+        sequential_ms: Sum over all sequences.
+        critical_path_ms: Sum along the critical path.
+        measured_ms: Ground truth.
+        ci95_ms: Interval of the sequential sum, if known.
+    """
+
+    name: str
+    sequential_ms: float | None
+    critical_path_ms: float | None
+    measured_ms: float | None
+    ci95_ms: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GranularityPoint:
+    """What one granularity gives over a zoo.
+
+    Attributes:
+        granularity: Most layers per sequence.
+        ratios: Constructed over measured latency, one per model.
+        speedup: Sum of the models' latencies over the sum of the unique bricks' latencies.
+    """
+
+    granularity: int
+    ratios: tuple[float, ...]
+    speedup: float | None
+
+
+def estimate_beside_measured(models: Sequence[ModelLatency], *, title: str) -> Figure:
+    """Latencies of a zoo on the left, constructed over measured on the right; one row per model."""
+    figure = new_figure(11, row_height(len(models)), title=title)
+    latency, ratio = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_latencies(latency, models)
+    _draw_ratios(ratio, models)
+    name_rows(latency, [model.name for model in models])
+    ratio.tick_params(axis="y", left=False)
+    return figure
+
+
+def _draw_latencies(axes: Axes, models: Sequence[ModelLatency]) -> None:
+    plain_axes(axes, grid="x")
+    axes.set_xlabel("latency (ms)")
+    rows = range(len(models))
+    for row, model in zip(rows, models, strict=True):
+        known = [v for v in (model.sequential_ms, model.critical_path_ms, model.measured_ms) if v is not None]
+        if len(known) > 1:
+            axes.plot([min(known), max(known)], [row, row], color="#CFD8DC", linewidth=3, solid_capstyle="round")
+        if model.ci95_ms is not None and model.sequential_ms is not None:
+            axes.plot(model.ci95_ms, [row, row], color=BLUE, linewidth=1.4)
+    series = (
+        ("measured", "D", "black", [model.measured_ms for model in models]),
+        ("sequential", "o", BLUE, [model.sequential_ms for model in models]),
+        ("critical path", "^", ORANGE, [model.critical_path_ms for model in models]),
+    )
+    everything: list[float] = []
+    for label, marker, colour, values in series:
+        points = [(value, row) for row, value in zip(rows, values, strict=True) if value is not None]
+        everything += [value for value, _ in points]
+        axes.plot(*_columns(points), marker, color=colour, markersize=6, alpha=0.9, label=label)
+    everything += [bound for model in models if model.ci95_ms is not None for bound in model.ci95_ms]
+    _log_where_wide(axes, everything)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False, borderaxespad=0.2)
+
+
+def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
+    plain_axes(axes, grid="x")
+    axes.set_xlabel("constructed / measured")
+    axes.axvspan(0.9, 1.1, color="#E8F5E9", zorder=0)
+    axes.axvline(1, color=GREY, linewidth=1)
+    reach = [0.5, 1.2]
+    for row, model in enumerate(models):
+        if model.measured_ms is None:
+            axes.text(1, row, "not measured", ha="center", va="center", fontsize=8, color=GREY)
+            continue
+        for value, marker, colour in ((model.critical_path_ms, "^", ORANGE), (model.sequential_ms, "o", BLUE)):
+            if value is not None:
+                reach.append(value / model.measured_ms)
+                axes.plot(value / model.measured_ms, row, marker, color=colour, markersize=6, alpha=0.9)
+        if model.sequential_ms is not None:
+            text = f"{model.sequential_ms / model.measured_ms:.2f}"
+            axes.annotate(
+                text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F"
+            )
+    axes.set_xlim(min(reach) - 0.05, max(reach) + 0.05)
+    axes.set_title("±10 % shaded, sequential in figures", fontsize=9, color="#546E7A", loc="left")
+
+
+def accuracy_against_granularity(points: Sequence[GranularityPoint], *, title: str) -> Figure:
+    """Constructed over measured latency, and the benchmarking speed-up, against the granularity (DLBricks 11, 12)."""
+    figure = new_figure(10, 4.2, title=title)
+    accuracy, speedup = figure.subplots(1, 2)
+    steps = [point.granularity for point in points]
+    plain_axes(accuracy, grid="y")
+    accuracy.axhspan(0.9, 1.1, color="#E8F5E9", zorder=0)
+    accuracy.axhline(1, color=GREY, linewidth=1)
+    known = [point for point in points if point.ratios]
+    for point in known:
+        accuracy.plot([point.granularity] * len(point.ratios), point.ratios, "o", color=GREY, markersize=3.5, alpha=0.7)
+    centres = [(geometric_mean(point.ratios), point.granularity) for point in known]
+    accuracy.plot([g for _, g in centres], [r for r, _ in centres], "o-", color=BLUE, label="geometric mean")
+    accuracy.set_ylabel("constructed / measured")
+    accuracy.set_title("Accuracy: one dot per model, ±10 % shaded", fontsize=10, loc="left")
+    accuracy.legend(fontsize=9, frameon=False)
+
+    plain_axes(speedup, grid="y")
+    fast = [(point.granularity, point.speedup) for point in points if point.speedup is not None]
+    speedup.plot(*_columns(fast), "o-", color=ORANGE)
+    for granularity, value in fast:
+        speedup.annotate(
+            f"{value:.1f}", (granularity, value), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8
+        )
+    speedup.set_ylim(0, max((value for _, value in fast), default=1.0) * 1.18)
+    speedup.set_ylabel("Σ models / Σ unique bricks")
+    speedup.set_title("Benchmarking speed-up", fontsize=10, loc="left")
+    for axes in (accuracy, speedup):
+        axes.set_xlabel("granularity G (layers per sequence)")
+        axes.set_xticks(steps)
+    return figure
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _log_where_wide(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis where values differ by more than a factor of ten, else one that starts at zero."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > 10 * min(positive):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(0, max(positive, default=1.0) * 1.08)
