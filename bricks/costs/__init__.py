@@ -1,1 +1,87 @@
-"""dlbricks.bricks.costs."""
+"""Work and traffic of a layer, from one small function per operator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import onnx
+
+from ..tensor import TensorType
+from . import (
+    attention,
+    elementwise,
+    fused,
+    linear,
+    movement,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    resampling,
+    selection,
+)
+from .call import Call, Formula
+from .cost import Cost
+
+if TYPE_CHECKING:
+    from ..layer import Operand
+
+__all__ = ["FORMULAS", "Cost", "layer_cost"]
+
+FORMULAS: dict[tuple[str, str], Formula] = {
+    key: formula
+    for module in (
+        attention, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent, reduction,
+        resampling, selection,
+    )
+    for key, formula in module.FORMULAS.items()
+}  # fmt: skip
+"""Cost function by (domain, operator)."""
+
+
+def layer_cost(
+    node: onnx.NodeProto, operands: Sequence[Operand], output_types: Sequence[TensorType | None]
+) -> Cost | None:
+    """Work and traffic of one execution of a layer.
+
+    Args:
+        node: The operator in canonical form where it has one, else as the source has it.
+        operands: Its inputs by slot, with types and the values of constants.
+        output_types: Types of its outputs by slot; None where unknown or not wanted.
+
+    Returns:
+        The cost; None for an operator without a formula, and where its formula does not find the types that it
+        needs (``UnknownCostError`` is a ``LookupError``). Never zero in place of unknown. A value that feeds several
+        slots counts its bytes once.
+    """
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    formula = FORMULAS.get((domain, node.op_type))
+    if formula is None:
+        return None
+    call = Call(node, tuple(operands), tuple(output_types))
+    try:
+        work = formula(call)
+        return dataclasses.replace(
+            work,
+            weight_bytes=_bytes(call, constant=True),
+            input_bytes=_bytes(call, constant=False),
+            output_bytes=sum(
+                call.output(slot).nbytes for slot, name in enumerate(node.output) if name and slot < len(output_types)
+            ),
+        )
+    except (LookupError, ValueError, TypeError, ArithmeticError):
+        # A node that does not fit its own operator (operators outside ONNX are checked by nobody) has no cost either.
+        return None
+
+
+def _bytes(call: Call, *, constant: bool) -> int:
+    """Bytes of the distinct constant (weight or constant role) or activation inputs."""
+    kinds = ("weight", "constant") if constant else ("activation",)
+    sizes: dict[str, int] = {}
+    for slot, operand in enumerate(call.operands):
+        if operand.role in kinds:
+            sizes[operand.value or f"%{slot}"] = call.input(slot).nbytes
+    return sum(sizes.values())

@@ -1,0 +1,45 @@
+"""Operators that move, copy or reinterpret data: bytes, no arithmetic."""
+
+from __future__ import annotations
+
+from .call import Call, Formula
+from .cost import Cost
+
+__all__ = ["FORMULAS", "move"]
+
+
+def move(call: Call) -> Cost:
+    """No work: each output element is a copy, a cast or a constant; index arithmetic is not counted."""
+    for slot, wanted in enumerate(call.node.output):
+        if wanted:
+            call.output(slot)
+    return Cost()
+
+
+FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", name): move
+    for name in (
+        "BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat", "Constant", "ConstantOfShape",
+        "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "OneHot",
+        "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
+        "Squeeze", "TensorScatter", "Tile", "Transpose", "Trilu", "Unsqueeze",
+    )
+}  # fmt: skip
+
+
+def scatter(call: Call) -> Cost:
+    """Copies; a ``reduction`` (add, mul, max, min) costs one operation per element of the updates."""
+    n = call.input(2).elements
+    match call.attribute("reduction", "none"):
+        case "add":
+            return Cost(additions=n)
+        case "mul":
+            return Cost(multiplications=n)
+        case "max" | "min":
+            return Cost(comparisons=n)
+        case _:
+            return move(call)
+
+
+FORMULAS["", "ScatterElements"] = scatter
+FORMULAS["", "ScatterND"] = scatter

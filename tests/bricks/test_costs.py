@@ -1,0 +1,273 @@
+"""Cost formulas against brute-force counts, and their coverage of ONNX's operators."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import onnx.defs
+import pytest
+from dlbricks.bricks.constants import encode_array
+from dlbricks.bricks.costs import FORMULAS, Cost, layer_cost
+from dlbricks.bricks.layer import Operand, Role
+from dlbricks.bricks.tensor import TensorType
+from hypothesis import given
+from hypothesis import strategies as st
+
+WITHOUT_FORMULA = {
+    "control flow: the trip count is data": {"If", "Loop", "Scan", "SequenceMap"},
+    "no tensor in or out": {
+        "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
+        "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence",
+    },
+    "text and files: the work is in the data": {
+        "ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
+    },
+    "computes a constant": {"MelWeightMatrix"},
+}  # fmt: skip
+
+
+def activation(*shape: int, dtype: str = "float", name: str = "x") -> Operand:
+    return Operand(name, TensorType(dtype, shape), Role.ACTIVATION)
+
+
+def weight(*shape: int, dtype: str = "float", name: str = "w") -> Operand:
+    return Operand(name, TensorType(dtype, shape), Role.WEIGHT)
+
+
+def constant(values: list[float] | list[int], dtype: str = "int64") -> Operand:
+    array = np.array(values, dtype=np.float32 if dtype == "float" else dtype)
+    return Operand("c", TensorType(dtype, array.shape), Role.CONSTANT, encode_array(array))
+
+
+ABSENT = Operand("", None, Role.ABSENT)
+
+
+def cost(op: str, operands: list[Operand], *shapes: tuple[int, ...], domain: str = "", **attributes: object) -> Cost:
+    node = onnx.helper.make_node(
+        op, [o.value for o in operands], [f"y{i}" for i in range(len(shapes))], domain=domain, **attributes
+    )
+    found = layer_cost(node, operands, [TensorType("float", shape) for shape in shapes])
+    assert found is not None
+    return found
+
+
+def test_every_onnx_operator_has_a_formula_or_a_reason() -> None:
+    standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    excused = set().union(*WITHOUT_FORMULA.values())
+    covered = {op for domain, op in FORMULAS if domain == ""}
+    assert standard - covered == excused & standard
+    assert not excused & covered
+
+
+def test_every_formula_states_itself() -> None:
+    for key, formula in FORMULAS.items():
+        assert (formula.__doc__ or "").strip(), key
+
+
+@given(
+    batch=st.integers(1, 2), groups=st.integers(1, 3), channels=st.integers(1, 2), filters=st.integers(1, 2),
+    size=st.integers(4, 7), kernel=st.integers(1, 3), stride=st.integers(1, 2), dilation=st.integers(1, 2),
+    bias=st.booleans(),
+)  # fmt: skip
+def test_conv_counts_what_a_loop_nest_counts(
+    batch: int, groups: int, channels: int, filters: int, size: int, kernel: int, stride: int, dilation: int, bias: bool
+) -> None:
+    extent = (kernel - 1) * dilation + 1
+    if extent > size:
+        return
+    out = (size - extent) // stride + 1
+    macs = 0
+    for _ in itertools.product(range(batch), range(groups * filters), range(out), range(out)):
+        for _ in itertools.product(range(channels), range(kernel), range(kernel)):
+            macs += 1
+    operands = [activation(batch, groups * channels, size, size), weight(groups * filters, channels, kernel, kernel)]
+    operands += [weight(groups * filters, name="b")] if bias else []
+    shape = (batch, groups * filters, out, out)
+    found = cost("Conv", operands, shape, group=groups, strides=[stride] * 2, dilations=[dilation] * 2)
+    n = batch * groups * filters * out * out
+    assert found.macs == macs
+    assert found.additions == (n if bias else 0)
+    assert found.output_bytes == 4 * n
+    assert found.input_bytes == 4 * batch * groups * channels * size * size
+
+
+@given(
+    groups=st.integers(1, 2), channels=st.integers(1, 2), filters=st.integers(1, 2), size=st.integers(1, 4),
+    kernel=st.integers(1, 3), stride=st.integers(1, 2),
+)  # fmt: skip
+def test_conv_transpose_counts_what_scattering_counts(
+    groups: int, channels: int, filters: int, size: int, kernel: int, stride: int
+) -> None:
+    macs = 0
+    for _ in itertools.product(range(groups), range(channels), range(size), range(size)):
+        macs += filters * kernel * kernel
+    out = (size - 1) * stride + kernel
+    found = cost(
+        "ConvTranspose",
+        [activation(1, groups * channels, size, size), weight(groups * channels, filters, kernel, kernel)],
+        (1, groups * filters, out, out),
+        group=groups,
+        strides=[stride] * 2,
+    )
+    assert found.macs == macs
+
+
+@given(st.data())
+def test_matmul_counts_what_numpy_multiplies(data: st.DataObject) -> None:
+    m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
+    batch = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    left = data.draw(st.sampled_from([(k,), (m, k), (*batch, m, k)]))
+    right = data.draw(st.sampled_from([(k,), (k, n), (*batch, k, n)]))
+    out = np.matmul(np.zeros(left), np.zeros(right)).shape
+    found = cost("MatMul", [activation(*left), activation(*right, name="y")], out)
+    assert found.macs == int(np.matmul(np.ones(left), np.ones(right)).sum())
+
+
+@pytest.mark.parametrize(("trans_a", "shape"), [(0, (3, 5)), (1, (5, 3))])
+def test_gemm(trans_a: int, shape: tuple[int, int]) -> None:
+    found = cost("Gemm", [activation(*shape), weight(5, 7), weight(7, name="b")], (3, 7), transA=trans_a, alpha=0.5)
+    assert (found.macs, found.additions, found.multiplications) == (3 * 5 * 7, 21, 21)
+    assert found.weight_bytes == 4 * (35 + 7)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "out", "macs"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)], (2, 4), 24),
+        ("bij,bjk", [(5, 2, 3), (5, 3, 4)], (5, 2, 4), 120),  # implicit output keeps i and k only: b, j are summed
+        ("...ij,...jk->...ik", [(5, 2, 3), (3, 4)], (5, 2, 4), 120),
+        ("bhqd,bhkd->bhqk", [(1, 2, 3, 4), (1, 2, 5, 4)], (1, 2, 3, 5), 120),
+        ("i,j->ij", [(3,), (4,)], (3, 4), 0),
+    ],
+)
+def test_einsum(equation: str, shapes: list[tuple[int, ...]], out: tuple[int, ...], macs: int) -> None:
+    operands = [activation(*shape, name=f"x{i}") for i, shape in enumerate(shapes)]
+    found = cost("Einsum", operands, out, equation=equation)
+    assert found.macs == macs
+    if not macs:
+        assert found.multiplications == 12
+
+
+def test_einsum_of_one_operand_only_adds() -> None:
+    assert cost("Einsum", [activation(3, 4)], (3,), equation="ij->i").additions == 12
+
+
+@given(st.integers(1, 3), st.integers(1, 2), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2))
+def test_lstm_counts_what_its_matrix_products_count(t: int, b: int, i: int, h: int, d: int) -> None:
+    macs = 0
+    for _ in itertools.product(range(d), range(t), range(b)):
+        macs += 4 * h * i  # input gates
+        macs += 4 * h * h  # recurrent gates
+    operands = [activation(t, b, i), weight(d, 4 * h, i), weight(d, 4 * h, h, name="r"), weight(d, 8 * h, name="b")]
+    found = cost("LSTM", operands, (t, d, b, h), hidden_size=h)
+    assert found.macs == macs
+    assert found.exponentials == 5 * d * t * b * h
+
+
+def test_attention_of_4d_and_packed_inputs_agree() -> None:
+    b, h, s, d = 2, 3, 5, 4
+    per_head = [activation(b, h, s, d, name=name) for name in "qkv"]
+    packed = [activation(b, s, h * d, name=name) for name in "qkv"]
+    one = cost("Attention", per_head, (b, h, s, d))
+    other = cost("Attention", packed, (b, s, h * d), q_num_heads=h, kv_num_heads=h)
+    assert one == other
+    assert one.macs == 2 * b * h * s * s * d
+    fused = cost("MultiHeadAttention", packed, (b, s, h * d), domain="com.microsoft", num_heads=h)
+    assert fused == one
+
+
+def test_fused_attention_is_projection_plus_attention() -> None:
+    b, s, width, heads = 2, 5, 12, 3
+    found = cost(
+        "Attention", [activation(b, s, width), weight(width, 3 * width), weight(3 * width, name="b")],
+        (b, s, width), domain="com.microsoft", num_heads=heads,
+    )  # fmt: skip
+    assert found.macs == b * s * width * 3 * width + 2 * b * s * s * width
+
+
+def test_batch_normalization() -> None:
+    operands = [activation(1, 4, 3, 3), *(weight(4, name=name) for name in "sbmv")]
+    found = cost("BatchNormalization", operands, (1, 4, 3, 3))
+    assert (found.macs, found.multiplications, found.additions, found.divisions) == (0, 40, 44, 8)
+    assert found.weight_bytes == 64
+
+
+def test_pooling_counts_whole_windows() -> None:
+    found = cost("MaxPool", [activation(1, 2, 4, 4)], (1, 2, 2, 2), kernel_shape=[2, 2], strides=[2, 2])
+    assert found.comparisons == 32
+    found = cost("GlobalAveragePool", [activation(1, 2, 4, 4)], (1, 2, 1, 1))
+    assert (found.additions, found.divisions) == (32, 2)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "expected"),
+    [(2.0, Cost(multiplications=6)), (3.0, Cost(multiplications=12)), (0.5, Cost(divisions=6)),
+     (0.37, Cost(exponentials=6))],
+)  # fmt: skip
+def test_power_by_its_exponent(exponent: float, expected: Cost) -> None:
+    found = cost("Pow", [activation(2, 3), constant([exponent], "float")], (2, 3))
+    assert found.flops == expected.flops
+    assert (found.multiplications, found.exponentials) == (expected.multiplications, expected.exponentials)
+
+
+def test_clip_counts_the_bounds_that_are_given() -> None:
+    assert cost("Clip", [activation(5), constant([0.0], "float")], (5,)).comparisons == 5
+    assert cost("Clip", [activation(5), ABSENT, constant([0.0], "float")], (5,)).comparisons == 5
+    assert cost("Clip", [activation(5)], (5,), min=0.0, max=6.0).comparisons == 10
+
+
+def test_a_value_that_feeds_two_slots_counts_its_bytes_once() -> None:
+    squared = cost("Mul", [activation(8), activation(8)], (8,))
+    assert squared.input_bytes == 32
+    assert cost("Mul", [activation(8), activation(8, name="y")], (8,)).input_bytes == 64
+
+
+def test_movement_has_bytes_but_no_work() -> None:
+    found = cost("Transpose", [activation(2, 3)], (3, 2), perm=[1, 0])
+    assert found == Cost(input_bytes=24, output_bytes=24)
+
+
+def test_blocked_convolution_of_onnxruntime() -> None:
+    found = cost(
+        "Conv", [activation(1, 16, 8, 8), weight(32, 16, 3, 3), weight(32, name="b")], (1, 32, 8, 8),
+        domain="com.microsoft.nchwc", activation="Relu",
+    )  # fmt: skip
+    assert found.macs == 32 * 64 * 16 * 9
+    assert found.comparisons == 32 * 64
+
+
+def test_skip_layer_normalization_adds_its_skip() -> None:
+    n = 2 * 3 * 8
+    data = [activation(2, 3, 8), activation(2, 3, 8, name="s"), weight(8), weight(8, name="b")]
+    skipped = cost("SkipLayerNormalization", data, (2, 3, 8), domain="com.microsoft")
+    plain = cost("LayerNormalization", [data[0], *data[2:]], (2, 3, 8))
+    assert skipped.additions == plain.additions + n
+    assert skipped.multiplications == plain.multiplications
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "operands", "attributes"),
+    [
+        ("Unheard", "org.example", [activation(3)], {}),
+        ("Loop", "", [activation(3)], {}),
+        ("MaxPool", "", [activation(1, 1, 4, 4)], {}),  # no kernel_shape
+        ("Conv", "", [activation(1, 1, 4, 4), Operand("w", None, Role.WEIGHT)], {}),
+        ("RoiAlign", "", [activation(1, 1, 4, 4), activation(2, 4, name="r"), activation(2, name="i")], {}),
+        ("FusedConv", "com.microsoft", [activation(1, 1, 4, 4), weight(1, 1, 1, 1)], {"activation": "Unheard"}),
+        ("Attention", "com.microsoft", [activation(2, 3)], {"num_heads": 0}),
+    ],
+)
+def test_unknown_is_none_and_never_zero(
+    op: str, domain: str, operands: list[Operand], attributes: dict[str, object]
+) -> None:
+    node = onnx.helper.make_node(op, [o.value for o in operands], ["y"], domain=domain, **attributes)
+    assert layer_cost(node, operands, [TensorType("float", (1, 1, 4, 4))]) is None
+
+
+def test_unknown_output_type_is_none() -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    assert layer_cost(node, [activation(3)], [None]) is None
+    node = onnx.helper.make_node("Reshape", ["x", "s"], ["y"])
+    assert layer_cost(node, [activation(3), constant([3])], [None]) is None
