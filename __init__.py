@@ -1,5 +1,119 @@
-"""dlbricks: decompose a zoo of ONNX models into bricks, measure each once, reconstruct every model's latency."""
+"""dlbricks: decompose a zoo of ONNX models into bricks, measure each once, reconstruct every model's latency.
+
+The names below are the public API. Each is imported when it is first used, so that ``import dlbricks`` costs nothing::
+
+    import dlbricks
+
+    models = dlbricks.find_models(["squeezenet", "resnet50"])
+    report = dlbricks.generate(models, granularity=1, out="suite")
+    with dlbricks.Store.open("dlbricks.db") as store:
+        dlbricks.run(dlbricks.Suite.open("suite"), store=store, models=models)
+        for estimate in dlbricks.estimate(models, store=store):
+            print(estimate.name, estimate.sequential_ms, estimate.measured_ms)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from .version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from .bricks.brick import Brick, build_brick, load_brick
+    from .bricks.graph import ModelGraph, build_graph
+    from .bricks.layer import Layer
+    from .bricks.sequence import Sequence
+    from .bricks.split import split
+    from .bricks.suite import Suite, write_suite
+    from .bricks.wiring import make_sequence, sequences
+    from .constructor.estimate import Estimate, estimate
+    from .db.store import Store
+    from .db.values import Conditions, Failure, Measurement, Run, Stack, System
+    from .errors import DlbricksError
+    from .generator.generate import GenerateReport, generate
+    from .generator.measure import MeasureReport, measure
+    from .generator.run import RunReport, run
+    from .models.source import ModelSource, find_models
+
+__all__ = [
+    "Brick",
+    "Conditions",
+    "DlbricksError",
+    "Estimate",
+    "Failure",
+    "GenerateReport",
+    "Layer",
+    "MeasureReport",
+    "Measurement",
+    "ModelGraph",
+    "ModelSource",
+    "Run",
+    "RunReport",
+    "Sequence",
+    "Stack",
+    "Store",
+    "Suite",
+    "System",
+    "__version__",
+    "build_brick",
+    "build_graph",
+    "estimate",
+    "find_models",
+    "generate",
+    "load_brick",
+    "make_sequence",
+    "measure",
+    "run",
+    "sequences",
+    "split",
+    "write_suite",
+]
+
+_HOMES = {
+    "Brick": "bricks.brick",
+    "Conditions": "db.values",
+    "DlbricksError": "errors",
+    "Estimate": "constructor.estimate",
+    "Failure": "db.values",
+    "GenerateReport": "generator.generate",
+    "Layer": "bricks.layer",
+    "MeasureReport": "generator.measure",
+    "Measurement": "db.values",
+    "ModelGraph": "bricks.graph",
+    "ModelSource": "models.source",
+    "Run": "db.values",
+    "RunReport": "generator.run",
+    "Sequence": "bricks.sequence",
+    "Stack": "db.values",
+    "Store": "db.store",
+    "Suite": "bricks.suite",
+    "System": "db.values",
+    "build_brick": "bricks.brick",
+    "build_graph": "bricks.graph",
+    "estimate": "constructor.estimate",
+    "find_models": "models.source",
+    "generate": "generator.generate",
+    "load_brick": "bricks.brick",
+    "make_sequence": "bricks.wiring",
+    "measure": "generator.measure",
+    "run": "generator.run",
+    "sequences": "bricks.wiring",
+    "split": "bricks.split",
+    "write_suite": "bricks.suite",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its home on first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

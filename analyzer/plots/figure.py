@@ -76,5 +76,5 @@ def row_height(rows: int, *, each: float = 0.3, least: float = 2.0) -> float:
 def name_rows(axes: Axes, names: Sequence[str], *, width: int = 34) -> None:
     """One row per name, the first on top."""
     axes.set_yticks(range(len(names)), [shorten(name, width) for name in names], fontsize=9)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)

@@ -34,7 +34,7 @@ def unique_share(models: Sequence[Repetition], *, title: str) -> Figure:
     rows = list(range(len(models)))
     axes.barh(rows, [model.sequences for model in models], color="#CFD8DC", height=0.72, label="sequences")
     axes.barh(rows, [model.unique for model in models], color=BLUE, height=0.72, label="unique")
-    longest = max((model.sequences for model in models), default=1)
+    longest = max((model.sequences for model in models), default=0) or 1
     for row, model in enumerate(models):
         if model.sequences:
             text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f} %)"

@@ -1,0 +1,151 @@
+"""Plots show every value they are given, for one model and for many, and leave nothing global behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dlbricks.analyzer.plots import (
+    GranularityPoint,
+    ModelLatency,
+    Repetition,
+    Step,
+    accuracy_against_granularity,
+    estimate_beside_measured,
+    latency_by_layer,
+    save,
+    similarity_grid,
+    unique_share,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONG = "a/folder/inside/a/folder/with_a_model_whose_name_does_not_end_before_it_is_far_too_long_v"
+
+
+def steps(count: int) -> list[Step]:
+    return [
+        Step("Conv+Relu", 2 * i, 2, None if i % 7 == 3 else 0.1 + (i * 37 % 11) / 5, critical=i % 3 != 0)
+        for i in range(count)
+    ]
+
+
+def latencies(count: int) -> list[ModelLatency]:
+    return [
+        ModelLatency(f"{LONG}{i}", 1.1 * 2**i, 0.8 * 2**i, 2.0**i if i % 4 else None, (2.0**i, 1.2 * 2**i))
+        for i in range(count)
+    ]
+
+
+def repetitions(count: int) -> list[Repetition]:
+    return [Repetition(f"{LONG}{i}", 100 * i, 9 * i) for i in range(count)]
+
+
+def similarities(count: int) -> list[list[float]]:
+    return [[1 / (1 + abs(i - j)) for j in range(count)] for i in range(count)]
+
+
+FIGURES: dict[str, Any] = {
+    **{f"layers-{n}": lambda n=n: latency_by_layer(steps(n), title=LONG) for n in (0, 1, 40, 450)},
+    **{f"zoo-{n}": lambda n=n: estimate_beside_measured(latencies(n), title=LONG) for n in (0, 1, 8, 40)},
+    **{f"unique-{n}": lambda n=n: unique_share(repetitions(n), title="t") for n in (0, 1, 40)},
+    **{f"similarity-{n}": lambda n=n: similarity_grid([LONG] * n, similarities(n), title="t") for n in (1, 9, 40)},
+    **{
+        f"granularity-{n}": lambda n=n: accuracy_against_granularity(
+            [GranularityPoint(g, (0.9, 1.0 + g / 50), None if g == 2 else 4 / g) for g in range(1, n + 1)], title="t"
+        )
+        for n in (1, 10)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_no_text_is_cut_off(kind: str) -> None:
+    """Every title, label and annotation lies inside the figure: what sticks out would be cut off in the file."""
+    figure: Figure = FIGURES[kind]()
+    figure.canvas.draw()
+    canvas = figure.bbox.padded(2)
+
+    boxes = [axes.get_tightbbox() for axes in figure.axes] + [title.get_window_extent() for title in figure.texts]
+
+    assert not [
+        box
+        for box in boxes
+        if box is not None
+        and not (canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1)
+    ]
+
+
+def test_every_step_is_a_bar_and_the_critical_ones_are_marked() -> None:
+    drawn = steps(40)
+
+    figure = latency_by_layer(drawn, title="t")
+
+    bars, strip = figure.axes
+    heights = sorted(patch.get_height() for patch in bars.patches)
+    assert heights == sorted(step.latency_ms for step in drawn if step.latency_ms is not None)
+    crosses = [line for line in bars.lines if line.get_marker() == "x"]
+    assert [len(line.get_xdata()) for line in crosses] == [sum(step.latency_ms is None for step in drawn)]
+    everything, critical = strip.collections
+    assert len(everything.get_paths()) == len(drawn)
+    assert len(critical.get_paths()) == sum(step.critical for step in drawn)
+
+
+def test_the_slowest_step_is_named() -> None:
+    named = [
+        Step("Relu", 0, 1, 0.5, critical=True),
+        Step("Conv", 1, 1, 9.0, critical=True),
+        Step("Add", 2, 1, 0.2, critical=True),
+    ]
+
+    texts = [text.get_text() for text in latency_by_layer(named, title="t").axes[0].texts]
+
+    assert texts[0] == "Conv\n9 ms"
+
+
+def test_each_model_has_its_estimates_beside_its_measured_latency() -> None:
+    models = [ModelLatency("a", 10.0, 8.0, 9.0), ModelLatency("b", None, None, 5.0), ModelLatency("c", 3.0, 2.0, None)]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    points = {
+        line.get_label(): sorted(line.get_xdata()) for line in left.lines if not str(line.get_label()).startswith("_")
+    }
+    assert points == {"measured": [5.0, 9.0], "sequential": [3.0, 10.0], "critical path": [2.0, 8.0]}
+    written = {text.get_text() for text in right.texts}
+    assert {"1.11", "not measured"} <= written
+
+
+def test_the_mean_over_a_zoo_is_geometric() -> None:
+    accuracy, speedup = accuracy_against_granularity([GranularityPoint(1, (0.5, 2.0), 4.0)], title="t").axes
+
+    mean = next(line for line in accuracy.lines if line.get_label() == "geometric mean")
+    assert list(mean.get_ydata()) == pytest.approx([1.0])
+    assert [text.get_text() for text in speedup.texts] == ["4.0"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_same_figure_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
+    first = save(latency_by_layer(steps(5), title="t"), tmp_path / f"a{suffix}").read_bytes()
+
+    second = save(latency_by_layer(steps(5), title="t"), tmp_path / f"b{suffix}").read_bytes()
+
+    assert first == second
+    assert len(first) > 2000
+
+
+def test_plots_leave_no_global_state(tmp_path: Path) -> None:
+    code = """
+import sys, matplotlib
+before = repr(matplotlib.rcParams.copy())
+from dlbricks.analyzer.plots import Step, latency_by_layer, save
+save(latency_by_layer([Step("Conv", 0, 1, 1.0, True)], title="t"), sys.argv[1])
+assert repr(matplotlib.rcParams.copy()) == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+    subprocess.run([sys.executable, "-c", code, "plot.svg"], check=True, cwd=tmp_path)

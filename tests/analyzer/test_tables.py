@@ -1,0 +1,83 @@
+"""Answers as table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from dlbricks.analyzer.tables import Answer, Column, Format, printable, render
+
+ROWS = [
+    {"name": "squeezenet", "ms": 12.5, "coverage": {"macs": 1.0}, "missing": []},
+    {"name": "b", "ms": None, "coverage": {"macs": 0.25}, "missing": ["k1", "k2"]},
+]
+COLUMNS = [
+    Column("name", "model"),
+    Column("ms", "ms", lambda value: f"{value:.2f}"),
+    Column("coverage.macs", "macs", lambda value: f"{value:.0%}"),
+]
+
+
+def test_a_table_aligns_words_left_and_figures_right() -> None:
+    text = render(Answer(ROWS, columns=COLUMNS, summary=["two models"]))
+
+    assert text.splitlines() == [
+        "model          ms  macs",
+        "──────────  ─────  ────",
+        "squeezenet  12.50  100%",
+        "b               -   25%",
+        "",
+        "two models",
+    ]
+
+
+def test_json_holds_every_key_and_the_totals_beside_the_results() -> None:
+    answer = json.loads(render(Answer(ROWS, totals={"unique": 3}, columns=COLUMNS), Format.JSON))
+
+    assert answer == {"schema": 1, "results": ROWS, "unique": 3}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_null_everywhere(number: float) -> None:
+    answer = Answer([{"a": number, "deep": [{"b": (number,)}]}], columns=[Column("a", "a")])
+
+    assert json.loads(render(answer, "json"))["results"] == [{"a": None, "deep": [{"b": [None]}]}]
+    assert render(answer, "table").splitlines()[-1] == "-"
+    assert next(csv.DictReader(io.StringIO(render(answer, "csv")))) == {"a": "", "deep": '[{"b": [null]}]'}
+
+
+def test_csv_quotes_what_needs_it_and_fills_missing_keys() -> None:
+    rows = [{"name": 'a,"b"', "x": 1}, {"name": "c", "y": 2.5}]
+
+    parsed = list(csv.DictReader(io.StringIO(render(Answer(rows), "csv"))))
+
+    assert parsed == [{"name": 'a,"b"', "x": "1", "y": ""}, {"name": "c", "x": "", "y": "2.5"}]
+
+
+def test_no_results_still_answer() -> None:
+    assert json.loads(render(Answer([]), "json")) == {"schema": 1, "results": []}
+    assert render(Answer([], columns=COLUMNS, summary=["nothing"])) == "nothing\n"
+
+
+def test_a_name_cannot_drive_the_terminal() -> None:
+    answer = Answer([{"name": "\x1b[2Jevil\nline"}], columns=[Column("name", "model")])
+
+    assert render(answer).splitlines()[-1] == r"\x1b[2Jevil\nline"
+    assert printable("größe 層") == "größe 層"
+
+
+def test_a_name_that_is_no_unicode_is_written_all_the_same() -> None:
+    answer = Answer([{"name": "bad\udcff.onnx"}], columns=[Column("name", "model")])
+
+    for form in Format:
+        render(answer, form).encode("utf-8")
+
+
+def test_the_frame_has_one_column_per_key() -> None:
+    frame = Answer(ROWS).frame()
+
+    assert list(frame.columns) == ["name", "ms", "coverage", "missing"]
+    assert len(frame) == 2
