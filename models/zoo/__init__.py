@@ -1,1 +1,13 @@
-"""dlbricks.models.zoo."""
+"""The zoo: architectures that need no file.
+
+* ``light``: nine CNNs of the onnx wheel (AlexNet, DenseNet-121, Inception v1 and v2, ResNet-50, ShuffleNet, SqueezeNet,
+  VGG-19, ZFNet-512);
+* ``built-in``: BERT-base, GPT-2 and ViT-B/16, written from their published configurations;
+* ``export``: with ``pip install 'dlbricks[zoo]'``, architectures of ``transformers`` built from their configurations.
+
+Nothing is downloaded; weights are synthetic (``dlbricks.models.weights``). docs/zoo.md lists every entry.
+"""
+
+from .catalog import ZooEntry, names, structure
+
+__all__ = ["ZooEntry", "names", "structure"]

@@ -1,0 +1,69 @@
+"""Rules of the quantised operators: integer data in steps, scales that make a step small."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from onnx import NodeProto, TensorProto
+
+from .draws import Draw
+from .legal import operand
+from .moments import UNKNOWN, Moments
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+__all__ = ["dequantise", "integer_product", "quantise", "quantised_product"]
+
+_STEPS = 32.0  # magnitude of quantised data, in quantisation steps
+_STEPS_4BIT = 2.5
+_SCALE = Draw("uniform", 0.9 / _STEPS, 1.1 / _STEPS)
+
+
+def quantise(walk: Walk, node: NodeProto) -> Moments:
+    """QuantizeLinear: the step follows the data's magnitude."""
+    data, scale = node.input[0], node.input[1]
+    walk.quantise(operand(node, 2), 0.0)
+    size = walk.rms(data)
+    step = max(size, 1e-6) / _STEPS
+    return Moments(size / max(walk.claim(scale, Draw("uniform", 0.9 * step, 1.1 * step)), 1e-12))
+
+
+def dequantise(walk: Walk, node: NodeProto) -> Moments:
+    """DequantizeLinear: of an activation, or of a quantised weight whose scale the real consumer then sets."""
+    data, scale = node.input[0], node.input[1]
+    walk.quantise(operand(node, 2), 0.0)
+    if data not in walk.sources:
+        return Moments(walk.rms(data) * walk.claim(scale, _SCALE))
+    narrow = {walk.weights[name] for name in walk.sources[data]} & {TensorProto.INT4, TensorProto.UINT4}
+    walk.quantise(data, _STEPS_4BIT if narrow else _STEPS)
+    steps = walk.claim(data, Draw("values"))
+    if scale not in walk.sources:
+        return Moments(steps * walk.rms(scale))
+    for value in node.output:  # the scale decides how large the dequantised weight is: the real consumer sets it
+        walk.sources[value], walk.steps[value] = walk.sources[scale], steps
+    return UNKNOWN
+
+
+def quantised_product(walk: Walk, node: NodeProto) -> Moments:
+    """QLinearConv and QLinearMatMul: x, its scale and zero point, the filter's three, the output's two."""
+    data, weight, out = 0, 3, 6
+    shape = walk.shapes.get(node.input[weight], (1, 1))
+    fan = math.prod(shape[1:]) if node.op_type == "QLinearConv" else shape[-2]
+    small = 1.0 / (_STEPS * math.sqrt(max(1, fan)))
+    for slot, recipe in ((data + 1, _SCALE), (weight + 1, Draw("uniform", 0.9 * small, 1.1 * small)), (out, _SCALE)):
+        walk.claim(node.input[slot], recipe)
+    for slot in (data, weight):
+        walk.quantise(node.input[slot], _STEPS)
+        walk.quantise(node.input[slot + 2], 0.0)
+    walk.quantise(node.input[out + 1], 0.0)
+    return Moments(_STEPS)
+
+
+def integer_product(walk: Walk, node: NodeProto) -> Moments:
+    """ConvInteger and MatMulInteger: two quantised operands, their zero points after them."""
+    for slot, size in enumerate((_STEPS, _STEPS, 0.0, 0.0)):
+        walk.quantise(operand(node, slot), size)
+    fan = math.prod(walk.shapes.get(node.input[1], (1, 1))[1:])
+    return Moments(_STEPS * _STEPS * math.sqrt(max(1, fan)))

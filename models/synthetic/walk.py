@@ -1,0 +1,185 @@
+"""How large each weight of a model should be, from the model's structure alone.
+
+He initialisation (He et al. 2015) gives a filter the variance ``1 / (fan_in · E[x²])``, so that its output has unit
+second moment; after a ReLU ``E[x²]`` is 1/2 and this is the well-known ``2 / fan_in``. Here ``E[x²]`` is not assumed
+but carried along: one pass over the nodes keeps mean and root mean square of every value. Residual sums then grow with
+the square root of the depth instead of doubling per block, and the logits in front of a softmax stay near one, so that
+no exponential underflows into denormal numbers. What the pass does not know (the inputs of a lone layer) counts as
+rectified: plain He. Estimates err on the large side, which only makes later weights a little smaller.
+
+``rules`` holds what each operator does; this module holds the pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from ..skeleton import is_weight
+from .draws import Draw
+from .legal import index_bound, legal_values
+from .moments import UNKNOWN, Moments
+from .rules import BIAS, RULES, unknown_operator
+
+__all__ = ["Walk", "plan_draws"]
+
+_SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
+_LARGEST = 1e30
+_FLOATS = frozenset(
+    (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT8E4M3FN,
+     TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
+)  # fmt: skip
+
+
+def plan_draws(model: onnx.ModelProto) -> dict[str, Draw]:
+    """The distribution of every weight input of a skeleton, by name.
+
+    Args:
+        model: Skeleton-form ONNX: a whole model or a brick.
+    """
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    walk = Walk(graph)
+    walk.run(graph.node)
+    return {name: walk.settle(name) for name in walk.weights}
+
+
+class Walk:
+    """State of the pass: the moments of every value, and what is decided about each weight.
+
+    Args:
+        graph: With the types that shape inference found.
+
+    Attributes:
+        weights: Element type of each weight input.
+        draws: What is decided.
+        sources: Weights behind a value, where it is nothing but weights rearranged.
+        steps: Magnitude of the quantised data that such a value multiplies its weight (a scale) with.
+        averages: Values whose last axis sums to one.
+        constants: Initializers.
+        shapes: Static shapes.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.weights = {value.name: value.type.tensor_type.elem_type for value in graph.input if is_weight(value)}
+        self.draws: dict[str, Draw] = {}
+        self.sources: dict[str, tuple[str, ...]] = {name: (name,) for name in self.weights}
+        self.steps: dict[str, float] = {}
+        self.averages: set[str] = set()
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self._moments: dict[str, Moments] = {}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            kind = value.type.tensor_type
+            if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+                self.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+
+    def run(self, nodes: Iterable[NodeProto]) -> None:
+        """Pass over nodes in order, subgraphs included."""
+        for node in nodes:
+            for attribute in node.attribute:
+                self.run(attribute.g.node)
+                for graph in attribute.graphs:
+                    self.run(graph.node)
+            self._settle_integers(node)
+            found = RULES.get(node.op_type, unknown_operator)(self, node)
+            rms = min(max(found.rms, 1 / _LARGEST), _LARGEST)
+            moments = Moments(rms, min(max(found.mean, -rms), rms))
+            for value in node.output:
+                self._moments[value] = moments
+
+    def moments(self, value: str) -> Moments:
+        """Moments of a value; a weight that nobody has claimed yet becomes a bias."""
+        if value in self.sources:
+            return Moments(self.claim(value, Draw("normal", high=BIAS)))
+        if value not in self._moments:
+            self._moments[value] = self._constant_moments(value)
+        return self._moments[value]
+
+    def rms(self, value: str) -> float:
+        """Root mean square of a value."""
+        return self.moments(value).rms
+
+    def _constant_moments(self, value: str) -> Moments:
+        tensor = self.constants.get(value)
+        if tensor is None:
+            return UNKNOWN
+        numbers = numpy_helper.to_array(tensor).astype(np.float64).ravel()
+        numbers = numbers[np.abs(numbers) < _SENTINEL]
+        if not numbers.size:
+            return Moments(0.0)
+        return Moments(float(np.sqrt(np.mean(numbers * numbers))), float(np.mean(numbers)))
+
+    def scalar(self, value: str) -> float | None:
+        """The value of a constant of one element."""
+        tensor = self.constants.get(value)
+        if tensor is None or math.prod(tensor.dims) != 1:
+            return None
+        return float(numpy_helper.to_array(tensor).ravel()[0])
+
+    def extent(self, value: str, axis: int) -> int | None:
+        """Length of one axis of a value, where it is known."""
+        shape = self.shapes.get(value)
+        return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+
+    def settle(self, name: str) -> Draw:
+        """What was decided about a weight, or what suits its type where no consumer said anything."""
+        if name not in self.draws:
+            kind = self.weights[name]
+            if kind in _FLOATS:
+                self.draws[name] = Draw("normal", high=BIAS)
+            elif kind == TensorProto.BOOL:
+                self.draws[name] = Draw("integer", 0, 2)
+            else:
+                self.draws[name] = Draw("values", values=(0,))
+        return self.draws[name]
+
+    def claim(self, value: str, recipe: Draw) -> float:
+        """Give every undecided float weight behind ``value`` this distribution; the value's magnitude.
+
+        Where ``value`` is no weight this is its magnitude, and 0 where it is absent (the empty name).
+        """
+        if not value:
+            return 0.0
+        if value not in self.sources:
+            return self.rms(value)
+        for name in self.sources[value]:
+            if name not in self.draws and self.weights[name] in _FLOATS:
+                self.draws[name] = recipe
+        return max(self.settle(name).rms for name in self.sources[value]) * self.steps.get(value, 1.0)
+
+    def filter(self, value: str, fan_in: int | None, partner: float) -> Moments:
+        """Claim a filter so that its product with values of magnitude ``partner`` has magnitude one.
+
+        Returns:
+            Moments of the product: one, unless the filter was settled before or is no weight.
+        """
+        fan = math.sqrt(max(1, fan_in or 1))
+        size = 1.0 / (fan * max(partner, 1e-6))
+        recipe = Draw("normal", high=size)
+        if value in self.steps:
+            size /= self.steps[value]
+            recipe = Draw("uniform", 0.9 * size, 1.1 * size)
+        return Moments(self.claim(value, recipe) * fan * partner)
+
+    def quantise(self, value: str, rms: float) -> None:
+        """Make every undecided integer weight behind ``value`` quantised data; 0 makes it a zero point."""
+        for name in self.sources.get(value, ()):
+            if self.weights[name] not in _FLOATS:
+                self.draws.setdefault(name, Draw("quantised", high=rms))
+
+    def _settle_integers(self, node: NodeProto) -> None:
+        """Settle integer weights whose values must be legal for this operator."""
+        for slot, value in enumerate(node.input):
+            for name in self.sources.get(value, ()):
+                if name in self.draws or self.weights[name] in _FLOATS:
+                    continue
+                bound = index_bound(self, node, slot)
+                values = legal_values(self, node, slot)
+                if bound is not None:
+                    self.draws[name] = Draw("integer", 0, bound)
+                elif values is not None:
+                    self.draws[name] = Draw("values", values=values)

@@ -1,0 +1,107 @@
+"""What the zoo holds: one entry per name, and the recipe behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import ModelError, ModelNotFound
+from ..skeleton import Skeleton
+from .bert import bert_base
+from .gpt2 import gpt2
+from .light import LIGHT_FILES, light
+from .vit import vit_b16
+
+__all__ = ["ZooEntry", "names", "structure"]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """One architecture of the zoo.
+
+    Attributes:
+        name: What the user types.
+        task: What the model is for: ``image classification``, ``language modelling``.
+        family: Kind of architecture: ``cnn``, ``transformer``.
+        origin: ``light`` (a file of the onnx wheel), ``built-in`` (written by code), ``export`` (from transformers).
+        extra: The optional dependencies that it needs, as in ``pip install 'dlbricks[zoo]'``; None for none.
+        dims: Named dimensions that can be chosen beside the batch, with their defaults.
+        denormals: Why the architecture itself makes denormal numbers; empty where it does not.
+    """
+
+    name: str
+    task: str
+    family: str
+    origin: Literal["light", "built-in", "export"]
+    extra: str | None = None
+    dims: tuple[tuple[str, int], ...] = ()
+    denormals: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltIn:
+    entry: ZooEntry
+    limits: Mapping[str, int]  # largest value of each dimension
+    build: Callable[..., Skeleton]
+
+
+_BUILT_IN = {
+    built.entry.name: built
+    for built in (
+        _BuiltIn(
+            ZooEntry("bert_base", "text encoding", "transformer", "built-in", dims=(("sequence_length", 128),)),
+            {"sequence_length": 512},
+            bert_base,
+        ),
+        _BuiltIn(
+            ZooEntry("gpt2", "language modelling", "transformer", "built-in", dims=(("sequence_length", 128),)),
+            {"sequence_length": 1024},
+            gpt2,
+        ),
+        _BuiltIn(
+            ZooEntry("vit_b16", "image classification", "transformer", "built-in", dims=(("image_size", 224),)),
+            {"image_size": 4096},
+            vit_b16,
+        ),
+    )
+}
+_LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name in LIGHT_FILES}
+
+
+def names() -> list[ZooEntry]:
+    """Every entry of the zoo, whether or not its extra is installed: light, built-in, exported."""
+    return [*_LIGHT.values(), *(built.entry for built in _BUILT_IN.values())]
+
+
+def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
+    """The skeleton of a zoo model, without weights.
+
+    Args:
+        name: A name of ``names()``.
+        batch: Inputs per execution; 1 where None.
+        dims: Values of named dimensions (``sequence_length``, ``image_size``); names that this model does not have are
+            ignored, because one choice serves all models of a command.
+
+    Raises:
+        ModelNotFound: No entry has this name.
+        ModelError: The batch or a dimension is out of range, or the entry's extra is not installed.
+    """
+    chosen = dict(dims or {})
+    size = chosen.get("batch", 1) if batch is None else batch
+    _check(name, "batch", size, None)
+    if name in _LIGHT:
+        return light(name, size)
+    if name in _BUILT_IN:
+        built = _BUILT_IN[name]
+        values = {key: chosen.get(key, default) for key, default in built.entry.dims}
+        for key, value in values.items():
+            _check(name, key, value, built.limits[key])
+        return built.build(size, **values)
+    raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
+
+
+def _check(name: str, dimension: str, value: int, limit: int | None) -> None:
+    if value < 1 or (limit is not None and value > limit):
+        allowed = f"1 to {limit}" if limit else "at least 1"
+        raise ModelError(f"zoo model '{name}' cannot have {dimension}={value}", remedy=f"it must be {allowed}")
