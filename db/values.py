@@ -10,6 +10,7 @@ from enum import StrEnum
 
 __all__ = [
     "Block",
+    "Combination",
     "Conditions",
     "Failure",
     "Measurement",
@@ -194,6 +195,25 @@ class Failure:
     kind: str
     """``unsupported``, ``error``, ``crashed``, ``timeout`` or ``memory``."""
     reason: str
+    variant: str = ""
+    """As in ``Measurement``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A system, a stack and conditions under which something is stored.
+
+    Attributes:
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: Threads, cache state and precision.
+        count: Number of distinct items (bricks, models) that have a finished measurement there.
+    """
+
+    system: str
+    stack: str
+    conditions: Conditions
+    count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""dlbricks.db.migrations."""
+"""The schema's history: one alembic script per revision, run by ``db.upgrade`` and never by hand."""

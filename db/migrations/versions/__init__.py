@@ -1,1 +1,1 @@
-"""dlbricks.db.migrations.versions."""
+"""Revisions, oldest first; ``db.schema.REVISIONS`` lists them."""

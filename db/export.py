@@ -1,0 +1,200 @@
+"""Take measurements out: tables for other tools, or a database to hand on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError, UsageError
+from .faults import guarded
+from .store import Store
+from .transfer import Policy, transfer
+from .values import Subject
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FORMATS", "export", "frame"]
+
+FORMATS = ("csv", "parquet", "sqlite")
+
+_PUBLIC_SUBJECTS = (Subject.BRICK, Subject.REFERENCE)
+
+_PUBLIC_OPTIONS = frozenset(
+    {
+        *("backend", "device", "threads", "cache", "dtype", "processes", "rounds", "unroll", "granularity"),
+        *("budget_s", "item_budget_s", "min_samples", "max_samples", "seed"),
+    }
+)
+_PUBLIC_STATE = frozenset(
+    {
+        *("governor", "frequency_mhz", "min_frequency_mhz", "max_frequency_mhz", "turbo", "smt", "temperature_c"),
+        *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container"),
+    }
+)
+"""What may leave the house, by name: an option or state that a later version adds stays at home until listed here."""
+
+
+class _MeasurementsOnly(Policy):
+    """Bricks only, and nothing that names a machine, a person, a model or a path."""
+
+    subjects = _PUBLIC_SUBJECTS
+
+    def run(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {
+            "options": _public(row["options"], _PUBLIC_OPTIONS),
+            "before": _public(row["before"], _PUBLIC_STATE),
+            "after": None if row["after"] is None else _public(row["after"], _PUBLIC_STATE),
+        }
+
+    def failure(self, row: dict[str, Any]) -> dict[str, Any]:
+        # A runtime's message may quote the path of the file it was given, and with it a user's name.
+        return row | {"reason": f"{row['kind']} (the message stayed where it was measured)"}
+
+
+def _public(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in values.items()
+        if name in allowed and (isinstance(value, int | float) or (isinstance(value, str) and not _names_a_path(value)))
+    }
+
+
+def _names_a_path(value: str) -> bool:
+    return any(mark in value for mark in ("/", "\\", "~"))
+
+
+def export(
+    store: Store,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  (as the option is called)
+    measurements_only: bool = False,
+) -> int:
+    """Write the finished measurements to a new file.
+
+    ``csv`` and ``parquet`` hold one row per measurement with its system and stack spelled out (``frame``). ``sqlite``
+    is a database that ``merge`` takes back, raw samples and failures included.
+
+    Args:
+        store: Where to read.
+        path: The file to write; it appears only when complete, and never replaces another.
+        format: ``csv``, ``parquet`` or ``sqlite``; by default what the file's ending says.
+        measurements_only: Leave out what could tell where or on what models it was measured: whole-model measurements,
+            host and model names, paths, run options and states that are not known to be harmless, the wording of
+            failures. This is how the owner of a private model gets latencies back.
+
+    Returns:
+        Number of measurements written.
+
+    Raises:
+        UsageError: For an unknown format.
+        StoreError: Where the file exists or cannot be written, where pyarrow is missing, or where a stack that was
+            measured with a path among its options cannot be exported without it.
+    """
+    destination = Path(path)
+    kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(
+        destination.suffix
+    )
+    if kind not in FORMATS:
+        raise UsageError(f"cannot tell the format of {destination}", remedy=f"choose one of {', '.join(FORMATS)}")
+    if os.path.lexists(destination):
+        raise StoreError(f"{destination} exists already", remedy="remove it, or write to another file")
+    if not destination.parent.is_dir():
+        raise StoreError(f"the folder of {destination} does not exist", remedy="create it first")
+    if measurements_only:
+        _refuse_paths(store)
+    partial = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with guarded(str(destination)):
+            if kind == "sqlite":
+                count = _write_database(store, partial, _MeasurementsOnly() if measurements_only else Policy())
+            else:
+                count = _write_table(store, partial, kind, measurements_only=measurements_only)
+            partial.rename(destination)
+    finally:
+        for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", "-journal"))):
+            leftover.unlink(missing_ok=True)
+    return count
+
+
+def _refuse_paths(store: Store) -> None:
+    for key, stack in store.stacks().items():
+        for name, value in (*stack.options, *stack.versions):
+            if _names_a_path(value):
+                raise StoreError(
+                    f"stack {key[:12]} ({stack.backend}) was measured with {name}={value}, which may be a path",
+                    remedy="export without --measurements-only, or measure with an option that is no path",
+                )
+
+
+def _write_database(store: Store, path: Path, policy: Policy) -> int:
+    with Store.open(path) as target, store.reading() as source, target.writing() as connection:
+        count = transfer(source, connection, policy).measurements
+    # One file to hand on: without a write-ahead log it can be read from any folder, and on any medium.
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA journal_mode=DELETE")
+    raw.close()
+    return count
+
+
+def _write_table(store: Store, path: Path, kind: str, *, measurements_only: bool) -> int:
+    table = frame(store)
+    if measurements_only:
+        table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])]
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    else:
+        try:
+            import pyarrow as _  # noqa: F401, ICN001  (optional; asked first, so that the message is ours)
+        except ImportError as error:
+            raise StoreError("Parquet needs pyarrow", remedy="pip install 'dlbricks[parquet]'") from error
+        table.to_parquet(path, index=False, engine="pyarrow")
+    return len(table)
+
+
+def frame(store: Store, *, latest: bool = False) -> pd.DataFrame:
+    """The finished measurements as a table: one row each, with system and stack spelled out; no raw samples.
+
+    Args:
+        store: Where to read.
+        latest: Only the newest of each item.
+    """
+    import pandas as pd
+
+    systems, stacks = store.systems(), store.stacks()
+    rows = []
+    for m in store.measurements(variant=None, latest=latest):
+        system, stack = systems[m.system], stacks[m.stack]
+        rows.append(
+            {
+                "id": m.id, "run": m.run, "subject": str(m.subject), "key": m.key, "variant": m.variant,
+                "system": m.system, "cpu": system.cpu, "architecture": system.architecture,
+                "physical_cores": system.physical_cores, "memory_gib": system.memory_gib, "gpus": ";".join(system.gpus),
+                "stack": m.stack, "backend": stack.backend, "device": stack.device,
+                "versions": ";".join(f"{name}={version}" for name, version in stack.versions),
+                "options": ";".join(f"{name}={value}" for name, value in stack.options),
+                "threads": m.conditions.threads, "cache": m.conditions.cache, "dtype": m.conditions.dtype,
+                "unroll": m.unroll, "samples": m.samples, "median_ns": m.median_ns, "mean_ns": m.mean_ns,
+                "trimmed_mean_ns": m.trimmed_mean_ns, "min_ns": m.min_ns, "p90_ns": m.p90_ns, "p99_ns": m.p99_ns,
+                "ci95_low_ns": m.ci95_ns[0], "ci95_high_ns": m.ci95_ns[1], "verdict": str(m.verdict),
+                "stop": str(m.stop), "load_ns": m.load_ns, "first_run_ns": m.first_run_ns,
+                "reference_ns": m.reference_ns,
+            }
+        )  # fmt: skip
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    # Times that were not taken stay whole numbers beside a missing value.
+    return table.astype({"load_ns": "Int64", "first_run_ns": "Int64", "reference_ns": "Float64"})
+
+
+_COLUMNS = [
+    "id", "run", "subject", "key", "variant", "system", "cpu", "architecture", "physical_cores", "memory_gib", "gpus",
+    "stack", "backend", "device", "versions", "options", "threads", "cache", "dtype", "unroll", "samples", "median_ns",
+    "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "ci95_low_ns", "ci95_high_ns", "verdict", "stop",
+    "load_ns", "first_run_ns", "reference_ns",
+]  # fmt: skip
+"""Columns of ``frame``, so that an empty table has them too."""

@@ -1,0 +1,94 @@
+"""The one place where what a driver reports becomes a ``StoreError`` with a remedy."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import exc
+
+from ..errors import (
+    DatabaseLocked,
+    DatabaseReadOnly,
+    DiskFull,
+    ForeignDatabase,
+    StoreError,
+)
+
+__all__ = ["fault", "guarded"]
+
+_Row = tuple[type[StoreError], str, str]
+
+_LOCKED: _Row = (DatabaseLocked, "is held by another process", "wait until it has finished, then try again")
+_READ_ONLY: _Row = (
+    DatabaseReadOnly,
+    "cannot be written: the file or its folder is read-only",
+    "change its permissions, or name a database elsewhere with --db",
+)
+_FULL: _Row = (
+    DiskFull,
+    "cannot grow: no space is left",
+    "free some space and run the same command again; what was committed before is kept",
+)
+_FOREIGN: _Row = (ForeignDatabase, "is not an SQLite database", "name another file with --db")
+_CORRUPT: _Row = (StoreError, "is damaged", "restore a copy; `dlbricks db export` may still read parts of it")
+_IO: _Row = (StoreError, "cannot be read or written: the disk reports an error", "check the disk and its free space")
+
+_SQLITE: dict[int, _Row] = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    # The file itself was read before (``place.inspect``), so it is the journal beside it that cannot be made.
+    sqlite3.SQLITE_CANTOPEN: _READ_ONLY,
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_NOTADB: _FOREIGN,
+    sqlite3.SQLITE_CORRUPT: _CORRUPT,
+    sqlite3.SQLITE_IOERR: _IO,
+}
+
+# SQLSTATE of the SQL standard and PostgreSQL, as drivers such as psycopg report it.
+_SQLSTATE: dict[str, _Row] = {
+    "25006": _READ_ONLY,
+    "40001": _LOCKED,
+    "40P01": _LOCKED,
+    "53100": _FULL,
+    "55P03": _LOCKED,
+}
+
+
+def fault(error: BaseException, where: str) -> StoreError:
+    """The ``StoreError`` kind for an error of SQLAlchemy, a driver or the operating system.
+
+    Args:
+        error: What was caught.
+        where: The database as the user knows it: a path, or a URL without its password.
+    """
+    if isinstance(error, StoreError):
+        return error
+    origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+    row = _SQLITE.get((getattr(origin, "sqlite_errorcode", None) or 0) & 0xFF)
+    row = row or _SQLSTATE.get(str(getattr(origin, "sqlstate", "") or ""))
+    if row is not None:
+        kind, message, remedy = row
+        return kind(f"database {where} {message}", remedy=remedy)
+    if isinstance(error, exc.NoSuchModuleError | ImportError):
+        return StoreError(
+            f"database {where} needs a driver that is not installed: {origin}",
+            remedy="install it (PostgreSQL: pip install 'dlbricks[postgres]' and a URL postgresql+psycopg://…)",
+        )
+    if isinstance(error, exc.ArgumentError):
+        return StoreError(f"database {where} is not a URL that SQLAlchemy knows", remedy="give a path, or a full URL")
+    if isinstance(error, exc.IntegrityError):
+        return StoreError(f"database {where} refused a row that contradicts what it holds: {origin}")
+    return StoreError(f"database {where} cannot be used: {origin}")
+
+
+@contextmanager
+def guarded(where: str) -> Iterator[None]:
+    """Turn everything that a database can raise inside the block into ``StoreError`` kinds."""
+    try:
+        yield
+    except (exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
+        raise fault(error, where) from error

@@ -1,0 +1,163 @@
+"""Rows that are found by what they say and made where they are not there: combinations, items, systems, stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, bindparam, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from ..errors import StoreError
+from .schema import CombinationRow, ItemRow, StackRow, SystemRow, table_of
+from .values import Conditions, Failure, Measurement, Subject
+
+__all__ = ["CHUNK", "Identity", "Natural", "combination_id", "item_id", "item_ids", "put_stack_row", "put_system_row"]
+
+CHUNK = 500
+"""Values in one IN clause; SQLite before 3.32 takes 999 parameters in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is measured, and under what: two measurements of one identity are comparable.
+
+    Attributes:
+        subject: Brick, model or reference.
+        key: Key of the brick or model.
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: Threads, cache state and precision.
+        variant: Name of an algorithm or precision variant.
+    """
+
+    subject: Subject
+    key: str
+    system: str
+    stack: str
+    conditions: Conditions
+    variant: str = ""
+
+    @classmethod
+    def of(cls, value: Measurement | Failure) -> Identity:
+        """The identity that a measurement or failure is of."""
+        return cls(value.subject, value.key, value.system, value.stack, value.conditions, value.variant)
+
+
+class Natural:
+    """A table whose rows are found by some columns, its statements built once (building costs more than running)."""
+
+    def __init__(self, table: Table, *columns: str) -> None:
+        (self._primary,) = table.primary_key.columns
+        where = (table.c[name] == bindparam(name) for name in columns)
+        self._columns = columns
+        self._select: Select[tuple[Any]] = select(self._primary).where(*where)
+        self._insert = insert(table)
+
+    def ensure(self, connection: Connection, row: dict[str, Any]) -> Any:
+        """The primary key of a row, inserted where it is not there yet.
+
+        SQLite's write lock is held, so that select and insert are one step there. Elsewhere another process may insert
+        between them: the savepoint lets the transaction live on, and the second look finds the row.
+        """
+        wanted = {name: row[name] for name in self._columns}
+        found = connection.scalar(self._select, wanted)
+        if found is None:
+            try:
+                with nullcontext() if connection.dialect.name == "sqlite" else connection.begin_nested():
+                    result = connection.execute(self._insert, row)
+            except IntegrityError:
+                found = connection.scalar(self._select, wanted)
+                if found is None:
+                    raise
+            else:
+                assert result.inserted_primary_key is not None  # noqa: S101  (every insert of one row has one)
+                found = result.inserted_primary_key[0]
+        return found
+
+
+_ITEM = table_of(ItemRow)
+_systems = Natural(table_of(SystemRow), "key")
+_stacks = Natural(table_of(StackRow), "key")
+_combinations = Natural(table_of(CombinationRow), "system", "stack", "threads", "cache", "dtype")
+_items = Natural(_ITEM, "combination_id", "subject", "key", "variant")
+
+
+def put_system_row(connection: Connection, row: dict[str, Any]) -> None:
+    """Store a row of ``SystemRow`` unless it is there."""
+    _systems.ensure(connection, row)
+
+
+def put_stack_row(connection: Connection, row: dict[str, Any]) -> None:
+    """Store a row of ``StackRow`` unless it is there."""
+    _stacks.ensure(connection, row)
+
+
+def combination_id(connection: Connection, system: str, stack: str, conditions: Conditions) -> int:
+    """The local key of a combination.
+
+    Raises:
+        StoreError: Where system or stack are not stored.
+    """
+    row = {
+        "system": system,
+        "stack": stack,
+        "threads": conditions.threads,
+        "cache": conditions.cache,
+        "dtype": conditions.dtype,
+    }
+    try:
+        return int(_combinations.ensure(connection, row))
+    except IntegrityError as error:
+        raise StoreError(
+            f"system {system[:12]} or stack {stack[:12]} is not stored", remedy="put_system and put_stack come first"
+        ) from error
+
+
+def item_id(connection: Connection, identity: Identity) -> int:
+    """The local key of an item, made where there is none."""
+    combination = combination_id(connection, identity.system, identity.stack, identity.conditions)
+    row = {
+        "combination_id": combination,
+        "subject": str(identity.subject),
+        "key": identity.key,
+        "variant": identity.variant,
+    }
+    return int(_items.ensure(connection, row))
+
+
+def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[Identity, int]:
+    """Local keys of many items, made where there are none: a few statements instead of two per item."""
+    groups: dict[tuple[str, str, Conditions], list[Identity]] = {}
+    for identity in dict.fromkeys(identities):
+        groups.setdefault((identity.system, identity.stack, identity.conditions), []).append(identity)
+    found: dict[Identity, int] = {}
+    for (system, stack, conditions), members in groups.items():
+        combination = combination_id(connection, system, stack, conditions)
+        for start in range(0, len(members), CHUNK):
+            chunk = members[start : start + CHUNK]
+            known = _known_items(connection, combination, chunk)
+            rows = [
+                {"combination_id": combination, "subject": subject, "key": key, "variant": variant}
+                for subject, key, variant in dict.fromkeys((str(i.subject), i.key, i.variant) for i in chunk)
+                if (subject, key, variant) not in known
+            ]
+            if rows:
+                connection.execute(insert(_ITEM), rows)
+                known = _known_items(connection, combination, chunk)
+            found |= {i: known[str(i.subject), i.key, i.variant] for i in chunk}
+    return found
+
+
+def _known_items(
+    connection: Connection, combination: int, wanted: Collection[Identity]
+) -> dict[tuple[str, str, str], int]:
+    c = _ITEM.c
+    query = select(c.id, c.subject, c.key, c.variant).where(
+        c.combination_id == combination,
+        c.subject.in_({str(identity.subject) for identity in wanted}),
+        c.key.in_({identity.key for identity in wanted}),
+    )
+    return {(subject, key, variant): id_ for id_, subject, key, variant in connection.execute(query)}

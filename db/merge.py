@@ -1,0 +1,44 @@
+"""Bring the measurements of another database into ours."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import StoreError
+from .store import Store
+from .transfer import Transferred, transfer
+
+__all__ = ["merge"]
+
+
+def merge(target: Store, other: Store | str | os.PathLike[str]) -> Transferred:
+    """Add what another database holds, in one transaction; doing it twice adds nothing.
+
+    Databases of several machines merge: systems and stacks have content keys, everything measured has a UUID. Where
+    both hold measurements of the same brick on the same system and stack, the newest is the one that queries see, by
+    the clocks of the machines that took them. Open items of the other database are not taken: they are unfinished work
+    of the machine that began them.
+
+    Args:
+        target: The database to add to.
+        other: The database to add, or its path or URL; it is only read.
+
+    Returns:
+        How many rows were new.
+
+    Raises:
+        StoreError: Its kinds as for ``Store.open``, and for a database merged into itself; nothing is added then.
+    """
+    if not isinstance(other, Store):
+        with Store.open(other, read_only=True) as opened:
+            return merge(target, opened)
+    if other is target or _same(target, other):
+        raise StoreError(f"database {target.place} cannot be merged into itself", remedy="name another one")
+    with other.reading() as source, target.writing() as connection:
+        return transfer(source, connection)
+
+
+def _same(one: Store, other: Store) -> bool:
+    if one.place.path is None or other.place.path is None:
+        return False
+    return one.place.path.samefile(other.place.path)

@@ -1,0 +1,179 @@
+"""Where a database is: a file of ours, a file that is not, or a URL; and an engine that opens it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+
+from ..errors import DatabaseReadOnly, ForeignDatabase, StoreError
+from .faults import guarded
+
+__all__ = ["BUSY_TIMEOUT_S", "WRITING", "Place", "engine"]
+
+BUSY_TIMEOUT_S = 5.0
+"""How long a statement waits for another process before ``DatabaseLocked``."""
+
+WRITING = "dlbricks_writing"
+"""Execution option of a connection whose transaction will write.
+
+SQLite then takes its write lock at once: a transaction that reads first and writes later can find that another process
+wrote in between, and fails without waiting.
+"""
+
+_MAGIC = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database by path or URL.
+
+    Attributes:
+        url: SQLAlchemy URL.
+        path: The file, for an SQLite database on disk; else None.
+    """
+
+    url: URL
+    path: Path | None
+
+    @classmethod
+    def of(cls, where: str | os.PathLike[str]) -> Place:
+        """Understand a path or a SQLAlchemy URL (anything with ``://``)."""
+        text = os.fspath(where)
+        if "://" not in text:
+            path = Path(text)
+            return cls(URL.create("sqlite", database=str(path)), path)
+        with guarded(text.split("@")[-1]):  # whatever cannot be parsed is shown without its credentials
+            url = make_url(text)
+        if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+            return cls(url, None)
+        return cls(url, Path(str(url.database)))
+
+    def __str__(self) -> str:
+        """As errors name it: a path, or a URL without its password."""
+        return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether SQLite keeps it."""
+        return self.url.get_backend_name() == "sqlite"
+
+    def inspect(self) -> bool:
+        """Look at the file before SQLite does.
+
+        Returns:
+            Whether there is something to open; False for a missing or an empty file. True for a URL.
+
+        Raises:
+            ForeignDatabase: For a directory, a device or pipe (which would block), or a file that is not SQLite.
+            StoreError: Where the file cannot be read, or its folder does not exist.
+        """
+        if self.path is None:
+            return not self.sqlite  # a database in memory is always new
+        try:
+            mode = self.path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise ForeignDatabase(f"database {self} is a directory", remedy="name a file with --db")
+            if not stat.S_ISREG(mode):
+                raise ForeignDatabase(f"database {self} is not a regular file", remedy="name a file with --db")
+            with self.path.open("rb") as file:
+                head = file.read(len(_MAGIC))
+        except FileNotFoundError:
+            if not self.path.parent.is_dir():
+                raise StoreError(f"the folder of database {self} does not exist", remedy="create it first") from None
+            return False
+        except NotADirectoryError as error:
+            raise StoreError(f"database {self} lies below something that is not a folder") from error
+        except OSError as error:
+            raise StoreError(
+                f"database {self} cannot be read: {error.strerror}", remedy="check its permissions"
+            ) from error
+        if head and head != _MAGIC:
+            raise ForeignDatabase(f"database {self} is not an SQLite database", remedy="name another file with --db")
+        return bool(head)
+
+
+def engine(
+    place: Place,
+    *,
+    read_only: bool = False,
+    foreign_keys: bool = True,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> Engine:
+    """An engine whose connections are set up for us.
+
+    For SQLite: foreign keys enforced, ``synchronous=NORMAL`` (in WAL mode a killed process loses no commit; a power cut
+    may lose the last ones but corrupts nothing), a busy timeout, and transactions that begin when SQLAlchemy says so.
+
+    Args:
+        place: Which database.
+        read_only: Refuse writes. A file that may not be written is opened without touching its folder.
+        foreign_keys: False only while a migration copies tables.
+        busy_timeout_s: How long to wait for another process.
+    """
+    with guarded(str(place)):
+        if not place.sqlite:
+            return create_engine(place.url, pool_pre_ping=True)
+        if place.path is None:
+            made = create_engine(place.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        else:
+            # A URL without its query: the connection is made by hand, only the dialect is taken from it.
+            connect = _connector(place.path, read_only=read_only, timeout_s=busy_timeout_s)
+            made = create_engine(place.url.set(query={}), creator=connect, poolclass=QueuePool)
+    pragmas = [f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}", "PRAGMA synchronous=NORMAL"]
+    pragmas += ["PRAGMA query_only=ON"] if read_only else []
+
+    def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # the driver begins no transaction of its own
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(pragma)
+        cursor.close()
+
+    def begin(connection: Connection) -> None:
+        writing = connection.get_execution_options().get(WRITING, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    event.listen(made, "connect", set_up)
+    event.listen(made, "begin", begin)
+    return made
+
+
+def _connector(path: Path, *, read_only: bool, timeout_s: float) -> Callable[[], sqlite3.Connection]:
+    name = f"file:{quote(str(path.absolute()))}"
+
+    def connect(query: str) -> sqlite3.Connection:
+        return sqlite3.connect(f"{name}?{query}", uri=True, timeout=timeout_s, check_same_thread=False)
+
+    def readable() -> sqlite3.Connection:
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            # Reading through a connection that could write (``query_only`` forbids it) leaves no -wal and -shm files
+            # behind: a connection opened with mode=ro creates them too, but may not remove them.
+            return connect("mode=rw")
+        connection = connect("mode=ro")
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if (error.sqlite_errorcode & 0xFF) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+            # WAL mode wants to create two files beside the database. Where it cannot, the database cannot change
+            # either, and may be read as immutable, unless a -wal file holds commits that this would not see.
+            wal = path.with_name(path.name + "-wal")
+            if wal.exists() and wal.stat().st_size:
+                raise DatabaseReadOnly(
+                    f"database {path} lies in a read-only folder, with unfinished writes in {wal.name}",
+                    remedy="copy both files to a folder that can be written, and open the copy",
+                ) from error
+            return connect("mode=ro&immutable=1")
+        return connection
+
+    return readable if read_only else lambda: connect("mode=rwc")

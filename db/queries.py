@@ -1,0 +1,328 @@
+"""What the store can be asked: Core statements that read no more than they must."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, or_, select
+
+from .identity import CHUNK
+from .rows import STATISTICS, to_measurement, to_stack, to_system
+from .schema import (
+    BlockRow,
+    CombinationRow,
+    FailureRow,
+    ItemRow,
+    MeasurementRow,
+    RunRow,
+    StackRow,
+    SystemRow,
+    table_of,
+)
+from .values import Combination, Conditions, Failure, Measurement, Stack, Subject, System
+
+__all__ = [
+    "Fastest",
+    "Filter",
+    "combinations",
+    "failures",
+    "fastest",
+    "info",
+    "matching_items",
+    "measured_keys",
+    "measurements",
+    "stacks",
+    "systems",
+]
+
+_system = table_of(SystemRow)
+_stack = table_of(StackRow)
+_combination = table_of(CombinationRow)
+_item = table_of(ItemRow)
+_measurement = table_of(MeasurementRow)
+_block = table_of(BlockRow)
+_failure = table_of(FailureRow)
+_finished = _measurement.c.finished_us.is_not(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What to select; None leaves a property open.
+
+    Attributes:
+        subject: Brick, model or reference.
+        keys: Keys of bricks or models.
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: All of threads, cache and dtype at once.
+        threads: Threads.
+        cache: Cache state.
+        dtype: Precision.
+        backend: Name of the backend.
+        device: Its device.
+        variant: Name of the variant; None for all.
+    """
+
+    subject: Subject | None = None
+    keys: Collection[str] | None = None
+    system: str | None = None
+    stack: str | None = None
+    conditions: Conditions | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    variant: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The lowest stored latency of a brick.
+
+    Attributes:
+        key: Key of the brick.
+        stack: Key of the stack that reached it.
+        variant: Name of the variant.
+        median_ns: Its median.
+        reference_ns: Median of the reference network beside it.
+    """
+
+    key: str
+    stack: str
+    variant: str
+    median_ns: float
+    reference_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A combination as stored."""
+
+    id: int
+    system: str
+    stack: str
+    conditions: Conditions
+
+
+def _places(connection: Connection, wanted: Filter) -> dict[int, _Place]:
+    """The stored combinations that match; there are few of them, whatever the number of measurements."""
+    c = _combination.c
+    query = select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
+    conditions = wanted.conditions
+    equal: list[tuple[ColumnElement[Any], object]] = [
+        (c.system, wanted.system), (c.stack, wanted.stack), (c.threads, wanted.threads), (c.cache, wanted.cache),
+        (c.dtype, wanted.dtype),
+    ]  # fmt: skip
+    if conditions is not None:
+        equal += [(c.threads, conditions.threads), (c.cache, conditions.cache), (c.dtype, conditions.dtype)]
+    if wanted.backend is not None or wanted.device is not None:
+        query = query.join(_stack, _stack.c.key == c.stack)
+        equal += [(_stack.c.backend, wanted.backend), (_stack.c.device, wanted.device)]
+    query = query.where(*(column == value for column, value in equal if value is not None)).order_by(c.id)
+    return {
+        id_: _Place(id_, system, stack, Conditions(threads=threads, cache=cache, dtype=dtype))
+        for id_, system, stack, threads, cache, dtype in connection.execute(query)
+    }
+
+
+def _chunks(keys: Collection[str] | None) -> Iterator[list[str] | None]:
+    if keys is None:
+        yield None
+        return
+    rest = iter(sorted(set(keys)))
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
+
+
+def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None) -> Select[Any]:
+    query = query.where(_item.c.combination_id.in_(places))
+    if wanted.subject is None:
+        # Every subject by name: then the index (combination, subject, key, variant) serves here as well.
+        query = query.where(_item.c.subject.in_([str(subject) for subject in Subject]))
+    else:
+        query = query.where(_item.c.subject == str(wanted.subject))
+    if chunk is not None:
+        query = query.where(_item.c.key.in_(chunk))
+    if wanted.variant is not None:
+        query = query.where(_item.c.variant == wanted.variant)
+    return query
+
+
+def matching_items(connection: Connection, wanted: Filter) -> list[int]:
+    """Local keys of the items that match."""
+    places = _places(connection, wanted)
+    return [
+        id_
+        for chunk in _chunks(wanted.keys)
+        for id_ in connection.scalars(_select_items(select(_item.c.id), wanted, list(places), chunk))
+    ]
+
+
+def _latest() -> ColumnElement[bool]:
+    """That a measurement is the newest finished one of its item; the index ``ix_measurement_latest`` answers it."""
+    newer = _measurement.alias("newer")
+    newest = (
+        select(newer.c.id)
+        .where(newer.c.item_id == _item.c.id, newer.c.finished_us.is_not(None))
+        .order_by(newer.c.finished_us.desc(), newer.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return _measurement.c.id == newest
+
+
+def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> list[Measurement]:
+    """Finished measurements, by key, combination and time; without raw samples.
+
+    Args:
+        connection: An open connection.
+        wanted: Which.
+        latest: Only the newest of each item.
+    """
+    places = _places(connection, wanted)
+    if not places:
+        return []
+    item = _item.c
+    query = select(item.combination_id, item.subject, item.key, item.variant, *STATISTICS).join(
+        _measurement, _measurement.c.item_id == item.id
+    )
+    query = query.where(_latest() if latest else _finished)
+    query = query.order_by(item.key, item.combination_id, item.variant, _measurement.c.finished_us, _measurement.c.id)
+    found: list[Measurement] = []
+    for chunk in _chunks(wanted.keys):
+        for row in connection.execute(_select_items(query, wanted, list(places), chunk)):
+            place = places[row[0]]
+            found.append(
+                to_measurement(
+                    row[4:], subject=Subject(row[1]), key=row[2], system=place.system, stack=place.stack,
+                    conditions=place.conditions, variant=row[3],
+                )
+            )  # fmt: skip
+    return found
+
+
+def fastest(connection: Connection, wanted: Filter) -> dict[str, Fastest]:
+    """Per key the lowest median among the latest measurements, over everything that ``wanted`` leaves open."""
+    places = _places(connection, wanted)
+    query = (
+        select(
+            *(_item.c.key, _item.c.combination_id, _item.c.variant),
+            *(_measurement.c.median_ns, _measurement.c.reference_ns),
+        )
+        .join(_measurement, _measurement.c.item_id == _item.c.id)
+        .where(_latest())
+        .order_by(_measurement.c.median_ns, _item.c.id)
+    )
+    found: dict[str, Fastest] = {}
+    for chunk in _chunks(wanted.keys):
+        for key, place, variant, median_ns, reference_ns in connection.execute(
+            _select_items(query, wanted, list(places), chunk)
+        ):
+            if key not in found:
+                found[key] = Fastest(key, places[place].stack, variant, median_ns, reference_ns)
+    return found
+
+
+def failures(connection: Connection, wanted: Filter) -> list[Failure]:
+    """The newest failure of each item, unless a measurement was finished after it."""
+    places = _places(connection, wanted)
+    item, failure = _item.c, _failure.c
+    later, newer = _failure.alias("later"), _measurement.alias("newer")
+    columns = (
+        *(item.combination_id, item.subject, item.key, item.variant),
+        *(failure.id, failure.run_id, failure.kind, failure.reason),
+    )
+    query = (
+        select(*columns)
+        .join(_failure, failure.item_id == item.id)
+        .where(
+            ~select(later.c.id)
+            .where(
+                later.c.item_id == item.id,
+                or_(
+                    later.c.failed_us > failure.failed_us,
+                    and_(later.c.failed_us == failure.failed_us, later.c.id > failure.id),
+                ),
+            )
+            .exists(),
+            ~select(newer.c.id).where(newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us).exists(),
+        )
+        .order_by(item.key, item.combination_id, item.variant)
+    )
+    found: list[Failure] = []
+    for chunk in _chunks(wanted.keys):
+        for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(
+            _select_items(query, wanted, list(places), chunk)
+        ):
+            place = places[place_id]
+            found.append(
+                Failure(
+                    id=id_, run=run, subject=Subject(subject), key=key, system=place.system, stack=place.stack,
+                    conditions=place.conditions, kind=kind, reason=reason, variant=variant,
+                )
+            )  # fmt: skip
+    return found
+
+
+def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
+    """Under what something is stored, with the number of measured items; those without any are left out."""
+    places = _places(connection, wanted)
+    measured = (
+        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished).exists()
+    )  # an item is counted once, however often it was measured
+    query = select(_item.c.combination_id, func.count()).where(measured).group_by(_item.c.combination_id)
+    counts: dict[int, int] = {}
+    for chunk in _chunks(wanted.keys):
+        for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
+            counts[place] = counts.get(place, 0) + count
+    return [
+        Combination(system=place.system, stack=place.stack, conditions=place.conditions, count=counts[id_])
+        for id_, place in places.items()
+        if id_ in counts
+    ]
+
+
+def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
+    """Keys that have a finished measurement."""
+    measured = select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished).exists()
+    query = select(_item.c.key).distinct().where(measured)
+    places = list(_places(connection, wanted))
+    return {
+        key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))
+    }
+
+
+def systems(connection: Connection) -> dict[str, System]:
+    """Every system by its key."""
+    return {row["key"]: to_system(dict(row)) for row in connection.execute(select(_system)).mappings()}
+
+
+def stacks(connection: Connection) -> dict[str, Stack]:
+    """Every stack by its key."""
+    return {row["key"]: to_stack(dict(row)) for row in connection.execute(select(_stack)).mappings()}
+
+
+def info(connection: Connection) -> dict[str, int]:
+    """Numbers of everything stored."""
+
+    def count(table: Table, *where: ColumnElement[bool]) -> int:
+        return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
+
+    def measured(subject: Subject) -> int:
+        return len(measured_keys(connection, Filter(subject=subject, variant=None)))
+
+    return {
+        "systems": count(_system),
+        "stacks": count(_stack),
+        "runs": count(table_of(RunRow)),
+        "bricks": measured(Subject.BRICK),
+        "models": measured(Subject.MODEL),
+        "measurements": count(_measurement, _finished),
+        "open": count(_measurement, ~_finished),
+        "blocks": count(_block),
+        "failures": count(_failure),
+    }

@@ -1,0 +1,240 @@
+"""The tables, as SQLAlchemy declarative models.
+
+::
+
+    system ─┐                       run ──┬── measurement ──< block
+            ├─< combination ─< item ──────┤
+    stack ──┘                             └── failure
+
+A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
+of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one. Systems
+and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local to a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = [
+    "APPLICATION_ID",
+    "REVISIONS",
+    "REVISION_TABLE",
+    "Base",
+    "BlockRow",
+    "CombinationRow",
+    "FailureRow",
+    "ItemRow",
+    "MeasurementRow",
+    "RunRow",
+    "StackRow",
+    "SystemRow",
+    "table_of",
+]
+
+APPLICATION_ID = 0x444C4252
+"""``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
+
+REVISIONS = ("0001",)
+"""Every schema revision, oldest first; the last one is what this version reads and writes."""
+
+REVISION_TABLE = Table(
+    # Alembic's own layout. In a MetaData of its own, because alembic compares Base.metadata with the database and
+    # leaves its version table out on the database's side. A name of ours marks the database as ours.
+    "dlbricks_revision",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="dlbricks_revision_pkc"),
+)
+
+_KEY = String(64)
+_UUID = String(36)
+_OPEN = text("finished_us IS NULL")
+
+
+class Base(DeclarativeBase):
+    """Root of the declarative models."""
+
+    # Named constraints: SQLite can only alter a table by copying it, and alembic finds constraints by name.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: JSON,
+        list[Any]: JSON,
+        bytes: LargeBinary,
+        float: Double,
+    }
+
+
+class SystemRow(Base):
+    """Hardware (``values.System``)."""
+
+    __tablename__ = "system"
+
+    key: Mapped[str] = mapped_column(_KEY, primary_key=True)
+    cpu: Mapped[str] = mapped_column(Text)
+    architecture: Mapped[str] = mapped_column(Text)
+    physical_cores: Mapped[int]
+    logical_cores: Mapped[int]
+    cache_bytes: Mapped[list[Any]]
+    memory_gib: Mapped[int]
+    isa: Mapped[list[Any]]
+    gpus: Mapped[list[Any]]
+
+
+class StackRow(Base):
+    """Backend, device, versions and options (``values.Stack``)."""
+
+    __tablename__ = "stack"
+
+    key: Mapped[str] = mapped_column(_KEY, primary_key=True)
+    backend: Mapped[str] = mapped_column(Text)
+    device: Mapped[str] = mapped_column(Text)
+    versions: Mapped[list[Any]]
+    options: Mapped[list[Any]]
+
+
+class RunRow(Base):
+    """Provenance of one run (``values.Run``)."""
+
+    __tablename__ = "run"
+
+    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
+    started: Mapped[str] = mapped_column(String(40))
+    tool: Mapped[str] = mapped_column(Text)
+    command: Mapped[str] = mapped_column(Text)
+    suite: Mapped[str | None] = mapped_column(Text)
+    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
+    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
+    options: Mapped[dict[str, Any]]
+    before: Mapped[dict[str, Any]]
+    after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    finished: Mapped[str | None] = mapped_column(String(40))
+
+
+class CombinationRow(Base):
+    """A system, a stack and conditions."""
+
+    __tablename__ = "combination"
+    __table_args__ = (UniqueConstraint("system", "stack", "threads", "cache", "dtype"),)
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
+    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
+    threads: Mapped[int]
+    cache: Mapped[str] = mapped_column(String(32))
+    dtype: Mapped[str] = mapped_column(String(32))
+
+
+class ItemRow(Base):
+    """The identity of what was measured: a subject under a combination."""
+
+    __tablename__ = "item"
+    # In this order the constraint's index answers every query of the store: those of one combination (all keys, or
+    # given ones), and those of several combinations for given keys.
+    __table_args__ = (UniqueConstraint("combination_id", "subject", "key", "variant"),)
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    combination_id: Mapped[int] = mapped_column(ForeignKey("combination.id"))
+    subject: Mapped[str] = mapped_column(String(16))
+    key: Mapped[str] = mapped_column(_KEY)
+    variant: Mapped[str] = mapped_column(String(128))
+
+
+class MeasurementRow(Base):
+    """One measurement (``values.Measurement``); statistics are NULL while it is open."""
+
+    __tablename__ = "measurement"
+    __table_args__ = (
+        CheckConstraint(
+            "finished_us IS NULL OR (median_ns IS NOT NULL AND samples IS NOT NULL AND verdict IS NOT NULL)",
+            name="finished_has_statistics",
+        ),
+        Index("ix_measurement_latest", "item_id", "finished_us", "id"),
+        Index("uq_measurement_open", "item_id", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+        Index("ix_measurement_run_id", "run_id"),
+    )
+
+    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
+    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    finished_us: Mapped[int | None] = mapped_column(BigInteger)
+    """Microseconds since 1970, UTC: tells which measurement of an item is the latest."""
+    unroll: Mapped[int]
+    median_ns: Mapped[float | None]
+    mean_ns: Mapped[float | None]
+    trimmed_mean_ns: Mapped[float | None]
+    min_ns: Mapped[float | None]
+    p90_ns: Mapped[float | None]
+    p99_ns: Mapped[float | None]
+    ci95_low_ns: Mapped[float | None]
+    ci95_high_ns: Mapped[float | None]
+    samples: Mapped[int | None]
+    block_medians_ns: Mapped[bytes | None]
+    """Packed little-endian float64."""
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    stop: Mapped[str | None] = mapped_column(String(16))
+    load_ns: Mapped[int | None] = mapped_column(BigInteger)
+    first_run_ns: Mapped[int | None] = mapped_column(BigInteger)
+    reference_ns: Mapped[float | None]
+
+
+class BlockRow(Base):
+    """Raw samples of one process and round; the primary key refuses a block that is already there."""
+
+    __tablename__ = "block"
+
+    measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
+    process: Mapped[int] = mapped_column(primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    warmups: Mapped[int]
+    samples: Mapped[int]
+    """Number of samples; ``data`` is deflated where it is shorter than 16 bytes a sample."""
+    data: Mapped[bytes]
+
+
+class FailureRow(Base):
+    """A brick or model that could not be measured (``values.Failure``)."""
+
+    __tablename__ = "failure"
+    __table_args__ = (Index("ix_failure_item_id", "item_id"),)
+
+    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
+    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    failed_us: Mapped[int] = mapped_column(BigInteger)
+    kind: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(Text)
+
+
+def table_of(row: type[Base]) -> Table:
+    """The table of a declarative model, for Core statements."""
+    table = row.__table__
+    assert isinstance(table, Table)  # noqa: S101  (declarative allows joins here, we declare none)
+    return table

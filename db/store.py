@@ -1,0 +1,440 @@
+"""The store: every latency that was ever measured, in SQLite or any other SQLAlchemy database."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from ..errors import ForeignDatabase, StoreError
+from . import queries
+from .faults import guarded
+from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
+from .place import BUSY_TIMEOUT_S, WRITING, Place, engine
+from .queries import Fastest, Filter
+from .revision import NEW, check, found, identify, use_wal
+from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_block, to_run
+from .schema import (
+    REVISIONS,
+    BlockRow,
+    FailureRow,
+    MeasurementRow,
+    RunRow,
+    table_of,
+)
+from .values import Block, Combination, Conditions, Failure, Measurement, Run, Stack, Subject, System
+
+__all__ = ["Store"]
+
+
+_measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
+_is_open = _measurement.c.finished_us.is_(None)
+
+# Statements of the measuring loop, built once: building them costs more than running them.
+_BEGIN = insert(_measurement)
+_ADD_BLOCK = insert(_block)
+_FINISH = (
+    update(_measurement)
+    .where(_measurement.c.id == bindparam("known_id"), _measurement.c.item_id == bindparam("known_item"), _is_open)
+    .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], _measurement.c.finished_us)})
+)
+
+
+class Store:
+    """An open database; a context manager.
+
+    Each writing call is one transaction that is committed when it returns; every call raises ``StoreError`` kinds only.
+    A process may use one store from several threads, but not across a fork.
+
+    Example:
+        >>> with Store.open("sqlite://") as store:
+        ...     store.combinations()
+        []
+    """
+
+    def __init__(self, place: Place, engine: Engine) -> None:
+        self.place = place
+        self._engine = engine
+        self._writer = engine.execution_options(**{WRITING: True})
+
+    # Opening and closing ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> Self:
+        """Open a database, and make it where there is none.
+
+        Args:
+            url: A path (an SQLite file), or any SQLAlchemy URL.
+            create: Make a database that is not there; otherwise its absence is an error.
+            read_only: Open for reading; works in a folder that cannot be written. Implies ``create=False``.
+            busy_timeout_s: How long a call waits for another process before ``DatabaseLocked``.
+
+        Raises:
+            ForeignDatabase: For something that dlbricks did not make.
+            NewerDatabase: For a schema of a later version.
+            OlderDatabase: For one that wants ``dlbricks db upgrade``.
+            DatabaseReadOnly: Where it cannot be written and ``read_only`` was not asked for.
+            DatabaseLocked: Where another process holds it.
+            StoreError: For everything else: not there, not readable, no driver.
+        """
+        place = Place.of(url)
+        create = create and not read_only
+        if not place.inspect() and not create:
+            raise StoreError(
+                f"there is no database at {place}", remedy="measure something first (`dlbricks run`), or give --db"
+            )
+        made = engine(place, read_only=read_only, busy_timeout_s=busy_timeout_s)
+        store = cls(place, made)
+        try:
+            with guarded(str(place)):
+                store._prepare(create=create, read_only=read_only, busy_timeout_s=busy_timeout_s)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _prepare(self, *, create: bool, read_only: bool, busy_timeout_s: float) -> None:
+        with self._engine.connect() as connection:
+            revision = identify(connection, self.place)
+        if not read_only and revision in (NEW, REVISIONS[-1]):
+            use_wal(self._engine, self.place, timeout_s=busy_timeout_s)
+        if revision == NEW:
+            if not create:
+                raise ForeignDatabase(f"database {self.place} is empty", remedy="name another one with --db")
+            revision = found(self._engine, self.place)
+        check(revision, self.place)
+        if not read_only:
+            with self._writer.begin():
+                pass  # a file that cannot be written says so now, not after the first measurement
+
+    def close(self) -> None:
+        """Give every connection back; SQLite's side files vanish with the last one."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection whose reads all see the same moment (merge and export use it)."""
+        with guarded(str(self.place)), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection with one transaction, committed at the end and rolled back on an error."""
+        with guarded(str(self.place)), self._writer.begin() as connection:
+            yield connection
+
+    # Systems, stacks, runs ----------------------------------------------------------------------------------------
+
+    def put_system(self, system: System) -> str:
+        """Store a system, once; return its key."""
+        with self.writing() as connection:
+            put_system_row(connection, system_row(system))
+        return system.key
+
+    def put_stack(self, stack: Stack) -> str:
+        """Store a stack, once; return its key."""
+        with self.writing() as connection:
+            put_stack_row(connection, stack_row(stack))
+        return stack.key
+
+    def systems(self) -> dict[str, System]:
+        """Every system by its key."""
+        with self.reading() as connection:
+            return queries.systems(connection)
+
+    def stacks(self) -> dict[str, Stack]:
+        """Every stack by its key."""
+        with self.reading() as connection:
+            return queries.stacks(connection)
+
+    def begin_run(self, run: Run) -> None:
+        """Store a run before its first measurement; its system and stack must be stored."""
+        with self.writing() as connection:
+            connection.execute(insert(_run), run_row(run))
+
+    def end_run(self, id: str, *, after: Mapping[str, object], finished: str) -> None:  # noqa: A002  (as in Run)
+        """Note the state after a run and when it ended."""
+        with self.writing() as connection:
+            changed = connection.execute(
+                update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished)
+            )
+            if changed.rowcount != 1:
+                raise StoreError(f"database {self.place} holds no run {id}")
+
+    def runs(self) -> list[Run]:
+        """Every run, oldest first."""
+        with self.reading() as connection:
+            rows = connection.execute(select(_run).order_by(_run.c.started, _run.c.id)).mappings()
+            return [to_run(dict(row)) for row in rows]
+
+    # Measuring ----------------------------------------------------------------------------------------------------
+
+    def begin(  # noqa: PLR0917  (the order of Measurement; callers name them)
+        self,
+        measurement_id: str,
+        run: str,
+        subject: Subject,
+        key: str,
+        system: str,
+        stack: str,
+        conditions: Conditions,
+        unroll: int,
+        variant: str = "",
+    ) -> None:
+        """Open an item, so that its blocks can be added.
+
+        Raises:
+            StoreError: Where the item is open already (resume it with ``open_item``, or ``discard`` it), or run,
+                system or stack are not stored.
+        """
+        with self.writing() as connection:
+            item = item_id(connection, Identity(subject, key, system, stack, conditions, variant))
+            row = {"id": measurement_id, "item_id": item, "run_id": run, "unroll": unroll}
+            try:
+                connection.execute(_BEGIN, row)
+            except IntegrityError as error:
+                raise StoreError(
+                    f"{subject} {key[:12]} cannot be begun in database {self.place}: it is open already, or run {run} "
+                    "is not stored",
+                    remedy="resume what is open",
+                ) from error
+
+    def open_item(  # noqa: PLR0917
+        self, subject: Subject, key: str, system: str, stack: str, conditions: Conditions, variant: str = ""
+    ) -> tuple[str, int, list[Block]] | None:
+        """What an interrupted run left of an item: (measurement id, unroll, blocks); None where nothing is open."""
+        wanted = Filter(
+            subject=subject, keys=(key,), system=system, stack=stack, conditions=conditions, variant=variant
+        )
+        with self.reading() as connection:
+            items = queries.matching_items(connection, wanted)
+            query = select(_measurement.c.id, _measurement.c.unroll).where(_measurement.c.item_id.in_(items), _is_open)
+            row = connection.execute(query).one_or_none()
+            return None if row is None else (row[0], row[1], _blocks(connection, row[0]))
+
+    def discard(self, measurement_id: str) -> None:
+        """Drop an open item and its blocks; a finished measurement cannot be dropped."""
+        with self.writing() as connection:
+            query = select(_measurement.c.id).where(_measurement.c.id == measurement_id, _is_open)
+            if connection.scalar(query) is None:
+                raise StoreError(f"database {self.place} holds no open measurement {measurement_id}")
+            connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
+            connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
+
+    def add_block(self, measurement_id: str, block: Block) -> None:
+        """Commit the samples of one process and round.
+
+        Raises:
+            StoreError: Where this block is stored already (it is never doubled), or the item was not begun.
+        """
+        with self.writing() as connection:
+            try:
+                connection.execute(_ADD_BLOCK, block_row(measurement_id, block))
+            except IntegrityError as error:
+                raise StoreError(
+                    f"block (process {block.process}, round {block.round}) of measurement {measurement_id} is stored "
+                    f"already in database {self.place}, or the measurement was never begun"
+                ) from error
+
+    def blocks(self, measurement_id: str) -> list[Block]:
+        """Raw samples of a measurement, open or finished, in (process, round) order."""
+        with self.reading() as connection:
+            return _blocks(connection, measurement_id)
+
+    def finish(self, measurement: Measurement) -> None:
+        """Fill in the statistics of an open item and close it, in one commit."""
+        with self.writing() as connection:
+            known = {
+                "known_id": measurement.id,
+                "known_item": item_id(connection, Identity.of(measurement)),
+                "finished_us": _now_us(),
+            }
+            changed = connection.execute(_FINISH, statistics_row(measurement) | known)
+            if changed.rowcount != 1:
+                raise StoreError(
+                    f"database {self.place} holds no open measurement {measurement.id} of "
+                    f"{measurement.subject} {measurement.key[:12]}",
+                    remedy="begin it first",
+                )
+
+    def add(self, measurements: Iterable[tuple[Measurement, Sequence[Block]]]) -> int:
+        """Store finished measurements with their blocks, in one commit; return how many."""
+        added = list(measurements)
+        with self.writing() as connection:
+            items = item_ids(connection, [Identity.of(measurement) for measurement, _ in added])
+            rows = [
+                statistics_row(measurement)
+                | {"id": measurement.id, "item_id": items[Identity.of(measurement)], "finished_us": _now_us()}
+                for measurement, _ in added
+            ]
+            blocks = [block_row(measurement.id, block) for measurement, taken in added for block in taken]
+            for table, values in ((_measurement, rows), (_block, blocks)):
+                if values:
+                    connection.execute(insert(table), values)
+        return len(added)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Store why an item could not be measured; an older measurement of it stays."""
+        with self.writing() as connection:
+            row = {
+                "id": failure.id,
+                "item_id": item_id(connection, Identity.of(failure)),
+                "run_id": failure.run,
+                "failed_us": _now_us(),
+                "kind": failure.kind,
+                "reason": failure.reason,
+            }
+            connection.execute(insert(_failure), row)
+
+    def clear_failures(
+        self,
+        *,
+        subject: Subject | None = None,
+        keys: Collection[str] | None = None,
+        system: str | None = None,
+        stack: str | None = None,
+        conditions: Conditions | None = None,
+        variant: str | None = "",
+    ) -> int:
+        """Forget failures, before their items are tried again; return how many."""
+        wanted = Filter(subject, keys, system, stack, conditions, variant=variant)
+        with self.writing() as connection:
+            items = queries.matching_items(connection, wanted)
+            return sum(
+                connection.execute(delete(_failure).where(_failure.c.item_id == item)).rowcount for item in items
+            )
+
+    # Asking -------------------------------------------------------------------------------------------------------
+
+    def measurements(
+        self,
+        *,
+        subject: Subject | None = None,
+        keys: Collection[str] | None = None,
+        system: str | None = None,
+        stack: str | None = None,
+        conditions: Conditions | None = None,
+        threads: int | None = None,
+        cache: str | None = None,
+        dtype: str | None = None,
+        backend: str | None = None,
+        device: str | None = None,
+        variant: str | None = "",
+        latest: bool = True,
+    ) -> list[Measurement]:
+        """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
+
+        Args:
+            subject: Brick, model or reference.
+            keys: Keys of bricks or models; any number.
+            system: Key of the system.
+            stack: Key of the stack.
+            conditions: Threads, cache state and precision together.
+            threads: Threads.
+            cache: Cache state.
+            dtype: Precision.
+            backend: Name of the backend.
+            device: Its device.
+            variant: Name of the variant; None for all.
+            latest: Only the newest of each item.
+        """
+        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
+        with self.reading() as connection:
+            return queries.measurements(connection, wanted, latest=latest)
+
+    def fastest(
+        self,
+        subject: Subject,
+        keys: Collection[str],
+        *,
+        system: str,
+        device: str,
+        conditions: Conditions,
+    ) -> dict[str, Fastest]:
+        """Per key the lowest latency on a system and device, over all stacks and variants."""
+        wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
+        with self.reading() as connection:
+            return queries.fastest(connection, wanted)
+
+    def failures(
+        self,
+        *,
+        subject: Subject | None = None,
+        keys: Collection[str] | None = None,
+        system: str | None = None,
+        stack: str | None = None,
+        conditions: Conditions | None = None,
+        threads: int | None = None,
+        cache: str | None = None,
+        dtype: str | None = None,
+        backend: str | None = None,
+        device: str | None = None,
+        variant: str | None = "",
+    ) -> list[Failure]:
+        """The newest failure of each item that matches, unless it was measured after that."""
+        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
+        with self.reading() as connection:
+            return queries.failures(connection, wanted)
+
+    def combinations(
+        self, subject: Subject | None = None, keys: Collection[str] | None = None, *, variant: str | None = None
+    ) -> list[Combination]:
+        """Systems, stacks and conditions under which something is measured, with the number of items."""
+        with self.reading() as connection:
+            return queries.combinations(connection, Filter(subject=subject, keys=keys, variant=variant))
+
+    def measured_keys(
+        self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""
+    ) -> set[str]:
+        """Keys that need not be measured again under this combination."""
+        wanted = Filter(subject=subject, system=system, stack=stack, conditions=conditions, variant=variant)
+        with self.reading() as connection:
+            return queries.measured_keys(connection, wanted)
+
+    def info(self) -> dict[str, Any]:
+        """Where the database is, its schema, how much it holds, and its systems and stacks."""
+        with self.reading() as connection:
+            counts = queries.info(connection)
+            systems, stacks = queries.systems(connection), queries.stacks(connection)
+        path = self.place.path
+        with guarded(str(self.place)):
+            size = None if path is None else path.stat().st_size
+        return {
+            "database": str(self.place),
+            "revision": REVISIONS[-1],
+            "bytes": size,
+            "counts": counts,
+            "systems": systems,
+            "stacks": stacks,
+        }
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _blocks(connection: Connection, measurement_id: str) -> list[Block]:
+    c = _block.c
+    query = select(c.process, c.round, c.warmups, c.samples, c.data).where(c.measurement_id == measurement_id)
+    return [to_block(row) for row in connection.execute(query.order_by(c.process, c.round)).tuples()]
