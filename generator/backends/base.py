@@ -1,0 +1,174 @@
+"""What a backend is: a runtime that can execute networks.
+
+A backend is a class named by an entry point of the group ``dlbricks.backends``. Its module is light: the runtime
+itself is imported inside methods only, so that listing backends costs nothing and works where none is installed.
+All but ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from ...db.values import Stack
+from ...errors import UsageError
+from ..network import Network
+
+__all__ = ["WORKER_COMMAND", "Availability", "Backend", "Executable", "Option", "Settings", "resolve_options"]
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
+"""Starts a worker in the environment that dlbricks itself runs in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run here.
+
+    Attributes:
+        ok: Whether it can.
+        reason: Why not, in one line; empty where it can.
+        versions: Package to version of what decides its latencies.
+    """
+
+    ok: bool
+    reason: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a backend that can change a latency.
+
+    Attributes:
+        name: As given by the user.
+        default: Value where it is not given.
+        choices: The values it takes; empty: any integer from 0.
+        help: What it does, in one line.
+    """
+
+    name: str
+    default: str
+    choices: tuple[str, ...] = ()
+    help: str = ""
+
+    def accepts(self, value: str) -> bool:
+        """Whether a value is valid."""
+        return value in self.choices if self.choices else value.isascii() and value.isdigit()
+
+    def __str__(self) -> str:
+        return f"{self.name}={'|'.join(self.choices) or 'N'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a worker runs its networks.
+
+    Attributes:
+        device: One of the backend's devices.
+        threads: At least 1.
+        options: Every option of the backend with its effective value.
+    """
+
+    device: str
+    threads: int
+    options: Mapping[str, str]
+
+
+class Executable(Protocol):
+    """A network loaded by a runtime, with its inputs bound."""
+
+    def run(self) -> None:
+        """Execute once. On a device that works asynchronously, only ``synchronize`` waits for the end.
+
+        Raises:
+            BackendError: The execution failed.
+            MemoryError: There was not enough memory.
+        """
+
+    def synchronize(self) -> None:
+        """Wait until everything that was started is done."""
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        """Outputs of the last execution, in the order of ``Network.outputs``."""
+
+    def output_bytes(self) -> int:
+        """Bytes of the outputs of the last execution."""
+
+    def close(self) -> None:
+        """Free what the runtime holds; the object cannot be used afterwards."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A runtime that can execute networks."""
+
+    name: str
+    devices: tuple[str, ...]
+
+    def probe(self) -> Availability:
+        """Whether the runtime can run here; never raises, imports nothing heavy."""
+
+    def command(self) -> Sequence[str]:
+        """Program and arguments that start a worker for it (``WORKER_COMMAND`` in this environment)."""
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value.
+
+        Raises:
+            UsageError: The device or an option is unknown, or has a wrong value.
+        """
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Backend, device, versions and every option with its effective value.
+
+        Raises:
+            UsageError: As ``resolve``.
+            BackendUnavailable: The runtime is not installed.
+        """
+
+    def setup(self, settings: Settings) -> None:
+        """Prepare the worker's process, once, before the first network: pinning, thread pools.
+
+        Raises:
+            BackendUnavailable: The runtime cannot be loaded.
+            BackendError: The process cannot be set up as asked.
+        """
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Load a network.
+
+        Raises:
+            UnsupportedBrick: The runtime cannot express it.
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
+
+def resolve_options(
+    backend: Backend, declared: Sequence[Option], device: str, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Check a device and options against what a backend declares, and fill in the defaults.
+
+    Raises:
+        UsageError: Something is unknown or wrong; the message lists what is valid.
+    """
+    if device not in backend.devices:
+        raise UsageError(
+            f"backend {backend.name} has no device {device!r}", remedy=f"it has {', '.join(backend.devices)}"
+        )
+    known = {option.name: option for option in declared}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(
+                f"backend {backend.name} has no option {name!r}",
+                remedy=f"it has {', '.join(str(option) for option in declared)}",
+            )
+        if not known[name].accepts(value):
+            raise UsageError(
+                f"option {name} of backend {backend.name} cannot be {value!r}", remedy=f"use {known[name]}"
+            )
+    return {option.name: given.get(option.name, option.default) for option in declared}

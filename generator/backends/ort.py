@@ -1,0 +1,247 @@
+"""ONNX Runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...db.values import Stack
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
+from ..cores import physical_cores, pin
+from ..network import Network
+from .base import WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = ["OrtBackend"]
+
+_DISTRIBUTIONS = (
+    "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
+)  # fmt: skip
+"""Packages that bring the module ``onnxruntime``; which one it is decides the latency."""
+
+_LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_SWITCH = ("on", "off")
+
+_OPTIONS = (
+    Option("optimization", "all", tuple(_LEVELS), "graph optimisation level"),
+    Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
+    Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
+    Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
+    Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
+    Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
+    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
+    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
+    Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
+)
+
+_SILENT = 4
+"""Log severity 'fatal': errors come as exceptions, and only once."""
+
+_UNSUPPORTED = re.compile(
+    r"NOT_IMPLEMENTED|INVALID_GRAPH|is not a registered function/op|No Op registered for|Could not find an "
+    r"implementation|Type Error|Opset \d+ is under development|Unsupported model IR version|No opset import for domain"
+)
+_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate memory|not enough memory", re.IGNORECASE)
+_PREAMBLE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?")
+_SOURCE = re.compile(r"/\S+?\.(cc|h|hpp|cpp):\d+ ")
+_REASON_LENGTH = 300
+
+
+class OrtBackend:
+    """ONNX Runtime on the CPU: sessions with bound inputs and outputs."""
+
+    name = "onnxruntime"
+    devices: tuple[str, ...] = ("cpu",)
+
+    def probe(self) -> Availability:
+        """Whether the module and its package are installed."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            return Availability(ok=False, reason="not installed; pip install onnxruntime")
+        try:
+            return Availability(ok=True, versions=dict(self._versions()))
+        except BackendUnavailable as error:
+            return Availability(ok=False, reason=str(error))
+
+    def command(self) -> Sequence[str]:
+        """It runs in the environment of dlbricks itself."""
+        return WORKER_COMMAND
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value (see ``Backend``)."""
+        return resolve_options(self, _OPTIONS, device, options)
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Versions are those of the installed package; the runtime is not loaded (see ``Backend``)."""
+        effective = self.resolve(device, options)
+        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+
+    def setup(self, settings: Settings) -> None:
+        """Bind the calling thread to the first physical core; the pool's threads get the next ones."""
+        try:
+            import onnxruntime as ort
+        except ImportError as error:
+            raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
+        ort.set_default_logger_severity(_SILENT)
+        if settings.options["pinning"] == "on" and not pin(physical_cores()[:1]):
+            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Create a session and bind its inputs (see ``Backend``)."""
+        import onnxruntime as ort
+
+        options = self._session_options(network, settings)
+        # Weights are handed over, not copied: they must live as long as the session.
+        weights = {name: _value(array) for name, array in network.weights.items()}
+        source = str(network.path) if network.model is None else network.model.SerializeToString()
+        try:
+            if weights:
+                options.add_external_initializers(list(weights), list(weights.values()))
+            session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
+        import onnxruntime as ort
+
+        chosen = settings.options
+        options = ort.SessionOptions()
+        options.log_severity_level = _SILENT
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[chosen["optimization"]])
+        options.intra_op_num_threads = settings.threads
+        options.inter_op_num_threads = max(int(chosen["inter_op"]), 1)
+        if chosen["execution"] == "parallel":
+            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+        options.enable_cpu_mem_arena = chosen["arena"] == "on"
+        options.enable_mem_pattern = chosen["memory_pattern"] == "on"
+        spinning = "1" if chosen["spinning"] == "on" else "0"
+        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+        options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+        if chosen["denormal_as_zero"] == "on":
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        cores = _pool_cores(settings)
+        if cores:
+            options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(map(str, cores)))
+        for name, size in network.overrides.items():
+            options.add_free_dimension_override_by_name(name, size)
+        return options
+
+    @staticmethod
+    def _versions() -> tuple[tuple[str, str], ...]:
+        found = []
+        for distribution in _DISTRIBUTIONS:
+            try:
+                found.append((distribution, version(distribution)))
+            except PackageNotFoundError:
+                continue
+        if not found:
+            raise BackendUnavailable("onnxruntime is not installed", remedy="pip install onnxruntime")
+        return tuple(sorted(found))
+
+
+class _OrtExecutable:
+    """A session. The first run lets the runtime allocate the outputs; they are then bound for all later ones.
+
+    Inputs never change, so that neither do the shapes of outputs.
+    """
+
+    def __init__(self, session: ort.InferenceSession, network: Network, weights: Any, *, bound: bool) -> None:
+        self._session = session
+        self._weights = weights
+        self._names = network.outputs
+        self._binding = session.io_binding()
+        self._inputs = {name: _value(array) for name, array in network.feeds.items()}
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in self._names:
+            self._binding.bind_output(name, "cpu")
+        self._repeat: Callable[[], None] = partial(session.run_with_iobinding, self._binding)
+        self._step = self._first if bound else self._repeat
+
+    def run(self) -> None:
+        try:
+            self._step()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    def synchronize(self) -> None:
+        self._binding.synchronize_outputs()
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return [_array(value) for value in self._binding.get_outputs()]
+
+    def output_bytes(self) -> int:
+        return sum(value.tensor_size_in_bytes() for value in self._binding.get_outputs() if value.is_tensor())
+
+    def close(self) -> None:
+        self._step = self._repeat = _released
+        del self._binding, self._session, self._inputs, self._weights
+
+    def _first(self) -> None:
+        self._repeat()
+        for name, value in zip(self._names, self._binding.get_outputs(), strict=True):
+            if value.is_tensor() and value.data_type() != "tensor(string)":
+                self._binding.bind_ortvalue_output(name, value)
+        self._step = self._repeat
+
+
+def _released() -> None:
+    raise RuntimeError("this network was released")
+
+
+def _pool_cores(settings: Settings) -> list[int]:
+    """Logical processors, counted from 1, of the pool's threads: all but the calling one."""
+    cores = physical_cores()
+    if settings.options["pinning"] == "off" or not 1 < settings.threads <= len(cores):
+        return []
+    return [core + 1 for core in cores[1 : settings.threads]]
+
+
+def _value(array: npt.NDArray[Any]) -> ort.OrtValue:
+    """Hand an array over, without a copy where the runtime can read it."""
+    import onnxruntime as ort
+    from onnx import helper
+
+    if array.dtype.kind in "biufcO":
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _array(value: ort.OrtValue) -> npt.NDArray[Any]:
+    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
+    from onnx import helper
+
+    if not value.is_tensor():
+        raise BackendError(f"an output is a {value.data_type()}, not a tensor")
+    dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
+    if dtype.kind in "biufcO":
+        return np.array(value.numpy())
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(data, dtype=dtype).reshape(value.shape())
+
+
+def _meaning(error: Exception) -> Exception:
+    """What the runtime's exception means; its text is its only detail."""
+    text = " ".join(str(error).split())
+    reason = _SOURCE.sub("", _PREAMBLE.sub("", text))[:_REASON_LENGTH] or type(error).__name__
+    if isinstance(error, MemoryError) or _MEMORY.search(text):
+        return MemoryError(reason)
+    if _UNSUPPORTED.search(text):
+        return UnsupportedBrick(f"ONNX Runtime cannot express it: {reason}")
+    return BackendError(f"ONNX Runtime failed: {reason}")

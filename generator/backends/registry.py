@@ -1,0 +1,58 @@
+"""Backends by name, found through the entry points of the group ``dlbricks.backends``."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from ...errors import BackendUnavailable, UsageError
+from .base import Availability, Backend
+
+__all__ = ["GROUP", "backends", "get", "names"]
+
+GROUP = "dlbricks.backends"
+
+_OWN = (EntryPoint("onnxruntime", "dlbricks.generator.backends.ort:OrtBackend", GROUP),)
+"""Those of this package: found even where it is imported from a checkout that was never installed."""
+
+
+def names() -> list[str]:
+    """Names of all backends, sorted; none of them is loaded."""
+    return sorted(_points())
+
+
+def get(name: str) -> Backend:
+    """The backend of a name.
+
+    Raises:
+        UsageError: No backend has this name.
+        BackendUnavailable: The plug-in that has it cannot be loaded.
+    """
+    point = _points().get(name)
+    if point is None:
+        raise UsageError(f"there is no backend {name!r}", remedy=f"known are {', '.join(names())}")
+    try:
+        backend = point.load()()
+    except Exception as error:  # a plug-in is foreign code: whatever it raises is why it cannot be used
+        raise BackendUnavailable(f"backend {name} ({point.value}) cannot be loaded: {error!r}") from error
+    if not isinstance(backend, Backend):
+        raise BackendUnavailable(f"backend {name} ({point.value}) is no backend: methods are missing")
+    return backend
+
+
+def backends() -> dict[str, Availability]:
+    """Every backend and whether it can run here; never raises."""
+    found: dict[str, Availability] = {}
+    for name in names():
+        try:
+            found[name] = get(name).probe()
+        except BackendUnavailable as error:
+            found[name] = Availability(ok=False, reason=str(error))
+    return found
+
+
+@cache
+def _points() -> dict[str, EntryPoint]:
+    found = {point.name: point for point in _OWN}
+    found.update({point.name: point for point in entry_points(group=GROUP)})
+    return found

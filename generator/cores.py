@@ -1,0 +1,66 @@
+"""Where a worker runs: physical cores, pinning, the size of their private cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["last_level_bytes", "physical_cores", "pin", "private_cache_bytes"]
+
+_CPUS = Path("/sys/devices/system/cpu")
+_FALLBACK_L2 = 1 << 20
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def physical_cores(root: Path = _CPUS) -> tuple[int, ...]:
+    """One logical processor of each physical core that this process may use, ascending."""
+    allowed = _allowed()
+    cores: dict[str, int] = {}
+    for cpu in sorted(allowed):
+        siblings = _read(root / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        cores.setdefault(siblings, cpu)
+    return tuple(cores.values())
+
+
+def private_cache_bytes(root: Path = _CPUS) -> int:
+    """Bytes of one core's L2; 1 MiB where the system does not tell."""
+    return _caches(root).get(2, _FALLBACK_L2)
+
+
+def last_level_bytes(root: Path = _CPUS) -> int:
+    """Bytes of the last-level cache that the first core uses."""
+    caches = _caches(root)
+    return caches[max(caches)] if caches else _FALLBACK_L2
+
+
+def pin(cores: tuple[int, ...]) -> bool:
+    """Bind the calling thread to some cores; False where the system does not allow it (or has no affinities)."""
+    try:
+        os.sched_setaffinity(0, cores)
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def _allowed() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # systems without affinities
+        return set(range(os.cpu_count() or 1))
+
+
+def _caches(root: Path) -> dict[int, int]:
+    """Level to bytes of the data and unified caches."""
+    found: dict[int, int] = {}
+    for index in sorted(root.glob("cpu0/cache/index*")):
+        size, level = _read(index / "size"), _read(index / "level")
+        if size and level and _read(index / "type") != "Instruction":
+            found[int(level)] = int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1)
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

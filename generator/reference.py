@@ -1,0 +1,75 @@
+"""The reference network: small and fixed, timed in every round of every worker.
+
+Its latency tells whether two measurements saw the same machine (DESIGN.md, 'Time and place'). It has a
+convolution, which is bound by arithmetic, and a matrix product whose 3 MiB of weights come from beyond L2 on most
+machines, so that it feels a busy memory as well as a lower clock.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from ..models.skeleton import mark_weight
+
+__all__ = ["OVERHEAD", "REFERENCE", "built_in"]
+
+REFERENCE = "@reference"
+"""In place of a path in ``Prepare``: the reference network."""
+
+OVERHEAD = "@overhead"
+"""In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
+
+_OPSET = 17
+_IR_VERSION = 8
+
+
+def built_in(name: str) -> onnx.ModelProto | None:
+    """The built-in network of a name, in skeleton form; None for anything else."""
+    if name == REFERENCE:
+        return _reference()
+    if name == OVERHEAD:
+        return _overhead()
+    return None
+
+
+def _reference() -> onnx.ModelProto:
+    """Conv 3x3 (32 channels, 28 x 28), Relu, MaxPool, Gemm 800 x 1024: about 8 M MACs."""
+    nodes = [
+        helper.make_node("Conv", ["x0", "w0", "w1"], ["v0"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["v0"], ["v1"]),
+        helper.make_node("MaxPool", ["v1"], ["v2"], kernel_shape=[5, 5], strides=[5, 5]),
+        helper.make_node("Flatten", ["v2"], ["v3"]),
+        helper.make_node("Gemm", ["v3", "w2", "w3"], ["v4"]),
+    ]
+    return _model(
+        nodes,
+        {"x0": [1, 32, 28, 28]},
+        {"w0": [32, 32, 3, 3], "w1": [32], "w2": [800, 1024], "w3": [1024]},
+        {"v4": [1, 1024]},
+    )
+
+
+def _overhead() -> onnx.ModelProto:
+    return _model([helper.make_node("Add", ["x0", "x1"], ["v0"])], {"x0": [1], "x1": [1]}, {}, {"v0": [1]})
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[int]],
+    weights: dict[str, list[int]],
+    outputs: dict[str, list[int]],
+) -> onnx.ModelProto:
+    def value(name: str, shape: list[int]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        nodes,
+        "reference",
+        [
+            *(value(name, shape) for name, shape in inputs.items()),
+            *(mark_weight(value(name, shape)) for name, shape in weights.items()),
+        ],
+        [value(name, shape) for name, shape in outputs.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)

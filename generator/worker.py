@@ -1,0 +1,230 @@
+"""The isolated worker: runs untrusted networks, times them, answers on one pipe.
+
+Started as ``python -P -m dlbricks.generator.worker`` in an empty folder. It reads requests from its standard input
+and writes one reply for each; ``protocol`` says what they are. Standard output belongs to the protocol alone: its
+descriptor is moved away at the start and descriptor 1 becomes standard error, so that a library that prints cannot
+break a reply. The worker ends when its input closes, and the kernel kills it when the parent's thread that started
+it dies, even in the middle of an execution.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
+from ..models.reader import read_structure
+from .backends.base import Backend, Executable, Settings
+from .backends.registry import get
+from .cores import physical_cores
+from .execution import executed_types, write_arrays
+from .network import Network, file_network, synthetic_network
+from .protocol import (
+    Bye,
+    Done,
+    Greeting,
+    Hello,
+    Outputs,
+    Prepare,
+    Prepared,
+    Refusal,
+    Refused,
+    Release,
+    Reply,
+    Request,
+    Sample,
+    Sampled,
+    Types,
+    Values,
+    parse_request,
+)
+from .reference import built_in
+from .sandbox import confine, limit_memory, take_streams
+from .timing import Evictor, measure, time_once
+from .unroll import choose_unroll
+
+__all__ = ["main", "serve"]
+
+_REASON_LENGTH = 400
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """A network that is ready to be timed."""
+
+    network: Network
+    executable: Executable
+
+
+class _Worker:
+    """State of the worker between requests."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._settings = Settings("cpu", 1, {})
+        self._kept: dict[str, _Kept] = {}
+        self._evictor: Evictor | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Do what a request asks."""
+        handlers: dict[str, Callable[[Any], Reply]] = {
+            Hello.op: self._hello,
+            Prepare.op: self._prepare,
+            Sample.op: self._sample,
+            Outputs.op: self._outputs,
+            Values.op: self._values,
+            Release.op: self._release,
+            Bye.op: lambda _: Done(),
+        }
+        return handlers[request.op](request)
+
+    def _hello(self, request: Hello) -> Greeting:
+        if self._backend is not None:
+            raise UsageError("this worker has a backend already", remedy="start another one")
+        backend = get(request.backend)
+        options = backend.resolve(request.device, request.options)
+        settings = Settings(request.device, request.threads or len(physical_cores()), options)
+        stack = backend.stack(request.device, options)
+        backend.setup(settings)
+        limit_memory(request.limits.memory_bytes)
+        self._backend, self._settings = backend, settings
+        gc.freeze()  # what is loaded now lives as long as the process: no collection need look at it again
+        return Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
+
+    def _prepare(self, request: Prepare) -> Prepared:
+        begin = time.perf_counter_ns()
+        self._release(Release(request.id))
+        model = None
+        if request.synthetic or request.path.startswith("@"):
+            model = built_in(request.path) or read_structure(Path(request.path))
+            network = synthetic_network(model, seed=request.seed, unroll=request.unroll or 1)
+        elif request.unroll > 1:
+            raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
+        else:
+            network = file_network(
+                Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed
+            )
+        kept, load_ns, first_run_ns = self._load(network)
+        if model is not None and request.unroll == 0:
+            copies = choose_unroll(kept.executable, network)
+            if copies > 1:
+                # The times of the single network stand: they are those of the brick.
+                kept.executable.close()
+                network = synthetic_network(model, seed=request.seed, unroll=copies)
+                kept, _, _ = self._load(network)
+        self._kept[request.id] = kept
+        return Prepared(
+            load_ns=load_ns,
+            first_run_ns=first_run_ns,
+            prepare_ns=time.perf_counter_ns() - begin,
+            bytes=network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
+            unroll=network.unroll,
+        )
+
+    def _load(self, network: Network) -> tuple[_Kept, int, int]:
+        """The loaded network, the time to load it and the time of its first run."""
+        backend = self._greeted()
+        begin = time.perf_counter_ns()
+        executable = backend.prepare(network, self._settings)
+        load_ns = time.perf_counter_ns() - begin
+        first_run_ns = time_once(executable.run, executable.synchronize)
+        return _Kept(network, executable), load_ns, first_run_ns
+
+    def _sample(self, request: Sample) -> Sampled:
+        kept = self._found(request.id)
+        evict = None
+        if request.cache == "cold":
+            if kept.network.unroll > 1:
+                raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
+            if self._evictor is None:
+                pinned = self._settings.options.get("pinning") == "on"
+                self._evictor = Evictor.for_threads(self._settings.threads, pinned=pinned)
+            evict = self._evictor
+        elif request.cache != "hot":
+            raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
+        samples = measure(
+            kept.executable.run,
+            kept.executable.synchronize,
+            budget_ns=request.budget_ns,
+            min_samples=request.min_samples,
+            max_samples=request.max_samples,
+            evict=evict,
+        )
+        return Sampled(samples=samples.raw, warmups=samples.warmups)
+
+    def _outputs(self, request: Outputs) -> Done:
+        kept = self._found(request.id)
+        kept.executable.run()
+        kept.executable.synchronize()
+        values = {**kept.network.first_feeds(), **kept.network.first_outputs(kept.executable.outputs())}
+        write_arrays(Path(request.path), values)
+        return Done()
+
+    def _values(self, request: Values) -> Types:
+        backend = self._greeted()
+        model = read_structure(Path(request.path))
+        return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
+
+    def _release(self, request: Release) -> Done:
+        kept = self._kept.pop(request.id, None)
+        if kept is not None:
+            kept.executable.close()
+        return Done()
+
+    def _found(self, name: str) -> _Kept:
+        kept = self._kept.get(name)
+        if kept is None:
+            raise UsageError(f"no network {name!r} is prepared")
+        return kept
+
+    def _greeted(self) -> Backend:
+        if self._backend is None:
+            raise UsageError("the first request must be 'hello'")
+        return self._backend
+
+
+def refusal(error: Exception) -> Refused:
+    """The reply for an exception: its kind, and one line."""
+    kinds: tuple[tuple[type[Exception], Refusal], ...] = (
+        (UnsupportedBrick, Refusal.UNSUPPORTED),
+        (BackendUnavailable, Refusal.UNAVAILABLE),
+        (UsageError, Refusal.USAGE),
+        (MemoryError, Refusal.MEMORY),
+    )
+    kind = next((kind for cause, kind in kinds if isinstance(error, cause)), Refusal.ERROR)
+    text = str(error) if isinstance(error, DlbricksError) else f"{type(error).__name__}: {error}"
+    if kind is Refusal.MEMORY:
+        text = f"the memory limit was hit: {error}" if str(error) else "the memory limit was hit"
+    return Refused(kind=kind, reason=" ".join(text.split())[:_REASON_LENGTH])
+
+
+def serve(requests: Iterable[str], replies: IO[str]) -> None:
+    """Answer requests until ``Bye`` or the end of the input."""
+    worker = _Worker()
+    for line in requests:
+        request: Request | None = None
+        try:
+            request = parse_request(line)
+            reply = worker.answer(request)
+        except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
+            reply = refusal(error)
+        replies.write(reply.to_json() + "\n")
+        replies.flush()
+        if isinstance(request, Bye):
+            return
+
+
+def main() -> None:
+    """Confine the process, take the protocol's descriptors, and serve."""
+    confine()
+    with take_streams() as (requests, replies):
+        serve(requests, replies)
+
+
+if __name__ == "__main__":
+    main()
