@@ -1,0 +1,239 @@
+"""What ``run`` and ``measure`` share: from options to a finished session."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from ..bricks.suite import Suite
+from ..db.store import Store
+from ..db.values import Conditions, Measurement, Run, Stack, Subject, System
+from ..errors import BackendUnavailable, WorkerError
+from ..models import ModelSource
+from ..version import __version__
+from .backends.base import Backend
+from .backends.registry import get
+from .client import Worker
+from .costs import RunCosts
+from .forecast import forecast_s, loading_s
+from .item import Item
+from .journal import Journal
+from .lock import machine_lock
+from .oracle import WorkerOracle
+from .progress import ProgressCallback
+from .reference import OVERHEAD, REFERENCE, built_in
+from .schedule import Pace
+from .selection import Selection, check_again, select
+from .session import Session
+from .settings import Settings
+from .stopping import Protocol
+from .subjects import ModelItems, brick_items, inspect_bricks, model_items
+from .system import machine_state, probe_system
+
+__all__ = ["Campaign", "conduct"]
+
+_MIN_ITEM_BUDGET_S = 0.001
+_HARD_LIMIT = 16
+"""Tenths of ``memory_bytes`` at which a worker is stopped; chunks keep below ``memory_bytes`` itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What a run did, or would do.
+
+    Attributes:
+        run: UUID; None for a dry run, and where nothing was left to measure.
+        system: This machine.
+        stack: What it ran on.
+        conditions: Threads, cache state, precision.
+        bricks: What was selected of the suite.
+        models: What was selected of the models.
+        sources: The models by argument, and what is wrong with the broken ones.
+        forecast_s: Expected before it began.
+        costs: Where the wall time went.
+        wall_s: From the call to its end.
+    """
+
+    run: str | None
+    system: System
+    stack: Stack
+    conditions: Conditions
+    bricks: Selection
+    models: Selection
+    sources: ModelItems
+    forecast_s: float
+    costs: RunCosts
+    wall_s: float
+
+
+def conduct(
+    settings: Settings,
+    *,
+    command: str,
+    store: Store,
+    suite: Suite | None = None,
+    models: Sequence[ModelSource] = (),
+    again: Collection[str] = (),
+    dry_run: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Campaign:
+    """Measure what is not measured yet, in one session.
+
+    Args:
+        settings: How to measure.
+        command: ``run`` or ``measure``, for the record.
+        store: Open for writing, unless ``dry_run``.
+        suite: Bricks to measure.
+        models: Whole models to measure beside them.
+        again: What to measure although the store holds it.
+        dry_run: Only forecast.
+        progress: Told between requests.
+
+    Raises:
+        UsageError: An option has a wrong value.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring.
+        SuiteError: A brick is missing or not what its name says.
+        WorkerError: No worker can be started, or the reference network cannot be run.
+        StoreError: The database cannot be written; what was committed stays.
+    """
+    begun = time.monotonic()
+    settings.check()
+    check_again(again)
+    costs = RunCosts()
+    with ExitStack() as resources:
+        if not dry_run:
+            resources.enter_context(machine_lock())
+        backend = get(settings.backend)
+        stack = backend.stack(settings.device, settings.options)
+        availability = backend.probe()
+        if not availability.ok:
+            raise BackendUnavailable(f"backend {settings.backend} cannot run here: {availability.reason}")
+        system, conditions = probe_system(), settings.conditions
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
+        oracle = resources.enter_context(WorkerOracle())
+
+        def selected(items: Sequence[Item]) -> Selection:
+            return select(items, store=store, system=system.key, stack=stack.key, conditions=conditions, again=again)
+
+        with costs.spend("read_s"):
+            sources = model_items(models, folder, oracle=oracle)
+            bricks = selected(brick_items(suite) if suite is not None else [])
+            chosen = selected(sources.items)
+            if suite is not None:
+                inspect_bricks(suite, bricks.pending)
+        pending = [*chosen.pending, *bricks.pending]
+        protocol = settings.protocol
+        known = _earlier(store, pending)
+        budget_s = None
+        if settings.budget_s is not None:
+            budget_s = settings.budget_s - (time.monotonic() - begun)
+            protocol = _fitted(protocol, pending, budget_s)
+        forecast = forecast_s(pending, protocol, known)
+        run = None
+        if pending and not dry_run:
+            run = Run(
+                id=str(uuid.uuid4()),
+                started=_now(),
+                tool=__version__,
+                command=command,
+                suite=suite.hash if suite is not None else None,
+                system=store.put_system(system),
+                stack=store.put_stack(stack),
+                options=_record(settings),
+                before=machine_state(),
+            )
+            store.begin_run(run)
+            journal = Journal(store, run, conditions, costs)
+            memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+            with Session(
+                _launcher(settings, backend, stack, memory_bytes * _HARD_LIMIT // 10),
+                journal,
+                _built_in(REFERENCE),
+                Pace(protocol, budget_s),
+                costs,
+                memory_bytes=memory_bytes,
+                cache=settings.cache,
+                seed=settings.seed,
+                progress=progress,
+            ) as session:
+                session.measure([*pending, _built_in(OVERHEAD)])
+            store.end_run(run.id, after=machine_state(), finished=_now())
+    return Campaign(
+        run=run.id if run is not None else None,
+        system=system,
+        stack=stack,
+        conditions=conditions,
+        bricks=bricks,
+        models=chosen,
+        sources=sources,
+        forecast_s=forecast,
+        costs=costs,
+        wall_s=time.monotonic() - begun,
+    )
+
+
+def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
+    """Latest measurement of each item, wherever it was taken: what the forecast goes by."""
+    if not items:
+        return {}
+    return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
+
+
+def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float) -> Protocol:
+    """The protocol with an item budget that lets the whole run fit into its total time."""
+    if not items:
+        return protocol
+    fixed_s = protocol.processes * loading_s(items)
+    share_s = max(_MIN_ITEM_BUDGET_S, (budget_s - fixed_s) / len(items))
+    return replace(protocol, item_budget_ns=min(protocol.item_budget_ns, int(share_s * 1e9)))
+
+
+def _record(settings: Settings) -> dict[str, object]:
+    """The settings as they are stored with the run."""
+    return {**asdict(settings), "options": dict(settings.options)}
+
+
+def _launcher(settings: Settings, backend: Backend, stack: Stack, memory_bytes: int) -> Callable[[], Worker]:
+    """What starts a worker, and makes sure that it runs what this process believes it runs."""
+
+    def launch() -> Worker:
+        worker = Worker.start(
+            settings.backend,
+            device=settings.device,
+            options=settings.options,
+            threads=settings.threads,
+            memory_bytes=memory_bytes,
+            command=backend.command(),
+        )
+        greeting = worker.greeting
+        if greeting is None or greeting.stack != stack or greeting.threads != settings.conditions.threads:
+            worker.kill()
+            raise WorkerError(
+                f"the worker of backend {settings.backend} runs another stack than this process sees",
+                remedy="its environment was changed while it ran; start again",
+            )
+        return worker
+
+    return launch
+
+
+def _built_in(name: str) -> Item:
+    """A network of our own as an item; its key is that of its content."""
+    model = built_in(name)
+    assert model is not None  # noqa: S101  # the names are constants
+    key = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return Item(subject=Subject.REFERENCE, key=key, label=name, path=Path(name), unroll=1)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,78 @@
+"""An item: one brick, model or reference network on its way from 'to be measured' to measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..db.values import Block, Failure, Measurement, Subject
+from .protocol import Prepare
+
+__all__ = ["Item"]
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """What is measured, what was taken of it so far, and how it ended.
+
+    Attributes:
+        subject: What it is.
+        key: Brick key, or model key.
+        label: What a user calls it: the shortened key, or the model's name.
+        path: ONNX file that the worker loads.
+        synthetic: Whether its weights are filled with seeded values.
+        overrides: ``dim_param`` to value.
+        inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
+        size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
+        macs: Work of one execution, for the forecast; None where unknown.
+        unroll: Copies in one network; 0 until the worker has chosen.
+        measurement: UUID in the store; None until it is opened there.
+        blocks: Committed blocks, those of an interrupted run included.
+        load_ns: Session creation in the first process of this run.
+        first_run_ns: First execution there.
+        run_ns: Latest guess at the time of one loop.
+        alone: It ended a shared worker, and runs in workers of its own from now on.
+        result: Set when it is measured.
+        failure: Set when it cannot be measured.
+    """
+
+    subject: Subject
+    key: str
+    label: str
+    path: Path
+    synthetic: bool = True
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    size_bytes: int = 0
+    macs: int | None = None
+    unroll: int = 0
+    measurement: str | None = None
+    blocks: list[Block] = field(default_factory=list)
+    load_ns: int | None = None
+    first_run_ns: int | None = None
+    run_ns: int = 0
+    alone: bool = False
+    result: Measurement | None = None
+    failure: Failure | None = None
+
+    @property
+    def id(self) -> str:
+        """What the worker calls it; a brick and a model may have the same key."""
+        return f"{self.subject}:{self.key}"
+
+    @property
+    def open(self) -> bool:
+        """Whether there is still something to do."""
+        return self.result is None and self.failure is None
+
+    def request(self, seed: int) -> Prepare:
+        """What to send to a worker."""
+        return Prepare(
+            id=self.id,
+            path=str(self.path),
+            synthetic=self.synthetic,
+            overrides=self.overrides,
+            inputs=self.inputs,
+            seed=seed,
+            unroll=self.unroll,
+        )

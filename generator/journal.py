@@ -1,0 +1,123 @@
+"""What a run writes: every block as it comes, every result and every failure, each in one commit."""
+
+from __future__ import annotations
+
+import uuid
+from statistics import median
+
+from ..db.store import Store
+from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop, Subject
+from .costs import RunCosts
+from .item import Item
+from .statistics import block_values, summarise
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """The store side of a session.
+
+    Args:
+        store: Open for writing.
+        run: Provenance; begun already.
+        conditions: Threads, cache state, precision.
+        costs: Where the time of commits and statistics is booked.
+    """
+
+    def __init__(self, store: Store, run: Run, conditions: Conditions, costs: RunCosts) -> None:
+        self._store = store
+        self._run = run
+        self._conditions = conditions
+        self._costs = costs
+        self._reference: dict[tuple[int, int], float] = {}
+
+    def resume(self, item: Item) -> None:
+        """Take up what an interrupted run left of an item."""
+        with self._costs.spend("store_s"):
+            found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._conditions)
+        if found is not None:
+            item.measurement, item.unroll, item.blocks = found
+            if item.subject is Subject.REFERENCE:
+                for block in item.blocks:
+                    self._note_reference(block, item.unroll)
+
+    def commit(self, item: Item, block: Block) -> None:
+        """Store a block before anything else is asked of the worker; opens the item with its first block."""
+        with self._costs.spend("store_s"):
+            if item.measurement is None:
+                identity = str(uuid.uuid4())
+                self._store.begin(
+                    identity,
+                    self._run.id,
+                    item.subject,
+                    item.key,
+                    self._run.system,
+                    self._run.stack,
+                    self._conditions,
+                    item.unroll,
+                )
+                item.measurement = identity
+            self._store.add_block(item.measurement, block)
+        item.blocks.append(block)
+        if item.subject is Subject.REFERENCE:
+            self._note_reference(block, item.unroll)
+
+    def finish(self, item: Item, stop: Stop) -> None:
+        """Compute the statistics of an item and close it."""
+        assert item.measurement is not None  # noqa: S101  # it has blocks
+        with self._costs.spend("statistics_s"):
+            summary = summarise(item.blocks, item.unroll)
+            item.result = Measurement(
+                id=item.measurement,
+                run=self._run.id,
+                subject=item.subject,
+                key=item.key,
+                system=self._run.system,
+                stack=self._run.stack,
+                conditions=self._conditions,
+                unroll=item.unroll,
+                median_ns=summary.median_ns,
+                mean_ns=summary.mean_ns,
+                trimmed_mean_ns=summary.trimmed_mean_ns,
+                min_ns=summary.min_ns,
+                p90_ns=summary.p90_ns,
+                p99_ns=summary.p99_ns,
+                ci95_ns=summary.ci95_ns,
+                samples=summary.samples,
+                block_medians_ns=summary.block_medians_ns,
+                verdict=summary.verdict,
+                stop=stop,
+                load_ns=item.load_ns,
+                first_run_ns=item.first_run_ns,
+                reference_ns=self._reference_of(item),
+            )
+        with self._costs.spend("store_s"):
+            self._store.finish(item.result)
+
+    def fail(self, item: Item, kind: str, reason: str) -> None:
+        """Store why an item cannot be measured; blocks that it has are dropped, since they are no measurement."""
+        item.failure = Failure(
+            id=str(uuid.uuid4()),
+            run=self._run.id,
+            subject=item.subject,
+            key=item.key,
+            system=self._run.system,
+            stack=self._run.stack,
+            conditions=self._conditions,
+            kind=kind,
+            reason=reason,
+        )
+        with self._costs.spend("store_s"):
+            if item.measurement is not None:
+                self._store.discard(item.measurement)
+                item.measurement = None
+            self._store.add_failure(item.failure)
+
+    def _note_reference(self, block: Block, unroll: int) -> None:
+        self._reference[block.process, block.round] = float(median(block_values([block], unroll)[0]))
+
+    def _reference_of(self, item: Item) -> float | None:
+        """Median of the reference network over the processes and rounds of an item."""
+        moments = {(block.process, block.round) for block in item.blocks}
+        values = [self._reference[moment] for moment in moments if moment in self._reference]
+        return median(values) if values else None

@@ -1,0 +1,181 @@
+"""``run``: measure every brick of a suite that is not measured yet, and models beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bricks.suite import Suite
+from ..db.store import Store
+from ..models import ModelSource
+from .campaign import Campaign, conduct
+from .costs import RunCosts
+from .progress import ProgressCallback
+from .settings import Settings
+
+__all__ = ["RunReport", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did.
+
+    ``bricks`` is the sum of ``measured``, ``reused``, ``failed`` and ``remaining``.
+
+    Attributes:
+        run: UUID of the run; None for a dry run, and where nothing was left to measure.
+        system: Key of this system.
+        stack: Key of the stack.
+        bricks: Bricks of the suite.
+        measured: Measured by this run (to be measured, for a dry run).
+        reused: Stored already.
+        failed: Cannot be measured, now or by an earlier run.
+        remaining: Left over because the time was up; running again goes on with them.
+        models: Whole models measured by this run or stored already.
+        failures: Brick key, or model name, and the reason.
+        wall_s: The whole call.
+        timed_s: Timed samples.
+        prepare_s: Loading of networks in the workers.
+        forecast_s: What was expected before.
+        costs: Every part of ``wall_s``.
+    """
+
+    run: str | None
+    system: str
+    stack: str
+    bricks: int
+    measured: int
+    reused: int
+    failed: int
+    remaining: int
+    models: int
+    failures: tuple[tuple[str, str], ...]
+    wall_s: float
+    timed_s: float
+    prepare_s: float
+    forecast_s: float
+    costs: RunCosts
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is measured."""
+        return not self.failures and not self.remaining
+
+
+def run(
+    suite: Suite | str | os.PathLike[str],
+    *,
+    store: Store,
+    backend: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    cache: str = "hot",
+    models: Sequence[ModelSource] = (),
+    budget_s: float | None = None,
+    item_budget_s: float = 0.25,
+    item_timeout_s: float = 120.0,
+    processes: int = 2,
+    rounds: int = 3,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    again: Collection[str] = (),
+    dry_run: bool = False,
+    progress: ProgressCallback | None = None,
+) -> RunReport:
+    """Measure the bricks of a suite, and ground truth of whole models in the same rounds.
+
+    What is stored for this system, stack and conditions is not measured again, and a run that was interrupted, even by
+    SIGKILL, goes on where it was: each block of samples is committed before the next one is taken.
+
+    Args:
+        suite: The suite, or its folder.
+        store: Open database.
+        backend: Name of the runtime.
+        device: ``cpu`` or ``cuda``.
+        options: The backend's own options.
+        threads: Threads of the runtime; 0: all physical cores.
+        cache: ``hot`` (plain repetition) or ``cold`` (everything evicted before each sample).
+        models: Whole models to be measured beside the bricks, in the same rounds.
+        budget_s: Total time; the time per item is scaled to fit. None: as long as it takes.
+        item_budget_s: Time of one item over all processes and rounds; at least 10 samples come first.
+        item_timeout_s: Hard limit of one item.
+        processes: Worker processes, one after the other.
+        rounds: Rounds per process; in each, every item is sampled once.
+        seed: Of weights, inputs and orders.
+        memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
+        again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
+        dry_run: Only forecast.
+        progress: Told between requests, never while a sample is timed.
+
+    Returns:
+        Counts, failures with reasons, and where the time went.
+
+    Raises:
+        UsageError: An option has a wrong value.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring on this machine.
+        SuiteError: The suite cannot be read, or a brick is not what its name says.
+        WorkerError: No worker can be started.
+        StoreError: The database cannot be written; what was committed stays.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     report = run("suite", store=store)
+    """
+    opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
+    campaign = conduct(
+        Settings(
+            backend=backend,
+            device=device,
+            options=dict(options or {}),
+            threads=threads,
+            cache=cache,
+            budget_s=budget_s,
+            item_budget_s=item_budget_s,
+            item_timeout_s=item_timeout_s,
+            processes=processes,
+            rounds=rounds,
+            seed=seed,
+            memory_bytes=memory_bytes,
+        ),
+        command="run",
+        store=store,
+        suite=opened,
+        models=models,
+        again=again,
+        dry_run=dry_run,
+        progress=progress,
+    )
+    return _report(campaign, dry_run=dry_run)
+
+
+def _report(campaign: Campaign, *, dry_run: bool) -> RunReport:
+    bricks, models = campaign.bricks, campaign.models
+    failed = [*bricks.failed, *(item.failure for item in bricks.pending if item.failure is not None)]
+    measured = len(bricks.pending) if dry_run else sum(item.result is not None for item in bricks.pending)
+    labels = {key: name for name, key in reversed(campaign.sources.names) if key is not None}
+    failed_models = [*models.failed, *(item.failure for item in models.pending if item.failure is not None)]
+    return RunReport(
+        run=campaign.run,
+        system=campaign.system.key,
+        stack=campaign.stack.key,
+        bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed),
+        measured=measured,
+        reused=len(bricks.reused),
+        failed=len(failed),
+        remaining=0 if dry_run else sum(item.open for item in (*bricks.pending, *models.pending)),
+        models=len(models.reused) + sum(item.result is not None for item in models.pending),
+        failures=(
+            *((failure.key, failure.reason) for failure in failed),
+            *((labels[failure.key], failure.reason) for failure in failed_models),
+            *campaign.sources.problems.items(),
+        ),
+        wall_s=campaign.wall_s,
+        timed_s=campaign.costs.timed_s,
+        prepare_s=campaign.costs.prepare_s,
+        forecast_s=campaign.forecast_s,
+        costs=campaign.costs,
+    )

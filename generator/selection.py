@@ -1,0 +1,75 @@
+"""What of the items must be measured, what is stored already, and what failed before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..db.store import Store
+from ..db.values import Conditions, Failure, Measurement, Verdict
+from ..errors import UsageError
+from .item import Item
+
+__all__ = ["AGAIN", "Selection", "check_again", "select"]
+
+AGAIN = ("noisy", "failed", "all")
+"""What can be asked to be measured again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Items by what is to be done with them.
+
+    Attributes:
+        pending: To be measured.
+        reused: Finished measurements that serve, by item.
+        failed: Stored failures that are not tried again.
+    """
+
+    pending: tuple[Item, ...]
+    reused: tuple[Measurement, ...]
+    failed: tuple[Failure, ...]
+
+
+def check_again(again: Collection[str]) -> None:
+    """Raise ``UsageError`` for anything but the names in ``AGAIN``."""
+    unknown = sorted(set(again) - set(AGAIN))
+    if unknown:
+        raise UsageError(f"cannot measure {', '.join(unknown)} again", remedy=f"use {', '.join(AGAIN)}")
+
+
+def select(
+    items: Sequence[Item],
+    *,
+    store: Store,
+    system: str,
+    stack: str,
+    conditions: Conditions,
+    again: Collection[str] = (),
+) -> Selection:
+    """Split items (all of one subject) by what the store holds about them.
+
+    Args:
+        items: Bricks, or models.
+        store: The database.
+        system: Key of this system.
+        stack: Key of the stack.
+        conditions: Threads, cache state, precision.
+        again: ``noisy`` measures again what is not stable, ``failed`` what failed, ``all`` everything.
+    """
+    check_again(again)
+    if not items or "all" in again:
+        return Selection(tuple(items), (), ())
+    subject = items[0].subject
+    keys = [item.key for item in items]
+    found = store.measurements(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)
+    good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
+    failures: dict[str, Failure] = {}
+    if "failed" not in again:
+        stored = store.failures(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)
+        failures = {entry.key: entry for entry in stored}
+    return Selection(
+        pending=tuple(item for item in items if item.key not in good and item.key not in failures),
+        reused=tuple(good[key] for key in keys if key in good and key not in failures),
+        failed=tuple(failures[key] for key in keys if key in failures),
+    )

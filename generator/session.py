@@ -1,0 +1,288 @@
+"""One measuring session: workers one after the other, rounds that interleave, and what happens when a worker dies."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from ..db.values import Block, Stop
+from ..errors import (
+    BackendError,
+    DlbricksError,
+    UnsupportedBrick,
+    WorkerError,
+    WorkerOutOfMemory,
+    WorkerTimeout,
+)
+from .client import Timeouts, Worker
+from .costs import RunCosts
+from .forecast import loading_s
+from .item import Item
+from .journal import Journal
+from .progress import Progress, ProgressCallback, Stage
+from .protocol import Sample
+from .schedule import Pace, interleaved, slots_of
+from .statistics import MIN_SAMPLES
+from .stopping import decide
+
+__all__ = ["Session"]
+
+_BYTES_PER_S = 5e7
+"""A large model may take longer to load than ``Timeouts.prepare``: slowest disk and packing that we wait for."""
+
+
+class Session:
+    """Measures items until each has a result or a failure, or the time is up.
+
+    A pass is one worker process that loads the items (in chunks, where they do not fit in memory together) and
+    samples all of them once per round. Process numbers continue those of an interrupted run, so that a number means
+    the same process for every item. The parent does nothing while a request is under way, and the reply to each
+    sample request is committed before the next one.
+
+    Args:
+        launch: Starts a greeted worker.
+        journal: Where results go.
+        reference: The reference network, sampled once per round by every worker.
+        pace: Protocol and total time.
+        costs: Where wall time is booked.
+        memory_bytes: Networks are kept loaded up to this size.
+        cache: Cache state to ask for.
+        seed: Of weights, inputs and orders.
+        progress: Told between requests.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[], Worker],
+        journal: Journal,
+        reference: Item,
+        pace: Pace,
+        costs: RunCosts,
+        *,
+        memory_bytes: int,
+        cache: str,
+        seed: int,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self._launch = launch
+        self._journal = journal
+        self._reference = reference
+        self._pace = pace
+        self._protocol = pace.protocol
+        self._costs = costs
+        self._memory_bytes = memory_bytes
+        self._cache = cache
+        self._seed = seed
+        self._progress = progress
+        self._worker: Worker | None = None
+        self._process = -1
+        self._items: Sequence[Item] = ()
+        self._slots: dict[str, int] = {}
+        self._left = 0
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            with self._costs.spend("start_s"):
+                self._worker.close() if kind is None else self._worker.kill()
+
+    def measure(self, items: Sequence[Item]) -> None:
+        """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
+        self._items = items
+        for item in (self._reference, *items):
+            self._journal.resume(item)
+            self._process = max([self._process, *(block.process for block in item.blocks)])
+        for item in items:
+            self._settle(item)
+            self._count(item)
+        while any(item.open for item in items) and not self._pace.expired:
+            self._pass([item for item in items if item.open])
+        for item in items:
+            if item.open and sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES:
+                self._journal.finish(item, Stop.BUDGET)
+        if self._reference.blocks and not any(item.open for item in items):
+            # Left open otherwise: the run that takes up the open items wants the reference of their first blocks.
+            self._journal.finish(self._reference, Stop.BUDGET)
+
+    def _pass(self, items: Sequence[Item]) -> None:
+        """One worker for all items, then one more for each item that must run alone."""
+        loading = loading_s(items)
+        self._pace.overhead_s = self._passes_left() * loading
+        self._restart()
+        queue = deque(interleaved((item for item in items if not item.alone), self._seed, self._process, -1))
+        while queue and not self._pace.expired:
+            self._chunk(queue, overhead_s=max(0, self._passes_left() - 1) * loading)
+        for item in items:
+            if item.alone and item.open and not self._pace.expired:
+                self._restart()
+                self._chunk(deque([item]))
+
+    def _chunk(self, queue: deque[Item], *, overhead_s: float = 0.0) -> None:
+        """Load what fits, sample it in interleaved rounds, release it."""
+        resident: dict[str, Item] = {}
+        held = 0
+        while queue and (not resident or held + queue[0].size_bytes <= self._memory_bytes):
+            item = queue.popleft()
+            if self._pace.expired:
+                return
+            if self._prepare(item, resident):
+                held += item.size_bytes
+        self._pace.overhead_s = overhead_s
+        for round_ in range(self._protocol.rounds):
+            if any(item.open for item in resident.values()):
+                self._sample_reference(round_)
+            for item in interleaved(resident.values(), self._seed, self._process, round_):
+                if self._pace.expired:
+                    return
+                if item.open and item.id in resident:
+                    self._sample(item, round_, resident)
+        if queue:
+            assert self._worker is not None  # noqa: S101
+            for item in resident.values():
+                self._worker.release(item.id)
+
+    def _prepare(self, item: Item, resident: dict[str, Item]) -> bool:
+        """Load one item beside the others; False where that failed (the others are then loaded again)."""
+        if self._worker is None:
+            self._restart()
+        assert self._worker is not None  # noqa: S101
+        self._tell(Stage.PREPARE, item)
+        timeout_s = min(Timeouts.prepare, self._protocol.timeout_ns / 1e9) + item.size_bytes / _BYTES_PER_S
+        try:
+            with self._costs.spend("prepare_s"):
+                reply = self._worker.prepare(item.request(self._seed), timeout_s=timeout_s)
+        except BackendError as error:
+            self._fail(item, error)
+            return False
+        except WorkerError as error:
+            self._lose(item, error, resident)
+            return False
+        self._costs.load_s += (reply.load_ns + reply.first_run_ns) / 1e9
+        item.unroll, item.size_bytes = reply.unroll, reply.bytes
+        item.run_ns = item.run_ns or reply.first_run_ns
+        if item.load_ns is None:
+            item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
+        resident[item.id] = item
+        return True
+
+    def _sample(self, item: Item, round_: int, resident: dict[str, Item]) -> None:
+        """Take one block and commit it; close the item where that was enough."""
+        slot = self._pace.slot(item, self._left)
+        self._tell(Stage.SAMPLE, item)
+        try:
+            block = self._take(item, round_, slot.budget_ns, slot.min_samples)
+        except BackendError as error:
+            resident.pop(item.id)
+            self._fail(item, error)
+            return
+        except WorkerError as error:
+            resident.pop(item.id)
+            self._lose(item, error, resident)
+            if resident:
+                self._sample_reference(round_)
+            return
+        self._done += 1
+        self._journal.commit(item, block)
+        self._settle(item)
+        self._count(item)
+
+    def _sample_reference(self, round_: int) -> None:
+        blocks = self._protocol.blocks
+        budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
+        self._journal.commit(self._reference, self._take(self._reference, round_, budget_ns, minimum))
+
+    def _take(self, item: Item, round_: int, budget_ns: int, min_samples: int) -> Block:
+        assert self._worker is not None  # noqa: S101
+        request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=self._cache)
+        with self._costs.spend("sample_s"):
+            reply = self._worker.sample(request, timeout_s=self._protocol.timeout_ns / 1e9)
+        if not reply.samples:
+            raise WorkerError("the worker took no samples")
+        elapsed_ns = sum(elapsed for elapsed, _ in reply.samples)
+        self._costs.timed_s += elapsed_ns / 1e9
+        item.run_ns = elapsed_ns // max(1, sum(loops for _, loops in reply.samples))
+        return Block(self._process, round_, reply.samples, reply.warmups)
+
+    def _settle(self, item: Item) -> None:
+        with self._costs.spend("statistics_s"):
+            stop = decide(item.blocks, item.unroll, self._protocol)
+        if stop is not None:
+            self._journal.finish(item, stop)
+
+    def _lose(self, item: Item, error: WorkerError, resident: dict[str, Item]) -> None:
+        """A worker ended under an item: load the others in a fresh one, and suspect the item."""
+        if item.alone:
+            self._fail(item, error)
+        else:
+            item.alone = True
+            self._tell(Stage.RETRY, item)
+        survivors = [other for other in resident.values() if other.open]
+        resident.clear()
+        self._end_worker()
+        for other in survivors:
+            self._prepare(other, resident)
+
+    def _fail(self, item: Item, error: DlbricksError) -> None:
+        self._journal.fail(item, _kind(error), str(error))
+        self._count(item)
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            with self._costs.spend("start_s"):
+                self._worker.close()
+            self._worker = None
+
+    def _restart(self) -> None:
+        """Replace the worker; the new one has the next process number and the reference network."""
+        self._end_worker()
+        with self._costs.spend("start_s"):
+            self._worker = self._launch()
+            self._process += 1
+            self._reference.unroll = self._worker.prepare(self._reference.request(self._seed)).unroll
+
+    def _passes_left(self) -> int:
+        left = (self._protocol.blocks - len(item.blocks) for item in self._items if item.open)
+        return max((math.ceil(max(1, blocks) / self._protocol.rounds) for blocks in left), default=0)
+
+    def _count(self, item: Item) -> None:
+        """Keep the number of sample requests left; summing anew for each request would be quadratic."""
+        slots = slots_of(item, self._protocol)
+        self._left += slots - self._slots.get(item.id, 0)
+        self._slots[item.id] = slots
+
+    def _tell(self, stage: Stage, item: Item) -> None:
+        if self._progress is None:
+            return
+        per_slot_s = self._protocol.item_budget_ns / 1e9 / self._protocol.blocks
+        if self._done:
+            per_slot_s = self._costs.sample_s / self._done
+        with self._costs.spend("progress_s"):
+            self._progress(
+                Progress(
+                    stage,
+                    done=self._done,
+                    total=self._done + self._left,
+                    label=item.label,
+                    elapsed_s=self._pace.elapsed_s,
+                    remaining_s=self._left * per_slot_s + self._pace.overhead_s,
+                )
+            )
+
+
+def _kind(error: DlbricksError) -> str:
+    """The stored kind of a failure."""
+    kinds: Iterable[tuple[type[DlbricksError], str]] = (
+        (UnsupportedBrick, "unsupported"),
+        (BackendError, "error"),
+        (WorkerTimeout, "timeout"),
+        (WorkerOutOfMemory, "memory"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "crashed")

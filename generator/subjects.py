@@ -1,0 +1,95 @@
+"""What is measured: bricks of a suite and whole models, as items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bricks.graph import build_graph
+from ..bricks.shapes import ShapeOracle
+from ..bricks.suite import Suite
+from ..db.values import Subject
+from ..errors import ModelError
+from ..models import ModelSource
+from .item import Item
+
+__all__ = ["ModelItems", "brick_items", "inspect_bricks", "model_items"]
+
+_SHORT_KEY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ModelItems:
+    """Models made ready to be measured.
+
+    Attributes:
+        items: One per distinct model.
+        names: Per argument, in order: name and key; None where it is broken.
+        problems: Name to what is wrong with it.
+    """
+
+    items: tuple[Item, ...]
+    names: tuple[tuple[str, str | None], ...]
+    problems: Mapping[str, str]
+
+
+def brick_items(suite: Suite) -> list[Item]:
+    """One item per brick; no file is read yet."""
+    return [
+        Item(subject=Subject.BRICK, key=key, label=key[:_SHORT_KEY], path=suite.brick_path(key).resolve())
+        for key in suite.keys
+    ]
+
+
+def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
+    """Read and verify the bricks that are about to run, and note their size and work.
+
+    Raises:
+        MissingBrick: A file of the suite is gone.
+        TamperedBrick: A file is not what its name says.
+    """
+    for item in items:
+        brick = suite.brick(item.key)
+        item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
+        item.macs = brick.cost.macs if brick.cost is not None else None
+
+
+def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOracle | None = None) -> ModelItems:
+    """One item per distinct whole model; a broken model costs itself only.
+
+    Args:
+        sources: Models.
+        folder: Where runnable forms are written that do not exist as files.
+        oracle: Finds shapes that inference does not.
+    """
+    items: dict[str, Item] = {}
+    names: list[tuple[str, str | None]] = []
+    problems: dict[str, str] = {}
+    for number, source in enumerate(sources):
+        try:
+            graph = build_graph(source.skeleton(), oracle=oracle)
+            if graph.key not in items:
+                place = folder / str(number)
+                place.mkdir()
+                runnable = source.runnable(place)
+        except ModelError as error:
+            problems[source.name] = str(error)
+            names.append((source.name, None))
+            continue
+        names.append((source.name, graph.key))
+        if graph.key not in items:
+            costs = [graph.layers[index].cost for index in graph.live]
+            items[graph.key] = Item(
+                subject=Subject.MODEL,
+                key=graph.key,
+                label=source.name,
+                path=runnable.path.resolve(),
+                synthetic=runnable.synthetic,
+                overrides=runnable.overrides,
+                inputs=runnable.inputs,
+                size_bytes=2 * graph.weight_bytes,  # a runtime keeps a packed copy beside the original
+                macs=sum(cost.macs for cost in costs if cost is not None),
+                unroll=1,  # a model is measured as it is run
+            )
+    return ModelItems(tuple(items.values()), tuple(names), problems)
