@@ -111,7 +111,8 @@ def draw(recipe: Draw, dtype: int, shape: tuple[int, ...], *, seed: int, ordinal
         middle = (int(limits.min) + int(limits.max) + 1) // 2
         numbers = np.rint(_cut(normals, _offset(identity, _NORMALS), shape, recipe.high))
         return np.asarray(np.clip(numbers + middle, int(limits.min), int(limits.max)).astype(target))
-    numbers = _cut(uniforms, _offset(identity, _UNIFORMS), shape, recipe.high - recipe.low) + np.float32(recipe.low)
+    numbers = _cut(uniforms, _offset(identity, _UNIFORMS), shape, recipe.high - recipe.low)
+    numbers += np.float32(recipe.low)
     if recipe.kind == "uniform":
         return _cast(numbers, target)
     return np.asarray(np.minimum(np.floor(numbers), recipe.high - 1).astype(target))

@@ -1,6 +1,6 @@
 """The parts that the three built-in transformers share, written as PyTorch's ONNX exporter writes them.
 
-The forms matter: ONNX Runtime recognises attention, GELU and layer normalisation by exactly these chains of operators.
+The forms matter: ONNX Runtime finds GELU, scaled products and residual normalisation by these chains of operators.
 """
 
 from __future__ import annotations

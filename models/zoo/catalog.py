@@ -42,7 +42,7 @@ class ZooEntry:
 @dataclass(frozen=True, slots=True)
 class _BuiltIn:
     entry: ZooEntry
-    limits: Mapping[str, int]  # largest value of each dimension
+    limits: Mapping[str, tuple[int, int]]  # smallest and largest value of each dimension
     build: Callable[..., Skeleton]
 
 
@@ -51,21 +51,22 @@ _BUILT_IN = {
     for built in (
         _BuiltIn(
             ZooEntry("bert_base", "text encoding", "transformer", "built-in", dims=(("sequence_length", 128),)),
-            {"sequence_length": 512},
+            {"sequence_length": (1, 512)},
             bert_base,
         ),
         _BuiltIn(
             ZooEntry("gpt2", "language modelling", "transformer", "built-in", dims=(("sequence_length", 128),)),
-            {"sequence_length": 1024},
+            {"sequence_length": (1, 1024)},
             gpt2,
         ),
         _BuiltIn(
             ZooEntry("vit_b16", "image classification", "transformer", "built-in", dims=(("image_size", 224),)),
-            {"image_size": 4096},
+            {"image_size": (16, 4096)},
             vit_b16,
         ),
     )
 }
+_BATCHES = (1, 65536)
 _LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name in LIGHT_FILES}
 
 
@@ -89,7 +90,7 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
     """
     chosen = dict(dims or {})
     size = chosen.get("batch", 1) if batch is None else batch
-    _check(name, "batch", size, None)
+    _check(name, "batch", size, _BATCHES)
     if name in _LIGHT:
         return light(name, size)
     if name in _BUILT_IN:
@@ -101,7 +102,7 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
     raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
 
 
-def _check(name: str, dimension: str, value: int, limit: int | None) -> None:
-    if value < 1 or (limit is not None and value > limit):
-        allowed = f"1 to {limit}" if limit else "at least 1"
-        raise ModelError(f"zoo model '{name}' cannot have {dimension}={value}", remedy=f"it must be {allowed}")
+def _check(name: str, dimension: str, value: int, limits: tuple[int, int]) -> None:
+    low, high = limits
+    if not low <= value <= high:
+        raise ModelError(f"zoo model '{name}' cannot have {dimension}={value}", remedy=f"use {low} to {high}")
