@@ -1,0 +1,206 @@
+"""Dynamic dimensions: what a name or a place says about a sensible value, and arithmetic on names."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from onnx import TensorProto
+
+__all__ = ["Dimension", "Expression", "Kind", "classify", "classify_name", "default_value", "expression"]
+
+_BATCH = 1
+_DEFAULT_SEQUENCE = 128
+_DEFAULT_PAST = _DEFAULT_SEQUENCE - 1
+"""With the one token of a decoding step, the cache and its attention mask come to ``_DEFAULT_SEQUENCE``."""
+
+_IMAGE_SIDE = 224
+_IMAGE_CHANNELS = 3
+_AUDIO_SAMPLES = 16_000  # one second at 16 kHz; a speech model's convolutions reject much less
+_MEL_BINS = 80
+
+_MAX_EXPRESSION = 200
+_ARITHMETIC = re.compile(r"(?:[A-Za-z_]\w*|\d{1,9}(?!\w)|[ +\-*/()])+", re.ASCII)
+
+
+class Kind(StrEnum):
+    """What a dynamic dimension counts."""
+
+    BATCH = "batch"
+    PAST = "past"
+    """Positions in a decoder's cache."""
+    TOTAL = "total"
+    """Positions in the cache and new ones together."""
+    ENCODER = "encoder"
+    """Positions of the encoder's sequence, which a decoding step does not shorten."""
+    SEQUENCE = "sequence"
+    AUDIO = "audio"
+    MEL = "mel"
+    CHANNELS = "channels"
+    SIDE = "side"
+    """Height or width of an image."""
+    UNKNOWN = "unknown"
+
+
+# The first match decides.
+_NAMES: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind)
+    for pattern, kind in (
+        (r"batch|beam|^(n|b|bs)$", Kind.BATCH),
+        (r"encoder(?!_hidden_size)", Kind.ENCODER),
+        (r"past|cache|history", Kind.PAST),
+        (r"total|max_?seq|^kv_|attention_mask", Kind.TOTAL),
+        (r"audio|waveform|samples", Kind.AUDIO),
+        (r"mel|^feature_size$", Kind.MEL),
+        (r"seq|text|token|len(gths?)?(_|$)|time|frame|^(t|s|l)$", Kind.SEQUENCE),
+        (r"height|width|^(h|w)$|image_size", Kind.SIDE),
+        (r"channel|^c$", Kind.CHANNELS),
+    )
+)
+_AUTOMATIC = re.compile(
+    r"^(s\d+|_?d\d+|unk__\d+|unknown\w*|dim_?\d+|\w*dynamic_axes_\d+|\w+_dim_\d+|sym\w*\d+|none|\?|-1|)$", re.IGNORECASE
+)
+"""Names that exporters make up; they say nothing, so that the place decides."""
+
+_AUDIO_INPUTS = frozenset({"input_values", "waveform", "audio", "audio_signal", "speech"})
+_INTEGERS = frozenset({TensorProto.INT32, TensorProto.INT64})
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dynamic dimension of one input.
+
+    Attributes:
+        input: Name of the input.
+        axis: Which of its dimensions.
+        name: The dimension's name in the model (``dim_param``); empty where it has none.
+        dtype: ONNX's number of the input's element type.
+        shape: The input's shape; None for each dynamic dimension.
+    """
+
+    input: str
+    axis: int
+    name: str
+    dtype: int
+    shape: tuple[int | None, ...]
+
+    @property
+    def label(self) -> str:
+        """What addresses it: its name, or ``input[axis]``."""
+        return self.name or f"{self.input}[{self.axis}]"
+
+
+def classify(dimension: Dimension) -> Kind:
+    """What a dimension counts, by its name, else by its place."""
+    if _AUTOMATIC.match(dimension.name):
+        return _by_place(dimension)
+    kind = classify_name(dimension.name, dimension.input)
+    if kind is Kind.UNKNOWN and dimension.axis == 0:
+        return Kind.BATCH  # whatever its name, as nearly every first dimension is
+    return kind
+
+
+def classify_name(name: str, input_name: str) -> Kind:
+    """What a name of a dimension says that it counts."""
+    kind = next((kind for pattern, kind in _NAMES if pattern.search(name)), Kind.UNKNOWN)
+    return Kind.AUDIO if kind is Kind.SEQUENCE and input_name in _AUDIO_INPUTS else kind
+
+
+def _by_place(dimension: Dimension) -> Kind:
+    axis, rank = dimension.axis, len(dimension.shape)
+    if axis == 0:
+        return Kind.BATCH
+    if rank == 4 and dimension.dtype in _FLOATS:
+        last = dimension.shape[3]
+        channels_last = last is not None and last <= 4 and dimension.shape[1] is None
+        if axis == (3 if channels_last else 1):
+            return Kind.CHANNELS
+        return Kind.SIDE
+    if dimension.input in _AUDIO_INPUTS:
+        return Kind.AUDIO
+    if rank == 2 and dimension.dtype in _INTEGERS:
+        return Kind.SEQUENCE  # token ids, or their mask
+    return Kind.UNKNOWN
+
+
+def default_value(kind: Kind, *, decoding: bool) -> int | None:
+    """A sensible value, None where there is none.
+
+    Args:
+        kind: What the dimension counts.
+        decoding: Whether the model has a cache of past positions: it then gets one new token.
+    """
+    values = {
+        Kind.BATCH: _BATCH,
+        Kind.PAST: _DEFAULT_PAST,
+        Kind.TOTAL: _DEFAULT_SEQUENCE,
+        Kind.ENCODER: _DEFAULT_SEQUENCE,
+        Kind.SEQUENCE: 1 if decoding else _DEFAULT_SEQUENCE,
+        Kind.AUDIO: _AUDIO_SAMPLES,
+        Kind.MEL: _MEL_BINS,
+        Kind.CHANNELS: _IMAGE_CHANNELS,
+        Kind.SIDE: _IMAGE_SIDE,
+    }
+    return values.get(kind)
+
+
+# ---------------------------------------------------------------------- arithmetic
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A dimension such as ``past_sequence_length + 1``, as exporters write it into a name."""
+
+    tree: ast.expr
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in it, in order, each once."""
+        found = (node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name))
+        return tuple(dict.fromkeys(found))
+
+    def value(self, bound: Mapping[str, int]) -> int | None:
+        """Its value; None where a name is not bound, or the result is no dimension."""
+        try:
+            result = _evaluate(self.tree, bound)
+        except (KeyError, ZeroDivisionError):
+            return None
+        return result if result >= 0 else None
+
+
+def _evaluate(node: ast.expr, bound: Mapping[str, int]) -> int:
+    match node:
+        case ast.Name():
+            return bound[node.id]
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.BinOp():
+            return int(_OPERATORS[type(node.op)](_evaluate(node.left, bound), _evaluate(node.right, bound)))
+    raise KeyError(node)
+
+
+def expression(name: str) -> Expression | None:
+    """The arithmetic in a dimension's name; None where it is a plain name (or not understood, hence just a name)."""
+    if name.isidentifier() or len(name) > _MAX_EXPRESSION or not _ARITHMETIC.fullmatch(name):
+        return None
+    try:
+        tree = ast.parse(name.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp):
+            if type(node.op) not in _OPERATORS:
+                return None
+        elif not isinstance(node, ast.Name | ast.operator | ast.expr_context) and not (
+            isinstance(node, ast.Constant) and type(node.value) is int
+        ):
+            return None
+    parsed = Expression(tree)
+    return parsed if isinstance(tree, ast.BinOp) and parsed.names else None

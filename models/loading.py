@@ -1,0 +1,76 @@
+"""From a model file to its skeleton: read, bring into normal form, bind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from onnx import ModelProto
+
+from ..errors import BrokenModel, ModelError
+from .binding import apply, plan
+from .external import ExternalFolder
+from .normal import normalise
+from .reader import read_full, read_structure
+from .skeleton import Skeleton
+
+__all__ = ["load_full", "load_skeleton"]
+
+
+def load_skeleton(path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
+    """The structure of a model file, bound to static shapes, without weights.
+
+    Args:
+        path: The ONNX file.
+        batch: Value of the batch dimension; None for 1, or what the file fixes.
+        dims: Value by dimension name, or by ``input[axis]``. Names that the model does not have are ignored.
+
+    Raises:
+        ModelError: The file cannot be read or bound; which kind says why. The message names the file.
+        UsageError: ``batch`` and ``dims`` contradict each other.
+    """
+    with _naming(path):
+        normal = normalise(read_structure(path))
+        binding = plan(normal.model, batch=batch, dims=dims)
+        apply(normal.model, binding)
+    return Skeleton(
+        model=normal.model,
+        bound=binding.bound,
+        weight_bytes=normal.weight_bytes,
+        path=path,
+        overrides=binding.overrides,
+        edited=binding.edited,
+    )
+
+
+def load_full(
+    path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None
+) -> tuple[ModelProto, ExternalFolder]:
+    """The same model as ``load_skeleton``, under the same names, with its weights.
+
+    Embedded weights are read, so that this takes their size in memory several times over; external ones stay
+    references.
+
+    Returns:
+        The model, and the folder of the external files that it refers to.
+
+    Raises:
+        DlbricksError: As ``load_skeleton``.
+    """
+    with _naming(path):
+        binding = plan(normalise(read_structure(path)).model, batch=batch, dims=dims)
+        model, folder = read_full(path)
+        normal = normalise(model, keep_weights=True)
+        apply(normal.model, binding)
+    return normal.model, folder
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
+    except UnicodeDecodeError as error:
+        raise BrokenModel(f"{path}: a name in it is not UTF-8") from error

@@ -1,0 +1,250 @@
+"""The normal form of a model: one kind of constant, no functions, names checked.
+
+See ``Skeleton.model`` for what the form is. Large constants within subgraphs (If, Loop, Scan) become weights of the
+*model*, which a subgraph sees by name as it sees any value around it: so they need no payload to be valid ONNX.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from ..errors import BrokenModel
+from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
+from .functions import inline_functions
+from .payload import count_elements
+from .skeleton import KEPT_ELEMENTS, mark_weight
+from .subgraphs import graphs_of, hoist_constants
+
+__all__ = ["NormalForm", "normalise"]
+
+_IR_VERSION = 10
+"""Lowest IR version of the form: initializers need not be inputs (4), and values have metadata (10)."""
+
+_NOTES = tuple(
+    name
+    for name in ("doc_string", "metadata_props", "device_configurations")
+    if name in NodeProto.DESCRIPTOR.fields_by_name  # the last came with onnx 1.18
+)
+
+_SUBGRAPH_OPERATORS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalForm:
+    """A model in normal form.
+
+    Attributes:
+        model: The model; graph inputs are its activations, in the file's order, and then its weights.
+        weight_bytes: Bytes of all constants of the source.
+    """
+
+    model: ModelProto
+    weight_bytes: int
+
+
+def normalise(model: ModelProto, *, keep_weights: bool = False) -> NormalForm:
+    """Bring a model into normal form. ``model`` is used up.
+
+    Args:
+        model: What ``read_structure`` or ``read_full`` returned.
+        keep_weights: Leave large constants where and as they are, instead of making them weights: the same model
+            under the same names, but for a runtime.
+
+    Raises:
+        BrokenModel: A name is used before it is defined, or is defined twice; or a constant makes no sense.
+        UnsupportedModel: Model-local functions cannot be inlined.
+    """
+    return _Normaliser(inline_functions(model), keep_weights=keep_weights).run()
+
+
+class _Normaliser:
+    """One pass over the nodes of one model, in order."""
+
+    def __init__(self, model: ModelProto, *, keep_weights: bool) -> None:
+        self._keep_weights = keep_weights
+        self._source = model
+        self._graph = model.graph
+        self._domains = {"" if opset.domain == "ai.onnx" else opset.domain for opset in model.opset_import}
+        self._constants: dict[str, Constant] = {}
+        self._live: list[NodeProto] = []
+        self._produced: set[str] = set()
+        self._defined: set[str] = set()
+        self._used: set[str] = set()
+        self._hoisted: list[tuple[str, Constant]] = []
+        self._definitions: Counter[str] = Counter()  # of names within subgraphs
+        self._weight_bytes = 0
+
+    def run(self) -> NormalForm:
+        for name, constant in initializers(self._graph):
+            self._add_constant(name, constant)
+        # An input with an initializer is a constant (the only form before IR 4, a default since).
+        inputs = [value for value in self._graph.input if value.name not in self._constants]
+        for value in inputs:
+            self._define(value.name)
+        for node in self._graph.node:
+            self._visit(node)
+        for value in self._graph.output:
+            if value.name not in self._defined:
+                raise BrokenModel(f"graph output '{value.name}' is made by no node")
+            self._used.add(value.name)
+        if self._definitions and not self._keep_weights:
+            self._hoisted = hoist_constants(self._live, self._defined, self._definitions)
+        return NormalForm(self._build(inputs), self._weight_bytes)
+
+    # ------------------------------------------------------------------ nodes, in order
+
+    def _visit(self, node: NodeProto) -> None:
+        operator = node.op_type
+        standard = self._check_domain(node)
+        defined = self._defined
+        inputs = node.input
+        for name in inputs:
+            if name not in defined and name:
+                raise BrokenModel(f"{_label(node)} reads '{name}', which nothing before it defines")
+        constant = None
+        if standard and operator in {"Constant", "ConstantOfShape"}:
+            constant = self._fold(node)
+        if constant is not None:
+            self._add_constant(node.output[0], constant)
+            if constant.tensor is not None or not self._keep_weights:
+                return
+        elif not standard or operator in _SUBGRAPH_OPERATORS:
+            for graph in graphs_of(node):
+                self._used |= self._visit_subgraph(graph, defined)
+        self._used.update(inputs)
+        self._live.append(node)
+        for name in node.output:
+            if name:
+                self._produced.add(name)
+                if constant is None:
+                    self._define(name)
+
+    def _check_domain(self, node: NodeProto) -> bool:
+        """Whether the node's domain is ONNX's own, spelt the one way from here on."""
+        domain = node.domain
+        if domain == "ai.onnx":
+            node.domain = domain = ""
+        if domain not in self._domains:
+            raise BrokenModel(
+                f"{_label(node)} is of domain '{domain or 'ai.onnx'}', whose opset the model does not state"
+            )
+        return not domain
+
+    def _fold(self, node: NodeProto) -> Constant | None:
+        """The constant that a node makes; None where it depends on what is not known."""
+        if not node.output or not node.output[0]:
+            raise BrokenModel(f"{_label(node)} has no output")
+        name = node.output[0]
+        if node.op_type == "Constant":
+            return node_constant(node, name)
+        shape = self._constants.get(node.input[0]) if node.input else None
+        if shape is None or shape.tensor is None:
+            return None
+        if shape.dtype != TensorProto.INT64 or len(shape.dims) != 1:
+            raise BrokenModel(f"{_label(node)} wants a list of int64 as its shape")
+        return filled_constant(node, tuple(np.frombuffer(shape.tensor.raw_data, "<i8").tolist()), name)
+
+    def _define(self, name: str) -> None:
+        if name in self._defined:
+            raise BrokenModel(f"'{name}' is defined twice")
+        if not name:
+            raise BrokenModel("an input or a constant of the graph has no name")
+        self._defined.add(name)
+
+    def _add_constant(self, name: str, constant: Constant) -> None:
+        self._define(name)
+        self._constants[name] = constant
+        self._weight_bytes += constant.nbytes
+
+    # ------------------------------------------------------------------ subgraphs
+
+    def _visit_subgraph(self, graph: GraphProto, outer: AbstractSet[str]) -> set[str]:
+        """Check a subgraph, and return the names that it takes from around it."""
+        local = {value.name for value in graph.input}
+        local.update(tensor.name for tensor in graph.initializer)
+        local.update(sparse.values.name for sparse in graph.sparse_initializer)
+        captured: set[str] = set()
+        for node in graph.node:
+            self._check_domain(node)
+            for name in node.input:
+                if name and name not in local:
+                    if name not in outer:
+                        raise BrokenModel(f"{_label(node)} reads '{name}', which nothing before it defines")
+                    captured.add(name)
+            for nested in graphs_of(node):
+                captured |= self._visit_subgraph(nested, outer | local) - local
+            local.update(node.output)
+            _drop_notes(node)
+        for value in graph.output:
+            if value.name not in local:
+                if value.name not in outer:
+                    raise BrokenModel(f"subgraph output '{value.name}' is made by no node")
+                captured.add(value.name)
+        self._definitions.update(local)
+        graph.ClearField("doc_string")
+        graph.ClearField("metadata_props")
+        graph.ClearField("quantization_annotation")
+        self._weight_bytes += sum(constant.nbytes for _, constant in graph_constants(graph))
+        return captured
+
+    # ------------------------------------------------------------------ the result
+
+    def _build(self, inputs: list[ValueInfoProto]) -> ModelProto:
+        source = self._source
+        model = ModelProto(ir_version=max(source.ir_version, _IR_VERSION), producer_name=source.producer_name)
+        for opset in source.opset_import:
+            domain = "" if opset.domain == "ai.onnx" else opset.domain
+            if domain in self._domains:
+                self._domains.remove(domain)  # both spellings may be there
+                model.opset_import.add(domain=domain, version=opset.version)
+        graph = model.graph
+        graph.name = self._graph.name or "graph"
+        for node in self._live:
+            _drop_notes(node)
+        graph.node.extend(self._live)
+        graph.input.extend(inputs)
+        graph.output.extend(self._graph.output)
+        used, produced = self._used, self._produced
+        graph.value_info.extend(value for value in self._graph.value_info if value.name in produced)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            value.ClearField("doc_string")
+            value.ClearField("metadata_props")  # also so that no file can pass an input off as a weight
+        for name, constant in self._constants.items():
+            if name in used:
+                if constant.tensor is not None:
+                    graph.initializer.append(constant.tensor)
+                elif not self._keep_weights:
+                    _add_weight(graph, name, constant)
+        for name, constant in self._hoisted:
+            _add_weight(graph, name, constant)
+        if self._keep_weights:
+            graph.initializer.extend(t for t in self._graph.initializer if count_elements(t.dims) > KEPT_ELEMENTS)
+            graph.sparse_initializer.extend(
+                s for s in self._graph.sparse_initializer if count_elements(s.dims) > KEPT_ELEMENTS
+            )
+        return model
+
+
+def _add_weight(graph: GraphProto, name: str, constant: Constant) -> None:
+    value = graph.input.add(name=name)
+    tensor_type = value.type.tensor_type
+    tensor_type.elem_type = constant.dtype
+    tensor_type.shape.SetInParent()
+    dims = tensor_type.shape.dim
+    for dim in constant.dims:
+        dims.add(dim_value=dim)
+    mark_weight(value)
+
+
+def _drop_notes(node: NodeProto) -> None:
+    for name in _NOTES:
+        node.ClearField(name)
+
+
+def _label(node: NodeProto) -> str:
+    return f"{node.op_type} '{node.name}'" if node.name else f"{node.op_type} (of {', '.join(node.output)})"

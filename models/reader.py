@@ -1,0 +1,214 @@
+"""Reading the structure of a model file: everything but the values of large constants."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from ..errors import BrokenModel, ModelNotFound, UnsupportedModel
+from .constants import is_constant
+from .external import ExternalFolder
+from .payload import count_elements
+from .skeleton import KEPT_ELEMENTS
+from .wire import compact
+
+__all__ = ["read_full", "read_structure"]
+
+_DIRECT_BYTES = 4 << 20
+"""Files up to this size are parsed as they are: faster than the walk, and small enough in memory."""
+
+
+def read_structure(path: Path) -> ModelProto:
+    """Read a model file without the values of its large constants.
+
+    Of files above 4 MiB no payload is read at all; smaller ones may still hold theirs. External tensors of up to
+    ``KEPT_ELEMENTS`` elements are read and embedded; larger ones are checked and keep their reference. Memory and
+    time depend on the structure alone.
+
+    Raises:
+        ModelNotFound: There is no such file.
+        BrokenModel: Unreadable, not ONNX, empty, truncated, or without a graph.
+        UnsupportedModel: The opset or the IR version is newer than the installed onnx.
+        UnsafePath: External data would leave the model's folder.
+        MissingExternalData: External data is missing or too short.
+    """
+    with _Opened(path) as file:
+        data = file.read(0, file.size) if file.size <= _DIRECT_BYTES else compact(file.read, file.size)
+    model = _parse(data)
+    if _may_be_external(data):
+        _resolve_external(model, ExternalFolder(path.parent))
+    return model
+
+
+def read_full(path: Path) -> tuple[ModelProto, ExternalFolder]:
+    """Read a model file with its weights; large external tensors keep their reference.
+
+    Returns:
+        The model, and the folder with the external files that it refers to.
+
+    Raises:
+        DlbricksError: As ``read_structure``.
+    """
+    with _Opened(path) as file:
+        data = file.read(0, file.size)
+    model = _parse(data)
+    folder = ExternalFolder(path.parent)
+    if _may_be_external(data):
+        _resolve_external(model, folder)
+    return model, folder
+
+
+class _Opened:
+    """A regular file, open for reading at any offset."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            # Without O_NONBLOCK a named pipe would block here for ever.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise ModelNotFound(f"no such file: {path}") from error
+        except (OSError, ValueError) as error:
+            raise BrokenModel(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        problem = ""
+        if not stat.S_ISREG(status.st_mode):
+            problem = "is a folder" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+        elif self.size == 0:
+            problem = "the file is empty"
+        if problem:
+            os.close(self._descriptor)
+            raise BrokenModel(problem)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        try:
+            data = os.pread(self._descriptor, size, offset)
+            if len(data) == size or not data:
+                return data
+            chunks = [data]  # Linux reads at most 2 GiB at once
+            while data and (missing := size - sum(map(len, chunks))):
+                data = os.pread(self._descriptor, missing, offset + size - missing)
+                chunks.append(data)
+        except OSError as error:
+            raise BrokenModel(f"cannot be read: {error.strerror}") from error
+        return b"".join(chunks)
+
+
+def _parse(data: bytes) -> ModelProto:
+    try:
+        model: ModelProto = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise BrokenModel("not ONNX, or truncated") from error
+    if not model.HasField("graph"):
+        raise BrokenModel("not ONNX: there is no graph in it")
+    if not model.graph.node:
+        raise UnsupportedModel("the graph has no operators")
+    _check_versions(model)
+    return model
+
+
+def _check_versions(model: ModelProto) -> None:
+    remedy = "a newer onnx package may read it"
+    if model.ir_version < 1:
+        raise BrokenModel("the model states no IR version")
+    if model.ir_version > onnx.IR_VERSION:
+        raise UnsupportedModel(
+            f"IR version {model.ir_version} is newer than this onnx knows ({onnx.IR_VERSION})", remedy=remedy
+        )
+    if not model.opset_import:
+        if model.ir_version >= 3:
+            raise BrokenModel("the model states no opset")
+        model.opset_import.add().version = 1  # what ONNX implied before IR 3
+    newest = _newest_opsets()
+    versions: dict[str, int] = {}
+    for opset in model.opset_import:
+        domain, version = opset.domain, opset.version
+        label = domain or "ai.onnx"
+        if version < 1:
+            raise UnsupportedModel(f"opset {version} of domain '{label}' does not exist")
+        if version > newest.get(label, version):
+            raise UnsupportedModel(
+                f"opset {version} of domain '{label}' is newer than this onnx knows ({newest[label]})", remedy=remedy
+            )
+        if versions.setdefault(label, version) != version:
+            raise BrokenModel(f"domain '{label}' is imported at opsets {versions[label]} and {version}")
+
+
+def _newest_opsets() -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for row in onnx.helper.VERSION_TABLE:
+        for domain, version in zip(("ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"), row[2:], strict=False):
+            opsets[domain] = max(version, opsets.get(domain, 0))
+    opsets["ai.onnx"] = onnx.defs.onnx_opset_version()
+    return opsets
+
+
+def _may_be_external(data: bytes) -> bool:
+    # Every external tensor has an entry with this key; most models have none and need no second look.
+    return b"location" in data
+
+
+def _resolve_external(model: ModelProto, folder: ExternalFolder) -> None:
+    """Check every external tensor, and embed the values of the small ones."""
+    for tensor, structural in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            found = folder.locate(tensor)
+            if structural or count_elements(tensor.dims) <= KEPT_ELEMENTS:
+                tensor.raw_data = found.read()
+                tensor.ClearField("external_data")
+                tensor.ClearField("data_location")
+
+
+def _tensors(model: ModelProto) -> Iterator[tuple[TensorProto, bool]]:
+    """Every tensor of a model, and whether it is part of the structure (an attribute that is no constant)."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _attribute_tensors(function.attribute_proto, structural=True)
+        yield from _node_tensors(function.node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[tuple[TensorProto, bool]]:
+    for tensor in graph.initializer:
+        yield tensor, False
+    for sparse in graph.sparse_initializer:
+        yield sparse.values, False
+        yield sparse.indices, False
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[tuple[TensorProto, bool]]:
+    for node in nodes:
+        if node.attribute:
+            yield from _attribute_tensors(node.attribute, structural=not is_constant(node))
+
+
+def _attribute_tensors(attributes: Iterable[AttributeProto], *, structural: bool) -> Iterator[tuple[TensorProto, bool]]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t, structural
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        if attribute.HasField("sparse_tensor"):
+            yield attribute.sparse_tensor.values, structural
+            yield attribute.sparse_tensor.indices, structural
+        for tensor in attribute.tensors:
+            yield tensor, structural
+        for sparse in attribute.sparse_tensors:
+            yield sparse.values, structural
+            yield sparse.indices, structural
+        for graph in attribute.graphs:
+            yield from _graph_tensors(graph)

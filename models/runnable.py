@@ -1,0 +1,112 @@
+"""What a runtime loads to execute a whole model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto
+
+from ..errors import ModelError, UnsupportedModel
+from .loading import load_full, load_skeleton
+from .skeleton import Skeleton, is_weight
+
+__all__ = ["Runnable", "runnable_file", "runnable_recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A model as a runtime executes it.
+
+    Attributes:
+        path: ONNX file.
+        synthetic: Whether weights are graph inputs with ``role=weight``, to be filled with seeded values.
+        overrides: ``dim_param`` to value, for the runtime's free-dimension overrides.
+        inputs: Name, element type (ONNX's name in lower case) and static shape of each input that is no weight.
+    """
+
+    path: Path
+    synthetic: bool
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+
+
+def runnable_file(
+    path: Path, directory: Path, *, name: str, batch: int | None = None, dims: Mapping[str, int] | None = None
+) -> Runnable:
+    """A model file as it is, where overrides suffice to bind it; else an edited copy with all its weights.
+
+    Args:
+        path: The model file.
+        directory: Where a copy goes, into a folder of its own.
+        name: What to call that folder.
+        batch: As for ``load_skeleton``.
+        dims: As for ``load_skeleton``.
+
+    Raises:
+        ModelError: The model cannot be read, bound or written.
+    """
+    skeleton = load_skeleton(path, batch=batch, dims=dims)
+    inputs = _inputs(path, skeleton)
+    if not skeleton.edited:
+        return Runnable(path, synthetic=False, overrides=tuple(sorted(skeleton.overrides.items())), inputs=inputs)
+    model, folder = load_full(path, batch=batch, dims=dims)
+    target = directory / _file_name(name) / "model.onnx"
+    _write(model, target)
+    for location, source in folder.locations.items():
+        copy = target.parent / location
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+        except OSError as error:
+            raise ModelError(f"{source} cannot be copied to {copy}: {error.strerror}") from error
+    return Runnable(target, synthetic=False, inputs=inputs)
+
+
+def runnable_recipe(skeleton: Skeleton, directory: Path, *, name: str) -> Runnable:
+    """A model that has no weights of its own, written as its skeleton.
+
+    Raises:
+        ModelError: It cannot be written.
+    """
+    target = directory / f"{_file_name(name)}.onnx"
+    _write(skeleton.model, target)
+    return Runnable(target, synthetic=True, inputs=_inputs(target, skeleton))
+
+
+def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    inputs = []
+    for value in skeleton.model.graph.input:
+        if is_weight(value):
+            continue
+        if not value.type.HasField("tensor_type"):
+            kind = (value.type.WhichOneof("value") or "value without a type").removesuffix("_type")
+            raise UnsupportedModel(f"{path}: input '{value.name}' is a {kind}, not a tensor, so it cannot be run")
+        tensor = value.type.tensor_type
+        dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
+        inputs.append((value.name, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)))
+    return tuple(inputs)
+
+
+def _file_name(name: str) -> str:
+    """A model's name as one path component."""
+    return re.sub(r"[^\w.@+-]", "_", name).lstrip(".") or "model"
+
+
+def _write(model: ModelProto, path: Path) -> None:
+    try:
+        data = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        raise UnsupportedModel(
+            f"{path.name}: the edited model is above 2 GiB, the most that one ONNX file can hold",
+            remedy="store its weights as external data",
+        ) from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be written: {error.strerror}") from error

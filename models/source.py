@@ -1,0 +1,201 @@
+"""Where models come from: files, folders, globs and the built-in zoo."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..errors import BrokenModel, DlbricksError, ModelNotFound, UsageError
+from .loading import load_skeleton
+from .runnable import Runnable, runnable_file, runnable_recipe
+from .skeleton import Skeleton
+
+__all__ = ["ModelSource", "find_models"]
+
+_SUFFIX = ".onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One model that was asked for; nothing of it is read yet.
+
+    Attributes:
+        name: Shortest unique path among the models asked for, without ``.onnx``; or the zoo name. Ends in ``@b4``
+            where several batches were asked for.
+        path: The file; None for the zoo.
+        zoo: Name in the zoo; None for a file.
+        batch: Value of the batch dimension; None for 1, or what the file fixes.
+        dims: Value by dimension name.
+        problem: Why there is no such model: an argument that matched nothing.
+    """
+
+    name: str
+    path: Path | None
+    zoo: str | None
+    batch: int | None = None
+    dims: tuple[tuple[str, int], ...] = ()
+    problem: DlbricksError | None = None
+
+    def skeleton(self) -> Skeleton:
+        """The model's structure, bound to static shapes.
+
+        Raises:
+            ModelError: It cannot be read or bound; which kind says why.
+            UsageError: ``batch`` and ``dims`` contradict each other.
+        """
+        if self.path is not None and self.problem is None:
+            return load_skeleton(self.path, batch=self.batch, dims=dict(self.dims))
+        return self._recipe()
+
+    def runnable(self, directory: Path) -> Runnable:
+        """What a runtime loads to execute the whole model.
+
+        Args:
+            directory: Where files go that must be written first: for the zoo, and where the file itself cannot be
+                bound by overriding named dimensions.
+
+        Raises:
+            ModelError: It cannot be read, bound or written.
+        """
+        if self.path is not None and self.problem is None:
+            return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dict(self.dims))
+        return runnable_recipe(self._recipe(), directory, name=self.name)
+
+    def _recipe(self) -> Skeleton:
+        if self.problem is not None:
+            raise copy.copy(self.problem)  # a raised error keeps its traceback, and this one may be raised again
+        if self.zoo is None:
+            raise ModelNotFound(f"model '{self.name}' is neither a file nor in the zoo")
+        from .zoo import structure  # its imports are not needed for files
+
+        return structure(self.zoo, batch=self.batch, dims=dict(self.dims))
+
+
+def find_models(
+    arguments: Sequence[str | Path], *, batches: Sequence[int] = (), dims: Mapping[str, int] | None = None
+) -> list[ModelSource]:
+    """Find the models that the arguments name.
+
+    An argument is a zoo name, a file, a folder (all ``*.onnx`` in it and below, sorted) or a glob pattern. A zoo name
+    wins over a path of the same name, so that it means the same in every folder; ``./name`` is then the path. The
+    order of the arguments is kept and duplicates are dropped.
+
+    Args:
+        arguments: What to look for; a ``Path`` is never a zoo name.
+        batches: Batches to take each model at; empty for each model's own.
+        dims: Value by dimension name.
+
+    Returns:
+        One source per model and batch. An argument that matches nothing is a source with a ``problem``.
+
+    Raises:
+        UsageError: A batch or a dimension is no legal size.
+    """
+    for batch in batches:
+        if batch < 1:
+            raise UsageError(f"--batch {batch}: a batch has at least one sample")
+    for name, size in (dims or {}).items():
+        if size < 0:
+            raise UsageError(f"--dim {name}={size}: a dimension cannot be negative")
+    found: dict[str, ModelSource] = {}
+    for argument in arguments:
+        for source in _resolve(argument):
+            key = f"zoo {source.zoo}" if source.zoo else f"path {source.path and os.path.realpath(source.path)}"
+            found.setdefault(f"argument {source.name}" if source.problem else key, source)
+    sources = list(found.values())
+    names = _unique_names(sources)
+    sizes: list[int | None] = [*dict.fromkeys(batches)] or [None]
+    return [
+        ModelSource(
+            name=f"{name}@b{batch}" if len(sizes) > 1 and source.problem is None else name,
+            path=source.path,
+            zoo=source.zoo,
+            batch=batch,
+            dims=tuple((dims or {}).items()),
+            problem=source.problem,
+        )
+        for source, name in zip(sources, names, strict=True)
+        for batch in (sizes if source.problem is None else sizes[:1])
+    ]
+
+
+def _resolve(argument: str | Path) -> Iterator[ModelSource]:
+    text = str(argument)
+    if isinstance(argument, str) and text in _zoo_names():
+        yield ModelSource(text, None, text)
+        return
+    path = Path(argument)
+    if path.is_dir():
+        yield from _in_folder(path)
+    elif path.exists():
+        yield ModelSource(text, path, None)
+    elif glob.has_magic(text):
+        yield from _in_pattern(text)
+    else:
+        close = difflib.get_close_matches(path.stem, _zoo_names(), n=3, cutoff=0.6)
+        remedy = f"did you mean {' or '.join(close)}?" if close else "`dlbricks models list` shows the built-in ones"
+        yield _problem(text, ModelNotFound(f"no file, folder, pattern or zoo name matches '{text}'", remedy=remedy))
+
+
+def _in_folder(folder: Path) -> Iterator[ModelSource]:
+    unreadable: list[OSError] = []
+    empty = True
+    for parent, folders, files in os.walk(folder, onerror=unreadable.append):
+        folders.sort()
+        for name in sorted(files):
+            if name.lower().endswith(_SUFFIX):
+                empty = False
+                path = Path(parent, name)
+                yield ModelSource(str(path), path, None)
+    for error in unreadable:
+        yield _problem(str(error.filename), BrokenModel(f"{error.filename}: cannot be read: {error.strerror}"))
+    if empty and not unreadable:
+        yield _problem(str(folder), ModelNotFound(f"no *{_SUFFIX} file in folder '{folder}'"))
+
+
+def _in_pattern(pattern: str) -> Iterator[ModelSource]:
+    matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  # may be absolute
+    found = False
+    for path in matches:
+        if path.is_dir():
+            sources = [source for source in _in_folder(path) if source.problem is None]
+        else:
+            sources = [ModelSource(str(path), path, None)] if path.name.lower().endswith(_SUFFIX) else []
+        found = found or bool(sources)
+        yield from sources
+    if not found:
+        what = f"none of its {len(matches)} matches is a *{_SUFFIX} file" if matches else "it matches nothing"
+        yield _problem(pattern, ModelNotFound(f"pattern '{pattern}' finds no model: {what}"))
+
+
+def _problem(name: str, problem: DlbricksError) -> ModelSource:
+    return ModelSource(name, None, None, problem=problem)
+
+
+@cache
+def _zoo_names() -> tuple[str, ...]:
+    from .zoo import names
+
+    return tuple(entry.name for entry in names())
+
+
+def _unique_names(sources: Sequence[ModelSource]) -> list[str]:
+    """The shortest unique end of each path; zoo names and arguments that match nothing are taken as they are."""
+    candidates = [_path_ends(source.path) if source.path else [source.name] for source in sources]
+    taken = Counter(name for names in candidates for name in dict.fromkeys(names))
+    return [next((name for name in names if taken[name] == 1), names[-1]) for names in candidates]
+
+
+def _path_ends(path: Path) -> list[str]:
+    """The ends of a path, shortest first, without the ending; at last the whole path with it."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100  # names follow the path as written, links and all
+    stem = absolute.with_suffix("") if absolute.suffix.lower() == _SUFFIX else absolute
+    parts = stem.parts[1:]
+    return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)] + [absolute.as_posix()]

@@ -1,0 +1,246 @@
+"""The protobuf wire format of a model, walked without reading what the weights hold.
+
+A protobuf parser reads a file as a whole, so that a model costs its weights in memory even where only its structure is
+wanted. Lengths stand before contents on the wire, hence a walk can step over each payload. What the walk keeps is
+again a serialised ``ModelProto``, small enough to parse.
+
+Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: onnx.proto3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+
+from ..errors import BrokenModel
+from .skeleton import KEPT_ELEMENTS
+
+__all__ = ["Read", "compact"]
+
+Read = Callable[[int, int], bytes]
+"""``read(offset, size)``: up to ``size`` bytes from ``offset``, fewer only at the end of the file."""
+
+_WINDOW = 4096
+"""Bytes read at a time. Each payload that is stepped over costs one window, so this is kept at a page."""
+
+_DESCEND_BYTES = 4096
+"""Smaller messages are copied whole: looking inside would cost more than the payload that they could hold."""
+
+_MAX_DEPTH = 100
+"""Nesting that protobuf itself accepts."""
+
+_MAX_ELEMENT_BYTES = 16
+"""Of complex128, the widest element type."""
+
+_LENGTH_DELIMITED = 2
+_FIXED_BYTES = {1: 8, 5: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What to do with the fields of one kind of message: drop, walk into, or (all others) copy."""
+
+    dropped: frozenset[int] = frozenset()
+    children: dict[int, str] = field(default_factory=dict)
+
+
+def _number(message: type, name: str) -> int:
+    return int(message.DESCRIPTOR.fields_by_name[name].number)  # type: ignore[attr-defined]
+
+
+def _numbers(message: type, *names: str) -> frozenset[int]:
+    known = message.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
+    return frozenset(_number(message, name) for name in names if name in known)
+
+
+def _rule(message: type, dropped: tuple[str, ...], **children: str) -> _Rule:
+    return _Rule(_numbers(message, *dropped), {_number(message, name): kind for name, kind in children.items()})
+
+
+_RULES = {
+    "model": _rule(ModelProto, ("doc_string", "metadata_props", "training_info"), graph="graph", functions="function"),
+    "graph": _rule(
+        GraphProto,
+        ("doc_string", "metadata_props", "quantization_annotation"),
+        node="node",
+        initializer="tensor",
+        sparse_initializer="sparse",
+    ),
+    "function": _rule(FunctionProto, ("doc_string", "metadata_props"), node="node"),
+    "node": _rule(NodeProto, ("doc_string", "metadata_props", "device_configurations"), attribute="attribute"),
+    "constant": _rule(NodeProto, ("doc_string", "metadata_props", "device_configurations"), attribute="value"),
+    # Tensors in the attributes of other operators (decision trees, for one) are structure, not weights.
+    "attribute": _rule(AttributeProto, ("doc_string",), g="graph", graphs="graph"),
+    "value": _rule(AttributeProto, ("doc_string",), t="tensor", sparse_tensor="sparse"),
+    "sparse": _rule(SparseTensorProto, (), values="tensor", indices="tensor"),
+    "tensor": _rule(TensorProto, ("doc_string", "metadata_props")),
+}
+_PAYLOADS = _numbers(
+    TensorProto, "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"
+)
+_DIMS = _number(TensorProto, "dims")
+_DATA_TYPE = _number(TensorProto, "data_type")
+_OP_TYPE = _number(NodeProto, "op_type")
+_DOMAIN = _number(NodeProto, "domain")
+
+_Field = tuple[int, int, int, int]
+"""Field number, start of its tag, start of its value, end of its value."""
+
+
+def compact(read: Read, size: int) -> bytes:
+    """The serialised model without the payloads of constants of more than ``KEPT_ELEMENTS`` elements.
+
+    Initializers (dense and sparse) and the values of Constant nodes lose their payload, in subgraphs and model-local
+    functions too; documentation, metadata, quantisation annotations and training graphs are left out. Everything
+    else is copied byte for byte. Messages below 4 KiB are copied as they are.
+
+    Args:
+        read: Random access to the serialised ``ModelProto``.
+        size: Its bytes.
+
+    Raises:
+        BrokenModel: Not a protobuf message, or truncated.
+    """
+    return _Walk(read).message("model", 0, size, 0)
+
+
+class _Walk:
+    """One walk over one file; holds the window that was read last."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._base = 0
+        self._data = b""
+
+    def message(self, kind: str, start: int, end: int, depth: int) -> bytes:
+        """The bytes to keep of the message between ``start`` and ``end``."""
+        if depth > _MAX_DEPTH:
+            raise BrokenModel(f"messages are nested more than {_MAX_DEPTH} deep")
+        if kind == "tensor":
+            return self._tensor(start, end)
+        if kind == "node":
+            kind = self._node_kind(start, end)
+        rule = _RULES[kind]
+        kept = bytearray()
+        run = start  # everything from here up to the current field is copied as it is
+        for number, tag, value, after in self._fields(start, end):
+            if number in rule.dropped:
+                kept += self._copy(run, tag)
+                run = after
+            elif after - value >= _DESCEND_BYTES and (child := rule.children.get(number)):
+                kept += self._copy(run, tag)
+                body = self.message(child, value, after, depth + 1)
+                kept += _varint(number << 3 | _LENGTH_DELIMITED)
+                kept += _varint(len(body))
+                kept += body
+                run = after
+        kept += self._copy(run, end)
+        return bytes(kept)
+
+    def _node_kind(self, start: int, end: int) -> str:
+        constant = False
+        for number, _, value, after in self._fields(start, end):
+            if number == _OP_TYPE:
+                constant = self._copy(value, min(after, value + 16)) == b"Constant"
+            elif number == _DOMAIN and self._copy(value, min(after, value + 16)) not in {b"", b"ai.onnx"}:
+                return "node"
+        return "constant" if constant else "node"
+
+    def _tensor(self, start: int, end: int) -> bytes:
+        elements, held, string = 1, 0, False
+        for number, _, value, after in self._fields(start, end):
+            if number == _DIMS:
+                for dim in self._varints(value, after):
+                    elements *= dim
+            elif number == _DATA_TYPE:
+                string = next(self._varints(value, after), 0) == TensorProto.STRING
+            elif number in _PAYLOADS:
+                held += after - value
+        dropped = _RULES["tensor"].dropped
+        if elements > KEPT_ELEMENTS:
+            dropped |= _PAYLOADS
+        elif held > KEPT_ELEMENTS * _MAX_ELEMENT_BYTES and not string:
+            raise BrokenModel(f"a constant of {elements} elements holds {held} bytes")
+        kept = bytearray()
+        run = start
+        for number, tag, _, after in self._fields(start, end):
+            if number in dropped:
+                kept += self._copy(run, tag)
+                run = after
+        kept += self._copy(run, end)
+        return bytes(kept)
+
+    def _copy(self, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        data = self._read(start, end - start)
+        if len(data) != end - start:
+            raise BrokenModel(f"truncated: the file became shorter than {end} bytes while it was read")
+        return data
+
+    def _varints(self, start: int, end: int) -> Iterator[int]:
+        """The integers of a field, packed or not."""
+        data = self._copy(start, end)
+        position = 0
+        while position < len(data):
+            value, position = _decode(data, position)
+            yield value
+
+    def _fields(self, start: int, end: int) -> Iterator[_Field]:
+        """The fields of the message between two offsets; the innermost loop of the walk."""
+        base, data = self._base, self._data
+        high = base + len(data) - 20  # a tag and a length take at most 20 bytes
+        position = start
+        while position < end:
+            if not base <= position < high:
+                base, data = position, self._read(position, _WINDOW)
+                high = base + len(data) - 20
+                self._base, self._data = base, data
+            tag, at = _decode(data, position - base)
+            wire = tag & 7
+            if wire == _LENGTH_DELIMITED:
+                length, at = _decode(data, at)
+                value = base + at
+                after = value + length
+            elif wire == 0:
+                value = base + at
+                after = base + _decode(data, at)[1]
+            elif wire in _FIXED_BYTES:
+                value = base + at
+                after = value + _FIXED_BYTES[wire]
+            else:
+                raise BrokenModel(f"not ONNX: no protobuf field at byte {position}")
+            if after > end:
+                raise BrokenModel(f"truncated or not ONNX: the field at byte {position} needs {after - end} bytes more")
+            yield tag >> 3, position, value, after
+            position = after
+
+
+def _decode(data: bytes, position: int) -> tuple[int, int]:
+    """The varint at a position, and the position behind it."""
+    try:
+        byte = data[position]
+        position += 1
+        if byte < 0x80:
+            return byte, position
+        value = byte & 0x7F
+        for shift in range(7, 70, 7):
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+    except IndexError as error:
+        raise BrokenModel("truncated: the file ends within a field") from error
+    raise BrokenModel("not ONNX: a number of more than 10 bytes")
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
