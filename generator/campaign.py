@@ -127,7 +127,7 @@ def conduct(
 
         with costs.spend("read_s"):
             sources = model_items(models, folder, oracle=oracle)
-            bricks = selected(brick_items(suite) if suite is not None else [])
+            bricks = selected(brick_items(suite, unroll=settings.unroll) if suite is not None else [])
             chosen = selected(sources.items)
             if suite is not None:
                 inspect_bricks(suite, bricks.pending)

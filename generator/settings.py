@@ -77,6 +77,11 @@ class Settings:
         )
 
     @property
+    def unroll(self) -> int:
+        """Copies of a brick in one network; 0: the worker chooses. Copies would warm each other's caches."""
+        return 1 if self.cache == "cold" else 0
+
+    @property
     def conditions(self) -> Conditions:
         """What is part of every measurement's identity."""
         return Conditions(threads=self.threads or len(physical_cores()), cache=self.cache, dtype=self.dtype)

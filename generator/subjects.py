@@ -34,10 +34,15 @@ class ModelItems:
     problems: Mapping[str, str]
 
 
-def brick_items(suite: Suite) -> list[Item]:
-    """One item per brick; no file is read yet."""
+def brick_items(suite: Suite, *, unroll: int = 0) -> list[Item]:
+    """One item per brick; no file is read yet.
+
+    Args:
+        suite: The bricks.
+        unroll: Copies in one network; 0: the worker chooses.
+    """
     return [
-        Item(subject=Subject.BRICK, key=key, label=key[:_SHORT_KEY], path=suite.brick_path(key).resolve())
+        Item(Subject.BRICK, key, label=key[:_SHORT_KEY], path=suite.brick_path(key).resolve(), unroll=unroll)
         for key in suite.keys
     ]
 
