@@ -10,6 +10,7 @@ import contextlib
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,25 +52,27 @@ _FLOAT_KINDS = frozenset({"float", "double", "float16", "bfloat16"})
 
 
 def make_inputs(
-    model: onnx.ModelProto, types: Sequence[InputType], *, seed: int = 0, copy: int = 0
-) -> dict[str, Array]:
-    """Make one array per graph input.
+    model: onnx.ModelProto, types: Sequence[InputType], *, seed: int = 0, copies: int = 1
+) -> list[dict[str, Array]]:
+    """Make one array per graph input, for each copy of a network.
 
     Args:
         model: The graph that reads them. Constants may lack their values where these are large.
         types: The inputs wanted.
         seed: Equal seeds make equal inputs, on every machine.
-        copy: Number of the copy in an unrolled network; random inputs of copies differ.
+        copies: Number of copies in an unrolled network; their random inputs differ.
 
     Returns:
-        Arrays by name, C-contiguous, in the order of ``types``.
+        For each copy arrays by name, C-contiguous, in the order of ``types``.
     """
     consumers = _Consumers(model, types)
-    made: dict[str, Array] = {}
+    made: list[dict[str, Array]] = [{} for _ in range(copies)]
     for position, (name, dtype, shape) in enumerate(types):
-        domain = consumers.domain(name, integer="int" in dtype)
-        offset = zlib.crc32(f"{position}/{copy}".encode())
-        made[name] = _draw(_numpy_dtype(dtype), shape, domain, seed=seed, offset=offset)
+        values = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
+        for copy, arrays in enumerate(made):
+            # Exact values stand in order; random ones begin somewhere else in every input of every copy.
+            offset = 0 if values.ordered else zlib.crc32(f"{position}/{copy}".encode())
+            arrays[name] = noise.fill(shape, values.pool, offset=offset)
     return made
 
 
@@ -185,16 +188,23 @@ def _static_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[s
     return shapes
 
 
-def _draw(dtype: np.dtype[Any], shape: tuple[int, ...], domain: Domain | None, *, seed: int, offset: int) -> Array:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Values:
+    """What an input is filled with, over and over; ``ordered`` where the first value must come first."""
+
+    pool: Array
+    ordered: bool = False
+
+
+def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> _Values:
     """Values of a domain, or a type's own default."""
     if dtype.kind in "OUS":
-        return noise.fill(shape, np.array(_WORDS, dtype=object), offset=offset)
+        return _Values(np.array(_WORDS, dtype=object))
     if domain is not None and domain.kind is Kind.EXACT:
-        values = np.array(domain.values or (0,), dtype=np.float64)
-        return np.ascontiguousarray(np.resize(values, shape).astype(dtype))
+        return _Values(np.array(domain.values or (0,), dtype=np.float64).astype(dtype), ordered=True)
     if domain is not None and domain.kind is Kind.ONES and dtype.kind in "iub":
-        return np.ones(shape, dtype=dtype)
-    return noise.fill(shape, _pool(dtype, domain, seed).astype(dtype), offset=offset)
+        return _Values(np.ones(1, dtype=dtype))
+    return _Values(_pool(dtype, domain, seed).astype(dtype))
 
 
 def _pool(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> Array:

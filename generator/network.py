@@ -115,8 +115,7 @@ def synthetic_network(
     pinned = _unreached_weights(model)
     types = [_input_type(value, {}) for value in model.graph.input if not is_weight(value)]
     feeds: dict[str, Array] = {}
-    for copy in range(unroll):
-        fresh = make_inputs(model, types, seed=seed, copy=copy)
+    for copy, fresh in enumerate(make_inputs(model, types, seed=seed, copies=unroll)):
         feeds |= {_renamed(name, copy): array for name, array in fresh.items()}
         feeds |= {_renamed(name, copy): weights[name].copy() for name in pinned}
     constants = {name: array for name, array in weights.items() if name not in pinned}
@@ -160,7 +159,7 @@ def file_network(
         model=None,
         path=path,
         weights={},
-        feeds=make_inputs(model, types, seed=seed),
+        feeds=make_inputs(model, types, seed=seed)[0],
         outputs=tuple(value.name for value in model.graph.output),
         overrides=overrides,
         file_bytes=_file_bytes(path, model),
@@ -191,13 +190,14 @@ def _assemble(
         graph.inputs = [tensor for tensor in graph.inputs if tensor.name not in weights]
         if outputs is not None:
             graph.outputs = [tensors[name] for name in outputs]
-        copies = [_copy(graph, copy) for copy in range(1, unroll)]
+        # Nodes that nothing needs go. The file's order stays: it is topological, and the copies follow each other.
+        graph.cleanup()
+        tensors = graph.tensors()
+        copies = [_copy(graph, tensors, copy) for copy in range(1, unroll)]
         for nodes, own_inputs, own_outputs in copies:
             graph.nodes.extend(nodes)
             graph.inputs.extend(own_inputs)
             graph.outputs.extend(own_outputs)
-        # Nodes that nothing needs go. The file's order stays: it is topological, and the copies follow each other.
-        graph.cleanup()
         assembled: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     except Exception as error:  # GraphSurgeon raises whatever its parts raise
         raise BackendError(f"the network cannot be assembled: {error}") from error
@@ -206,34 +206,26 @@ def _assemble(
     return assembled
 
 
-def _copy(graph: Any, copy: int) -> tuple[list[Any], list[Any], list[Any]]:
+def _copy(graph: Any, tensors: Mapping[str, Any], copy: int) -> tuple[list[Any], list[Any], list[Any]]:
     """Nodes, inputs and outputs of one more copy: own variables, shared constants."""
     import onnx_graphsurgeon as gs
 
-    clones: dict[str, Any] = {}
+    twins = {
+        name: tensor
+        if isinstance(tensor, gs.Constant)
+        else gs.Variable(_renamed(name, copy), dtype=tensor.dtype, shape=tensor.shape, type=tensor.type)
+        for name, tensor in tensors.items()
+    }
 
-    def clone(tensor: Any) -> Any:
-        if isinstance(tensor, gs.Constant):
-            return tensor
-        if tensor.is_empty():
-            return gs.Variable.empty()
-        if tensor.name not in clones:
-            clones[tensor.name] = gs.Variable(
-                _renamed(tensor.name, copy), dtype=tensor.dtype, shape=tensor.shape, type=tensor.type
-            )
-        return clones[tensor.name]
+    def twins_of(originals: Sequence[Any]) -> list[Any]:
+        return [gs.Variable.empty() if tensor.is_empty() else twins[tensor.name] for tensor in originals]
 
-    scope = {name: clone(tensor) for name, tensor in graph.tensors().items()}
     nodes = []
     for node in graph.nodes:
-        twin = node.copy(
-            inputs=[clone(tensor) for tensor in node.inputs],
-            outputs=[clone(tensor) for tensor in node.outputs],
-            tensor_map=scope,
-        )
+        twin = node.copy(inputs=twins_of(node.inputs), outputs=twins_of(node.outputs), tensor_map=twins)
         twin.name = _renamed(node.name, copy)
         nodes.append(twin)
-    return nodes, [clone(tensor) for tensor in graph.inputs], [clone(tensor) for tensor in graph.outputs]
+    return nodes, twins_of(graph.inputs), twins_of(graph.outputs)
 
 
 def _restore_attributes(assembled: onnx.ModelProto, source: onnx.ModelProto) -> None:

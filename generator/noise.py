@@ -61,14 +61,14 @@ def integers(seed: int, low: int, high: int) -> npt.NDArray[np.int64]:
 
 
 def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
-    """Tile a pool into a new C-contiguous array of a shape, beginning at an offset."""
+    """Repeat a pool into a new C-contiguous array of a shape, beginning at an offset."""
     size = math.prod(shape)
     out = np.empty(size, dtype=pool.dtype)
     start = offset % len(pool)
-    done = 0
+    done = min(size, len(pool))
+    out[:done] = np.concatenate([pool[start:], pool[:start]])[:done]
     while done < size:
-        count = min(size - done, len(pool) - start)
-        out[done : done + count] = pool[start : start + count]
+        count = min(size - done, done)
+        out[done : done + count] = out[:count]
         done += count
-        start = 0
     return out.reshape(shape)

@@ -113,6 +113,8 @@ class OrtBackend:
             if weights:
                 options.add_external_initializers(list(weights), list(weights.values()))
             session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            if any(array.dtype == object for array in network.feeds.values()):
+                return _OrtStrings(session, network, weights)
             return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
@@ -199,6 +201,34 @@ class _OrtExecutable:
             if value.is_tensor() and value.data_type() != "tensor(string)":
                 self._binding.bind_ortvalue_output(name, value)
         self._step = self._repeat
+
+
+class _OrtStrings:
+    """A session that reads strings, which cannot be bound: inputs and outputs are converted by each run."""
+
+    def __init__(self, session: ort.InferenceSession, network: Network, weights: Any) -> None:
+        self._weights = weights
+        self._latest: list[npt.NDArray[Any]] = []
+        self._call: Callable[[], Any] = partial(session.run, list(network.outputs), dict(network.feeds))
+
+    def run(self) -> None:
+        try:
+            self._latest = self._call()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    def synchronize(self) -> None:
+        pass
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return [np.asarray(value) for value in self._latest]
+
+    def output_bytes(self) -> int:
+        return sum(array.nbytes for array in self.outputs())
+
+    def close(self) -> None:
+        self._call = _released
+        self._latest = []
 
 
 def _released() -> None:
