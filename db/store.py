@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from ..errors import ForeignDatabase, StoreError
+from ..errors import StoreError
 from . import queries
 from .faults import guarded
+from .handle import Handle
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
-from .place import BUSY_TIMEOUT_S, WRITING, Place, engine
 from .queries import Fastest, Filter
-from .revision import NEW, check, found, identify, use_wal
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_block, to_run
 from .schema import (
     REVISIONS,
@@ -46,7 +42,7 @@ _FINISH = (
 )
 
 
-class Store:
+class Store(Handle):
     """An open database; a context manager.
 
     Each writing call is one transaction that is committed when it returns; every call raises ``StoreError`` kinds only.
@@ -57,92 +53,6 @@ class Store:
         ...     store.combinations()
         []
     """
-
-    def __init__(self, place: Place, engine: Engine) -> None:
-        self.place = place
-        self._engine = engine
-        self._writer = engine.execution_options(**{WRITING: True})
-
-    # Opening and closing ------------------------------------------------------------------------------------------
-
-    @classmethod
-    def open(
-        cls,
-        url: str | os.PathLike[str],
-        *,
-        create: bool = True,
-        read_only: bool = False,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-    ) -> Self:
-        """Open a database, and make it where there is none.
-
-        Args:
-            url: A path (an SQLite file), or any SQLAlchemy URL.
-            create: Make a database that is not there; otherwise its absence is an error.
-            read_only: Open for reading; works in a folder that cannot be written. Implies ``create=False``.
-            busy_timeout_s: How long a call waits for another process before ``DatabaseLocked``.
-
-        Raises:
-            ForeignDatabase: For something that dlbricks did not make.
-            NewerDatabase: For a schema of a later version.
-            OlderDatabase: For one that wants ``dlbricks db upgrade``.
-            DatabaseReadOnly: Where it cannot be written and ``read_only`` was not asked for.
-            DatabaseLocked: Where another process holds it.
-            StoreError: For everything else: not there, not readable, no driver.
-        """
-        place = Place.of(url)
-        create = create and not read_only
-        if not place.inspect() and not create:
-            raise StoreError(
-                f"there is no database at {place}", remedy="measure something first (`dlbricks run`), or give --db"
-            )
-        made = engine(place, read_only=read_only, busy_timeout_s=busy_timeout_s)
-        store = cls(place, made)
-        try:
-            with guarded(str(place)):
-                store._prepare(create=create, read_only=read_only, busy_timeout_s=busy_timeout_s)
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    def _prepare(self, *, create: bool, read_only: bool, busy_timeout_s: float) -> None:
-        with self._engine.connect() as connection:
-            revision = identify(connection, self.place)
-        if not read_only and revision in (NEW, REVISIONS[-1]):
-            use_wal(self._engine, self.place, timeout_s=busy_timeout_s)
-        if revision == NEW:
-            if not create:
-                raise ForeignDatabase(f"database {self.place} is empty", remedy="name another one with --db")
-            revision = found(self._engine, self.place)
-        check(revision, self.place)
-        if not read_only:
-            with self._writer.begin():
-                pass  # a file that cannot be written says so now, not after the first measurement
-
-    def close(self) -> None:
-        """Give every connection back; SQLite's side files vanish with the last one."""
-        self._engine.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A connection whose reads all see the same moment (merge and export use it)."""
-        with guarded(str(self.place)), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A connection with one transaction, committed at the end and rolled back on an error."""
-        with guarded(str(self.place)), self._writer.begin() as connection:
-            yield connection
 
     # Systems, stacks, runs ----------------------------------------------------------------------------------------
 
@@ -437,4 +347,4 @@ def _now_us() -> int:
 def _blocks(connection: Connection, measurement_id: str) -> list[Block]:
     c = _block.c
     query = select(c.process, c.round, c.warmups, c.samples, c.data).where(c.measurement_id == measurement_id)
-    return [to_block(row) for row in connection.execute(query.order_by(c.process, c.round)).tuples()]
+    return [to_block(row) for row in connection.execute(query.order_by(c.process, c.round))]

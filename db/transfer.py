@@ -104,7 +104,7 @@ def _stacks(source: Connection, target: Connection) -> int:
 
 
 def _runs(source: Connection, target: Connection, policy: Policy) -> int:
-    known = dict(target.execute(select(_run.c.id, _run.c.finished)).tuples().all())
+    known = dict(target.execute(select(_run.c.id, _run.c.finished)).all())
     subjects = [str(subject) for subject in policy.subjects]
     used = [
         exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
@@ -124,7 +124,7 @@ def _new_rows(
     source: Connection, target: Connection, table: Table, subjects: Collection[Subject]
 ) -> Iterator[list[_Row]]:
     """Rows of a table that hangs on items and that the target lacks, with the target's ``item_id``, chunk by chunk."""
-    places = {id_: place for id_, *place in source.execute(select(_combination)).tuples()}
+    places = {id_: place for id_, *place in source.execute(select(_combination))}
     columns = [column for column in table.c if column.name != "item_id"]
     names = [column.name for column in columns]
     query = (

@@ -1,0 +1,157 @@
+"""Values to store, and a store with everything that a measurement refers to."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from dlbricks.db import (
+    Block,
+    Conditions,
+    Failure,
+    Measurement,
+    Run,
+    Stack,
+    Stop,
+    Store,
+    Subject,
+    System,
+    Verdict,
+)
+
+SYSTEM = System(
+    cpu="Xeon Example",
+    architecture="x86_64",
+    physical_cores=2,
+    logical_cores=4,
+    cache_bytes=(("L1d", 49152), ("L2", 2097152)),
+    memory_gib=16,
+    isa=("avx2", "avx512f"),
+)
+STACK = Stack(backend="onnxruntime", device="cpu", versions=(("onnxruntime", "1.31.0"),), options=(("level", "all"),))
+
+
+def key_of(name: object) -> str:
+    return hashlib.sha256(str(name).encode()).hexdigest()
+
+
+@dataclass
+class Bench:
+    """A store with one system, one stack and one run."""
+
+    store: Store
+    path: Path
+    run: Run
+    system: str
+    stack: str
+    conditions: Conditions = dataclasses.field(default_factory=lambda: Conditions(threads=1))
+
+    def measurement(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:
+        """A plausible finished measurement of a brick."""
+        made = Measurement(
+            id=str(uuid.uuid4()),
+            run=self.run.id,
+            subject=Subject.BRICK,
+            key=key_of(name),
+            system=self.system,
+            stack=self.stack,
+            conditions=self.conditions,
+            unroll=4,
+            median_ns=median_ns,
+            mean_ns=median_ns * 1.01,
+            trimmed_mean_ns=median_ns,
+            min_ns=median_ns * 0.9,
+            p90_ns=median_ns * 1.1,
+            p99_ns=median_ns * 1.2,
+            ci95_ns=(median_ns * 0.99, median_ns * 1.01),
+            samples=24,
+            block_medians_ns=(median_ns * 0.99, median_ns, median_ns * 1.01),
+            verdict=Verdict.STABLE,
+            stop=Stop.CONVERGED,
+            load_ns=5_000_000,
+            reference_ns=2200.0,
+        )
+        return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+    def begin(self, measurement: Measurement) -> None:
+        self.store.begin(
+            measurement.id, measurement.run, measurement.subject, measurement.key, measurement.system,
+            measurement.stack, measurement.conditions, measurement.unroll, measurement.variant,
+        )  # fmt: skip
+
+    def measure(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:
+        """Begin, add two blocks, finish: as a run does it."""
+        made = self.measurement(name, median_ns, **changes)
+        self.begin(made)
+        for round_ in range(2):
+            self.store.add_block(made.id, block(0, round_))
+        self.store.finish(made)
+        return made
+
+    def failure(self, name: object, **changes: object) -> Failure:
+        made = Failure(
+            id=str(uuid.uuid4()),
+            run=self.run.id,
+            subject=Subject.BRICK,
+            key=key_of(name),
+            system=self.system,
+            stack=self.stack,
+            conditions=self.conditions,
+            kind="crashed",
+            reason="signal 11 while running /home/ann/secret/brick.onnx",
+        )
+        return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def block(process: int, round_: int, n: int = 12) -> Block:
+    return Block(process, round_, tuple((1_000_000 + 7 * process + 13 * round_ + i, 64) for i in range(n)), warmups=3)
+
+
+def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
+    store = Store.open(path)
+    run = Run(
+        id=str(uuid.uuid4()),
+        started="2026-11-21T03:00:00Z",
+        tool="0.1.0",
+        command="run",
+        suite="5" * 64,
+        system=store.put_system(system),
+        stack=store.put_stack(stack),
+        options={"threads": 1, "suite": "/home/ann/secret-suite", "with": ["secret-model"]},
+        before={"governor": "performance", "load_1m": 0.1, "host": "anns-laptop"},
+    )
+    store.begin_run(run)
+    return Bench(store, path, run, system.key, stack.key)
+
+
+@pytest.fixture(name="furnish")
+def furnish_fixture() -> Iterator[Callable[..., Bench]]:
+    opened: list[Bench] = []
+
+    def make(path: Path, **given: object) -> Bench:
+        opened.append(furnish(path, **given))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield make
+    for bench in opened:
+        bench.store.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, furnish: Callable[..., Bench]) -> Bench:
+    return furnish(tmp_path / "ours.db")
+
+
+@pytest.fixture(name="block")
+def block_fixture() -> Callable[..., Block]:
+    return block
+
+
+@pytest.fixture(name="key_of")
+def key_of_fixture() -> Callable[[object], str]:
+    return key_of

@@ -1,0 +1,107 @@
+"""SIGKILL at any point: no committed block is lost or doubled, at most the one in flight is repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import time
+
+import pytest
+from dlbricks.db import Store, Subject
+
+ROUNDS = 6
+
+
+def work(bench, block, key_of, pipe: int) -> None:
+    """What a run does, item by item, resuming what is open; tells of each call after it has returned."""
+    with Store.open(bench.path) as store:
+        for number in range(10_000):
+            identity = (Subject.BRICK, key_of(number), bench.system, bench.stack, bench.conditions)
+            if identity[1] in store.measured_keys(bench.system, bench.stack, bench.conditions, Subject.BRICK):
+                continue
+            found = store.open_item(*identity)
+            made = bench.measurement(number)
+            if found is None:
+                store.begin(made.id, bench.run.id, *identity, made.unroll)
+                found = (made.id, made.unroll, [])
+            id_, _, blocks = found
+            for round_ in range(len(blocks), ROUNDS):
+                store.add_block(id_, block(number, round_))
+                os.write(pipe, f"block {id_} {number} {round_}\n".encode())
+            store.finish(bench.measurement(number, id=id_))
+            os.write(pipe, f"finish {id_} {number} {ROUNDS}\n".encode())
+
+
+def killed(bench, block, key_of, after_s: float) -> list[list[str]]:
+    """Start the work in a child, kill it, and return what it had been told was committed."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(reader)
+        status = 1
+        try:
+            work(bench, block, key_of, writer)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    time.sleep(after_s)
+    os.kill(child, signal.SIGKILL)
+    with os.fdopen(reader) as pipe:
+        said = [line.split() for line in pipe.read().splitlines()]
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the child ended by itself"
+    return said
+
+
+def test_killed_many_times(bench, block, key_of):
+    bench.store.close()
+    rng = random.Random(20261121)
+    told: dict[tuple[str, int, int], int] = {}
+    finished: set[str] = set()
+    in_flight = 0
+    for _ in range(40):
+        for kind, id_, number, round_ in killed(bench, block, key_of, rng.uniform(0.004, 0.08)):
+            if kind == "block":
+                key = (id_, int(number), int(round_))
+                told[key] = told.get(key, 0) + 1
+            else:
+                finished.add(id_)
+        raw = sqlite3.connect(bench.path)
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        stored = set(raw.execute("SELECT measurement_id, process, round FROM block"))
+        count = raw.execute("SELECT count(*) FROM block").fetchone()[0]
+        closed = {id_ for (id_,) in raw.execute("SELECT id FROM measurement WHERE finished_us IS NOT NULL")}
+        still_open = raw.execute("SELECT count(*) FROM measurement WHERE finished_us IS NULL").fetchone()[0]
+        raw.close()
+        assert count == len(stored)
+        assert told.keys() <= stored, "a committed block was lost"
+        assert finished <= closed, "a finished measurement was lost"
+        assert still_open <= 1
+        assert len(stored - told.keys()) <= in_flight + 1  # committed, but killed before it could say so
+        in_flight = len(stored - told.keys())
+    assert set(told.values()) == {1}, "a committed block was measured again"
+    with Store.open(bench.path) as store:
+        measured = store.measurements()
+        assert len(measured) > 10
+        for measurement in measured:
+            number = store.blocks(measurement.id)[0].process
+            assert store.blocks(measurement.id) == [block(number, round_) for round_ in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_killed_while_it_is_made(tmp_path, attempt):
+    """A database is there as a whole or not at all."""
+    path = tmp_path / "a.db"
+    for step in range(6):
+        if (child := os.fork()) == 0:
+            try:
+                Store.open(path).close()
+            finally:
+                os._exit(0)
+        time.sleep(0.002 * (attempt + step))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with Store.open(path) as store:
+        assert store.info()["counts"]["measurements"] == 0

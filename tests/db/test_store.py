@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import uuid
+
+import pytest
+from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
+from dlbricks.db.rows import pack_samples, to_block
+from dlbricks.errors import StoreError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def test_what_was_finished_comes_back_as_it_was(bench):
+    made = bench.measure("a", first_run_ns=7_000_000, verdict=Verdict.NOISY)
+    assert bench.store.measurements() == [made]
+    assert bench.store.systems()[bench.system].key == bench.system
+    assert bench.store.stacks()[bench.stack].key == bench.stack
+
+
+def test_absent_times_stay_absent(bench):
+    made = bench.measure("a", load_ns=None, first_run_ns=None, reference_ns=None)
+    assert bench.store.measurements() == [made]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(1, 2**40)), max_size=200),
+    st.integers(0, 100),
+    st.integers(0, 2**31 - 1),
+)
+def test_raw_samples_survive_packing(samples, process, warmups):
+    data = pack_samples(samples)
+    assert len(data) <= 16 * len(samples)
+    block = to_block((process, 3, warmups, len(samples), data))
+    assert block == Block(process, 3, tuple(samples), warmups)
+
+
+def test_a_truncated_block_is_an_error_not_fewer_samples():
+    data = pack_samples([(10**9 + i, 64) for i in range(50)])
+    with pytest.raises(StoreError, match="instead of 49 samples"):
+        to_block((0, 0, 0, 49, data))
+
+
+def test_blocks_come_back_in_process_and_round_order(bench, block):
+    made = bench.measurement("a")
+    bench.begin(made)
+    taken = [block(1, 0), block(0, 1), block(0, 0), block(1, 1)]
+    for one in taken:
+        bench.store.add_block(made.id, one)
+    assert bench.store.blocks(made.id) == sorted(taken, key=lambda one: (one.process, one.round))
+
+
+def test_a_repeated_block_is_refused_and_the_first_kept(bench, block):
+    made = bench.measurement("a")
+    bench.begin(made)
+    bench.store.add_block(made.id, block(0, 0))
+    with pytest.raises(StoreError, match="process 0, round 0"):
+        bench.store.add_block(made.id, block(0, 0, n=5))
+    assert bench.store.blocks(made.id) == [block(0, 0)]
+
+
+def test_a_block_of_nothing_is_refused(bench, block):
+    with pytest.raises(StoreError, match="never begun"):
+        bench.store.add_block(str(uuid.uuid4()), block(0, 0))
+
+
+def test_an_interrupted_item_can_be_resumed(bench, block):
+    made = bench.measurement("a")
+    bench.begin(made)
+    bench.store.add_block(made.id, block(0, 0))
+    bench.store.close()
+    with Store.open(bench.path) as store:
+        identity = (made.subject, made.key, made.system, made.stack, made.conditions)
+        assert store.open_item(*identity) == (made.id, 4, [block(0, 0)])
+        assert store.measurements() == []
+        store.add_block(made.id, block(0, 1))
+        store.finish(made)
+        assert store.open_item(*identity) is None
+        assert store.measurements() == [made]
+        assert store.blocks(made.id) == [block(0, 0), block(0, 1)]
+
+
+def test_an_item_is_open_once(bench):
+    bench.begin(bench.measurement("a"))
+    with pytest.raises(StoreError, match="open already"):
+        bench.begin(bench.measurement("a"))
+    bench.begin(bench.measurement("a", variant="winograd"))  # another identity
+    bench.begin(bench.measurement("a", conditions=Conditions(threads=2)))
+
+
+def test_discarding_drops_open_items_only(bench, block):
+    made = bench.measurement("a")
+    bench.begin(made)
+    bench.store.add_block(made.id, block(0, 0))
+    bench.store.discard(made.id)
+    assert bench.store.blocks(made.id) == []
+    finished = bench.measure("a")
+    with pytest.raises(StoreError, match="no open measurement"):
+        bench.store.discard(finished.id)
+    assert len(bench.store.blocks(finished.id)) == 2
+
+
+def test_finishing_wants_an_open_item_of_the_same_identity(bench):
+    made = bench.measurement("a")
+    with pytest.raises(StoreError, match="no open measurement"):
+        bench.store.finish(made)
+    bench.begin(made)
+    with pytest.raises(StoreError, match="no open measurement"):
+        bench.store.finish(dataclasses.replace(made, key="f" * 64))
+    bench.store.finish(made)
+    with pytest.raises(StoreError, match="no open measurement"):
+        bench.store.finish(made)
+
+
+def test_what_a_measurement_refers_to_must_be_stored(bench):
+    with pytest.raises(StoreError, match="put_system"):
+        bench.begin(bench.measurement("a", stack="0" * 64))
+    with pytest.raises(StoreError, match="is not stored"):
+        bench.begin(bench.measurement("a", run=str(uuid.uuid4())))
+
+
+def test_latest_is_the_newest_finished_one_of_each_identity(bench):
+    bench.measure("a", 900.0)
+    newest = bench.measure("a", 1100.0)
+    winograd = bench.measure("a", 500.0, variant="winograd")
+    bench.begin(bench.measurement("a"))
+    assert bench.store.measurements() == [newest]
+    assert bench.store.measurements(variant=None) == [newest, winograd]
+    assert [m.median_ns for m in bench.store.measurements(latest=False)] == [900.0, 1100.0]
+
+
+def test_filters(bench):
+    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
+    bench.store.put_stack(other)
+    a = bench.measure("a")
+    b = bench.measure("b", conditions=Conditions(threads=4, cache="cold", dtype="float16"))
+    c = bench.measure("a", stack=other.key)
+    model = bench.measure("a", subject=Subject.MODEL)
+    ask = bench.store.measurements
+    assert {m.id for m in ask()} == {a.id, b.id, c.id, model.id}
+    assert ask(subject=Subject.MODEL) == [model]
+    assert {m.id for m in ask(keys=[a.key])} == {a.id, c.id, model.id}
+    assert ask(keys=[]) == []
+    assert ask(threads=4) == ask(cache="cold") == ask(dtype="float16") == ask(conditions=b.conditions) == [b]
+    assert ask(backend="openvino") == ask(stack=other.key) == [c]
+    assert ask(device="cuda") == ask(system="0" * 64) == []
+    assert bench.store.measured_keys(bench.system, bench.stack, a.conditions, Subject.BRICK) == {a.key}
+    assert [(one.stack, one.conditions.threads, one.count) for one in bench.store.combinations(Subject.BRICK)] == [
+        (bench.stack, 1, 1),
+        (bench.stack, 4, 1),
+        (other.key, 1, 1),
+    ]
+    assert [one.stack for one in bench.store.combinations(Subject.BRICK, [a.key])] == [bench.stack, other.key]
+    assert bench.store.combinations(Subject.BRICK, ["0" * 64]) == []
+
+
+def test_more_keys_than_one_statement_takes(bench, key_of):
+    made = [bench.measurement(i, float(i + 1)) for i in range(1234)]
+    assert bench.store.add((m, ()) for m in made) == 1234
+    found = bench.store.measurements(keys=[key_of(i) for i in range(5000)])
+    assert found == sorted(made, key=lambda m: m.key)
+    fastest = bench.store.fastest(
+        Subject.BRICK, {m.key for m in made}, system=bench.system, device="cpu", conditions=bench.conditions
+    )
+    assert {key: one.median_ns for key, one in fastest.items()} == {m.key: m.median_ns for m in made}
+
+
+def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
+    other, gpu = Stack("openvino", "cpu", ()), Stack("onnxruntime", "cuda", ())
+    bench.store.put_stack(other)
+    bench.store.put_stack(gpu)
+    bench.measure("a", 10.0)  # outdated by the next
+    bench.measure("a", 90.0)
+    bench.measure("a", 80.0, stack=other.key)
+    bench.measure("a", 70.0, stack=other.key, variant="winograd", reference_ns=5.0)
+    bench.measure("a", 1.0, stack=gpu.key)
+    bench.measure("a", 2.0, conditions=Conditions(threads=2))
+    key = bench.measurement("a").key
+    found = bench.store.fastest(Subject.BRICK, [key], system=bench.system, device="cpu", conditions=bench.conditions)
+    assert [(one.stack, one.variant, one.median_ns, one.reference_ns) for one in found.values()] == [
+        (other.key, "winograd", 70.0, 5.0)
+    ]
+
+
+def test_a_failure_is_told_until_the_item_is_measured(bench):
+    bench.store.add_failure(bench.failure("a", kind="timeout"))
+    last = bench.failure("a")
+    bench.store.add_failure(last)
+    bench.store.add_failure(bench.failure("b"))
+    assert bench.store.failures(keys=[last.key]) == [last]
+    bench.measure("a")
+    assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
+    assert bench.store.clear_failures() == 3
+    assert bench.store.failures() == []
+
+
+def test_a_later_failure_leaves_the_older_measurement(bench):
+    made = bench.measure("a")
+    failed = bench.failure("a")
+    bench.store.add_failure(failed)
+    assert bench.store.measurements() == [made]
+    assert bench.store.failures() == [failed]
+
+
+def test_clearing_failures_is_selective(bench):
+    for name in "ab":
+        bench.store.add_failure(bench.failure(name))
+    assert bench.store.clear_failures(keys=[bench.failure("a").key], conditions=bench.conditions) == 1
+    assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
+
+
+def test_runs_keep_their_provenance(bench):
+    bench.store.end_run(bench.run.id, after={"load_1m": 0.4}, finished="2026-11-21T03:05:00Z")
+    (run,) = bench.store.runs()
+    assert run == dataclasses.replace(bench.run, after={"load_1m": 0.4}, finished="2026-11-21T03:05:00Z")
+    with pytest.raises(StoreError, match="no run"):
+        bench.store.end_run("nobody", after={}, finished="2026-11-21T03:05:00Z")
+
+
+def test_info_counts(bench):
+    bench.measure("a")
+    bench.measure("a")
+    bench.measure("m", subject=Subject.MODEL)
+    bench.begin(bench.measurement("b"))
+    bench.store.add_failure(bench.failure("c"))
+    info = bench.store.info()
+    assert info["counts"] == {
+        "systems": 1, "stacks": 1, "runs": 1, "bricks": 1, "models": 1, "measurements": 3, "open": 1, "blocks": 6,
+        "failures": 1,
+    }  # fmt: skip
+    assert info["database"] == str(bench.path)
+    assert info["bytes"] > 0
+
+
+def test_a_system_that_was_edited_is_refused(bench):
+    with sqlite3.connect(bench.path) as raw:
+        raw.execute("UPDATE system SET cpu = 'Faster'")
+    raw.close()
+    with pytest.raises(StoreError, match="edited"):
+        bench.store.systems()
+
+
+def test_a_database_in_memory():
+    with Store.open("sqlite://") as store:
+        assert store.info()["counts"]["measurements"] == 0
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_STEP = st.one_of(
+    st.tuples(st.just("begin"), _NAMES),
+    st.tuples(st.just("block"), _NAMES, st.integers(0, 1), st.integers(0, 1)),
+    st.tuples(st.just("finish"), _NAMES),
+    st.tuples(st.just("discard"), _NAMES),
+    st.tuples(st.just("reopen")),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(_STEP, max_size=25))
+def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, block, key_of, steps):
+    """Against dictionaries of open items, their blocks and finished measurements: refused where the model refuses."""
+    bench = furnish(tmp_path_factory.mktemp("any") / "a.db")
+    opened: dict[str, object] = {}
+    blocks: dict[str, dict[tuple[int, int], object]] = {}
+    finished: dict[str, object] = {}
+    for kind, *given_ in steps:
+        if kind == "reopen":
+            bench.store.close()
+            bench.store = Store.open(bench.path)
+            continue
+        name = given_[0]
+        item = opened.get(name)
+        if kind == "begin":
+            made = bench.measurement(name, median_ns=float(len(blocks) + 1))
+            if item is None:
+                bench.begin(made)
+                opened[name], blocks[made.id] = made, {}
+            else:
+                with pytest.raises(StoreError):
+                    bench.begin(made)
+        elif item is None:
+            continue
+        elif kind == "block":
+            at = (given_[1], given_[2])
+            if at in blocks[item.id]:
+                with pytest.raises(StoreError):
+                    bench.store.add_block(item.id, block(*at))
+            else:
+                bench.store.add_block(item.id, block(*at))
+                blocks[item.id][at] = block(*at)
+        elif kind == "finish":
+            bench.store.finish(item)
+            finished[name] = opened.pop(name)
+        else:
+            bench.store.discard(item.id)
+            blocks[opened.pop(name).id] = {}
+    assert {m.key: m for m in bench.store.measurements()} == {key_of(name): m for name, m in finished.items()}
+    for id_, expected in blocks.items():
+        assert bench.store.blocks(id_) == [expected[at] for at in sorted(expected)]
+    for name in "abc":
+        identity = (Subject.BRICK, key_of(name), bench.system, bench.stack, bench.conditions)
+        found = bench.store.open_item(*identity)
+        assert (found[0] if found else None) == (opened[name].id if name in opened else None)
+    bench.store.close()
