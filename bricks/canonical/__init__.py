@@ -1,1 +1,23 @@
-"""dlbricks.bricks.canonical."""
+"""The canonical form of a layer: one spelling per computation, whatever opset, defaults and names the source used.
+
+``form.py`` drives; the rules stand by kind of operator in the modules imported here, which register themselves.
+"""
+
+from __future__ import annotations
+
+from . import elementwise, layout, recurrent, resampling, selection, spatial
+from .form import Form, Signature, canonical_form
+from .schemas import CANONICAL_OPSET
+
+__all__ = [
+    "CANONICAL_OPSET",
+    "Form",
+    "Signature",
+    "canonical_form",
+    "elementwise",
+    "layout",
+    "recurrent",
+    "resampling",
+    "selection",
+    "spatial",
+]

@@ -1,0 +1,255 @@
+"""The bodies of If, Loop and Scan: freed from names, and brought to the canonical opset.
+
+A body may read values of the graph around it. Constants with known values move into the body as its own
+initializers; a body that reads anything else from outside cannot leave its model (``graph.py`` skips the layer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import numpy_helper
+
+from ..constants import encode_tensor, tensor_type, type_of
+from ..layer import Role
+from ..subgraphs import captures
+from ..tensor import TensorType
+from .draft import ABSENT, Bound, Slot
+from .roles import CONSTANT_ELEMENTS, is_deciding
+
+if TYPE_CHECKING:
+    from .form import Form, Signature
+
+__all__ = ["nameless_attributes", "upgrade_body"]
+
+
+def nameless_attributes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> tuple[bytes, ...]:
+    """A node's attributes, sorted by name, without documentation and with bodies free of names.
+
+    Args:
+        node: The operator; its bodies may carry inferred types.
+        constants: The outer constants that the bodies read, by name. Other outer names are numbered in the order
+            they are read.
+    """
+    attributes = []
+    for attribute in sorted(node.attribute, key=_name):
+        if attribute.doc_string or attribute.type == onnx.AttributeProto.GRAPH:
+            plain = onnx.AttributeProto()
+            plain.CopyFrom(attribute)
+            plain.ClearField("doc_string")
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                plain.g.CopyFrom(_Renamer(constants).body(attribute.g, {}))
+            attributes.append(plain.SerializeToString())
+        else:
+            attributes.append(attribute.SerializeToString())
+    return tuple(attributes)
+
+
+def _name(attribute: onnx.AttributeProto) -> str:
+    return attribute.name
+
+
+class _Renamer:
+    """Gives every value of a body, and of the bodies in it, a number."""
+
+    def __init__(self, constants: Mapping[str, onnx.TensorProto]) -> None:
+        self._constants = constants
+        self._outer: dict[str, str] = {}
+        self._count = 0
+
+    def body(self, source: onnx.GraphProto, around: Mapping[str, str]) -> onnx.GraphProto:
+        """The body without names; ``around`` gives the new names of values of enclosing bodies."""
+        names = dict(around)
+        target = onnx.GraphProto(name="body")
+        for value in source.input:
+            names[value.name] = self._next()
+            target.input.append(_typed(names[value.name], value.type))
+        for tensor in source.initializer:
+            if tensor.name not in names:
+                names[tensor.name] = self._next()
+            self._keep(target, names[tensor.name], tensor)
+        for node in source.node:
+            inputs = [self._name(name, names, target) for name in node.input]
+            if node.op_type == "Constant" and node.domain in {"", "ai.onnx"}:
+                tensor = _constant(node)
+                if tensor is not None:
+                    names[node.output[0]] = self._next()
+                    self._keep(target, names[node.output[0]], tensor)
+                    continue
+            copy = target.node.add(op_type=node.op_type, domain=_domain(node), input=inputs)
+            for attribute in sorted(node.attribute, key=_name):
+                plain = copy.attribute.add()
+                plain.CopyFrom(attribute)
+                plain.ClearField("doc_string")
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    plain.g.CopyFrom(self.body(attribute.g, names))
+            for name in node.output:
+                if name:
+                    names[name] = self._next()
+                copy.output.append(names[name] if name else "")
+        types = {value.name: value.type for value in source.value_info}
+        for name, kind in types.items():
+            if name in names:
+                target.value_info.append(_typed(names[name], kind))
+        target.output.extend(_typed(self._name(value.name, names, target), value.type) for value in source.output)
+        return target
+
+    def _next(self) -> str:
+        self._count += 1
+        return f"b{self._count - 1}"
+
+    def _name(self, name: str, names: dict[str, str], target: onnx.GraphProto) -> str:
+        if not name or name in names:
+            return names.get(name, "")
+        if name in self._constants:
+            names[name] = self._next()
+            self._keep(target, names[name], self._constants[name])
+            return names[name]
+        return self._outer.setdefault(name, f"outer{len(self._outer)}")
+
+    def _keep(self, target: onnx.GraphProto, name: str, tensor: onnx.TensorProto) -> None:
+        target.initializer.append(onnx.TensorProto.FromString(encode_tensor(tensor)))
+        target.initializer[-1].name = name
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
+    """A value with its type, without the names of dimensions."""
+    value = onnx.ValueInfoProto(name=name)
+    value.type.CopyFrom(kind)
+    value.type.ClearField("denotation")
+    for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+        dim.ClearField("denotation")
+        if dim.HasField("dim_param"):
+            dim.ClearField("dim_param")
+    return value
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node; None where it is sparse or text, which stays a node."""
+    attribute = node.attribute[0]
+    match attribute.name:
+        case "value":
+            return attribute.t
+        case "value_float" | "value_floats" | "value_int" | "value_ints":
+            dtype = "float32" if "float" in attribute.name else "int64"
+            value = onnx.helper.get_attribute_value(attribute)
+            return numpy_helper.from_array(numpy_helper.np.asarray(value, dtype))
+        case _:
+            return None
+
+
+def upgrade_body(
+    body: onnx.GraphProto, opsets: tuple[tuple[str, int], ...], form: Callable[[Signature], Form]
+) -> tuple[onnx.GraphProto, dict[str, int]]:
+    """Bring every node of a nameless body into canonical form.
+
+    Args:
+        body: From ``nameless_attributes``.
+        opsets: The model's opsets.
+        form: ``canonical_form``.
+
+    Returns:
+        The body and the opsets that it needs.
+
+    Raises:
+        Bound: An operator in it is bound to its opset.
+        ValueError: The body carries weights, or an operator in it cannot be a brick.
+    """
+    return _Upgrade(opsets, form).body(body)
+
+
+class _Upgrade:
+    """Canonicalises the nodes of a body and of the bodies in it."""
+
+    def __init__(self, opsets: tuple[tuple[str, int], ...], form: Callable[[Signature], Form]) -> None:
+        self._opsets = opsets
+        self._form = form
+
+    def body(self, source: onnx.GraphProto) -> tuple[onnx.GraphProto, dict[str, int]]:
+        _refuse_weights(source)
+        values: dict[str, Slot] = {}
+        for value in (*source.input, *source.value_info, *source.output):
+            values[value.name] = Slot(Role.ACTIVATION, _static(value.type))
+        for tensor in source.initializer:
+            values[tensor.name] = Slot(Role.CONSTANT, type_of(tensor), encode_tensor(tensor))
+        needed: dict[str, int] = {}
+        target = onnx.GraphProto(name=source.name, input=source.input, output=source.output)
+        target.initializer.extend(source.initializer)
+        read = {value.name for value in source.output}.union(*(node.input for node in source.node))
+        for node in source.node:
+            form = self._form(self._signature(node, values, read))
+            if form.problem:
+                raise ValueError(f"{node.op_type} in its body: {form.problem}")
+            if form.node is None:
+                raise Bound(f"{node.op_type} in its body")
+            for domain, opset in form.opsets:
+                needed[domain] = max(opset, needed.get(domain, 1))
+            copy = target.node.add()
+            copy.CopyFrom(form.node)
+            copy.input.extend(_input(index, slot, node, target) for index, slot in enumerate(form.slots))
+            copy.output.extend(node.output)
+        return target, needed
+
+    def _signature(self, node: onnx.NodeProto, values: Mapping[str, Slot], read: set[str]) -> Signature:
+        from .form import Signature
+
+        slots = []
+        for index, name in enumerate(node.input):
+            if not name:
+                slots.append(ABSENT)
+                continue
+            slot = values.get(name, Slot(Role.ACTIVATION))
+            slots.append(slot._replace(source=index))
+        outputs: list[TensorType | None] = [
+            values.get(name, ABSENT).type if name in read else None for name in node.output
+        ]
+        return Signature(
+            node.domain,
+            node.op_type,
+            self._opsets,
+            tuple(attribute.SerializeToString() for attribute in node.attribute),
+            tuple(slots),
+            tuple(outputs),
+        )
+
+
+def _input(index: int, slot: Slot, node: onnx.NodeProto, target: onnx.GraphProto) -> str:
+    """The name of an input of a canonical node; a constant that a rule made becomes an initializer of the body."""
+    if slot.role is Role.ABSENT:
+        return ""
+    if slot.source is not None:
+        return node.input[slot.source]
+    tensor = target.initializer.add()
+    tensor.ParseFromString(slot.data or b"")
+    tensor.name = f"{node.output[0]}c{index}"  # unique: the outputs of all bodies are numbered together
+    return tensor.name
+
+
+def _refuse_weights(body: onnx.GraphProto) -> None:
+    """Raise ``ValueError`` where a body holds more than the constants that decide what it does."""
+    large = {
+        tensor.name
+        for tensor in body.initializer
+        if (found := type_of(tensor)) is None or found.elements > CONSTANT_ELEMENTS
+    }
+    for node in body.node:
+        for index, name in enumerate(node.input):
+            if name in large and not is_deciding(node.domain, node.op_type, index):
+                raise ValueError("its body holds weights, which a suite may not carry")
+        if any(name in large for name in captures(node)):
+            raise ValueError("its body holds weights, which a suite may not carry")
+    if body.sparse_initializer:
+        raise ValueError("its body holds a sparse tensor")
+
+
+def _static(kind: onnx.TypeProto) -> TensorType | None:
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape") or any(not dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return tensor_type(tensor.elem_type, [dim.dim_value for dim in tensor.shape.dim])

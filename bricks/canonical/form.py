@@ -1,0 +1,256 @@
+"""The canonical form of an operator, and its key.
+
+A ``Signature`` is all that decides a layer's identity, free of names: two layers with equal signatures are one
+computation, so the form is found once per signature and process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import onnx
+
+from ..layer import Role
+from ..tensor import TensorType
+from .attributes import Value, read_value, spell_value, write_attribute
+from .bodies import upgrade_body
+from .draft import Bound, Draft, Slot
+from .registry import find_rule
+from .roles import CONSTANT_ELEMENTS, is_deciding
+from .schemas import CANONICAL_OPSET, Schema, find_schema
+
+__all__ = ["Form", "Signature", "canonical_form"]
+
+_WITHOUT_EFFECT = ("consumed_inputs",)
+"""Attributes of ONNX's first opsets that told a framework which buffers it may reuse."""
+_RUNTIME_OPSETS = {"LayerNormalization": 17}
+"""Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
+
+
+class Signature(NamedTuple):
+    """An operator without names.
+
+    Attributes:
+        domain: Empty for ONNX's own.
+        op_type: The operator.
+        opsets: Opset by domain, sorted, of the model (bodies may use several).
+        attributes: Serialised ``AttributeProto`` each, sorted by name; bodies are free of names (``bodies.py``).
+        slots: The inputs.
+        outputs: Types of the wanted outputs by slot; None where not wanted (or, inside a body, unknown).
+    """
+
+    domain: str
+    op_type: str
+    opsets: tuple[tuple[str, int], ...]
+    attributes: tuple[bytes, ...]
+    slots: tuple[Slot, ...]
+    outputs: tuple[TensorType | None, ...]
+
+    @property
+    def opset(self) -> int:
+        """The opset of the operator's own domain."""
+        return dict(self.opsets).get(self.domain, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What canonicalising a signature gives.
+
+    Attributes:
+        node: The canonical node without input and output names; None where the operator is bound to its opset.
+        opsets: Lowest opset by domain that ``node`` (or the source node) means the same at.
+        slots: The inputs of ``node`` (of the source node where that is None).
+        key: SHA-256, hexadecimal.
+        problem: Why the operator cannot be a brick; empty where it can.
+    """
+
+    node: onnx.NodeProto | None
+    opsets: tuple[tuple[str, int], ...]
+    slots: tuple[Slot, ...]
+    key: str
+    problem: str = ""
+
+
+@lru_cache(maxsize=16384)
+def canonical_form(signature: Signature) -> Form:
+    """Bring an operator into canonical form.
+
+    Operators of ONNX's own domain are written for ``CANONICAL_OPSET``; those that came later, or changed their
+    meaning later, for the opset of their version. Other domains keep the source's form. Where the source's meaning
+    cannot be written at the canonical opset, the form is the source's and the key says its version.
+    """
+    attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
+    try:
+        form = _form(signature, attributes)
+    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+        # Rules trust that an operator is legal. One that is not ends here, whatever a rule tripped over.
+        form = Form(None, (), signature.slots, "", f"not legal for {signature.op_type}: {error}")
+    return form
+
+
+def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
+    problem = _payload(attributes)
+    if problem:
+        return Form(None, (), signature.slots, "", problem)
+    values = {attribute.name: read_value(attribute) for attribute in attributes}
+    schema = find_schema(signature.domain, signature.op_type, signature.opset)
+    if schema is None or signature.domain:
+        return _foreign(signature, attributes, values, schema)
+    for target in _targets(schema, signature.op_type):
+        draft = Draft(
+            signature.op_type, schema.since, {**schema.defaults, **values}, list(signature.slots), signature.outputs
+        )
+        try:
+            return _write(draft, schema, target, signature)
+        except Bound:
+            continue
+    kept = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
+    key = _key("", signature.op_type, schema.since, {**schema.defaults, **kept}, signature.slots, signature.outputs)
+    opsets = _with_bodies({"": schema.since}, attributes, signature)
+    return Form(None, opsets, signature.slots, key, _unknown_decider("", signature.op_type, signature.slots))
+
+
+def _targets(schema: Schema, op_type: str) -> list[Schema]:
+    """The versions to try: the one at the canonical opset, then the source's own where that is newer."""
+    canonical = find_schema("", op_type, CANONICAL_OPSET)
+    targets = [canonical] if canonical is not None else []
+    if schema.since > CANONICAL_OPSET:
+        targets.append(schema)
+    return targets
+
+
+def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -> Form:
+    """Apply the rule of an operator and write it for a version of its schema.
+
+    Raises:
+        Bound: Its meaning cannot be said there.
+    """
+    rule = find_rule(draft.op_type)
+    if rule is not None:
+        rule(draft)
+    if draft.op_type != signature.op_type:
+        target = find_schema("", draft.op_type, CANONICAL_OPSET) or target
+    for name in _WITHOUT_EFFECT:
+        draft.pop(name)
+    for name, value in list(draft.attributes.items()):
+        if name not in target.kinds:
+            if target.since < source.since and source.defaults.get(name) == value:
+                draft.pop(name)  # what a newer version added, at its default
+            else:
+                raise Bound(f"attribute {name}")
+    attributes = {**target.defaults, **draft.attributes}
+    while draft.slots and draft.slots[-1].role is Role.ABSENT:
+        draft.slots.pop()
+    slots = tuple(draft.slots)
+    if target.since < source.since:
+        _check_types(target, slots, draft.outputs)
+    version = target.since if target.since > CANONICAL_OPSET else None
+    opsets = {"": version or CANONICAL_OPSET}
+    for name, kind in target.kinds.items():
+        if kind == onnx.AttributeProto.GRAPH and name in attributes:
+            attributes[name], needed = upgrade_body(attributes[name], signature.opsets, canonical_form)
+            for domain, opset in needed.items():
+                opsets[domain] = max(opset, opsets.get(domain, 1))
+    node = onnx.NodeProto(op_type=draft.op_type)
+    node.attribute.extend(write_attribute(name, attributes[name], target.kinds[name]) for name in sorted(attributes))
+    return Form(
+        node,
+        tuple(sorted(opsets.items())),
+        slots,
+        _key("", draft.op_type, version, attributes, slots, draft.outputs),
+        _unknown_decider("", draft.op_type, slots),
+    )
+
+
+def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorType | None, ...]) -> None:
+    """Refuse to write a newer operator for an older version that does not take its element types."""
+    for index, slot in enumerate(slots):
+        if slot.type is not None and not target.takes(index, slot.type.dtype):
+            raise Bound(f"input {index} as {slot.type.dtype}")
+    for index, output in enumerate(outputs):
+        if output is not None and not target.gives(index, output.dtype):
+            raise Bound(f"output {index} as {output.dtype}")
+
+
+def _foreign(
+    signature: Signature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema | None
+) -> Form:
+    """The form of an operator of another domain, or unknown to ONNX: the source's, attributes sorted by name."""
+    domain, op_type = signature.domain, signature.op_type
+    if not domain and op_type in _RUNTIME_OPSETS:
+        return canonical_form(signature._replace(opsets=(("", _RUNTIME_OPSETS[op_type]),)))
+    if schema is not None:
+        version: int | None = schema.since
+        values = {**schema.defaults, **values}
+    else:
+        version = signature.opset if domain else None
+    node = onnx.NodeProto(op_type=op_type, domain=domain)
+    node.attribute.extend(attributes)
+    opsets = _with_bodies({domain: version or CANONICAL_OPSET}, attributes, signature)
+    return Form(
+        node, opsets, signature.slots, _key(domain, op_type, version, values, signature.slots, signature.outputs)
+    )
+
+
+def _with_bodies(
+    opsets: dict[str, int], attributes: list[onnx.AttributeProto], signature: Signature
+) -> tuple[tuple[str, int], ...]:
+    """The opsets of a node in its source form: those of the model, where it has bodies."""
+    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in attributes):
+        return signature.opsets
+    return tuple(opsets.items())
+
+
+def _payload(attributes: list[onnx.AttributeProto]) -> str:
+    """Why attributes hold data that no suite may carry; empty where they do not.
+
+    Trees, vocabularies and the like are weights that their operators keep in attributes.
+    """
+    for attribute in attributes:
+        count = max(len(attribute.floats), len(attribute.strings))
+        for tensor in (attribute.t, *attribute.tensors):
+            elements = 1
+            for extent in tensor.dims:
+                elements *= extent
+            count = max(count, elements)
+        if attribute.type in {onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS}:
+            return f"attribute {attribute.name} is a sparse tensor"
+        if count > CONSTANT_ELEMENTS:
+            return f"attribute {attribute.name} holds {count} values, which a suite may not carry"
+    return ""
+
+
+def _unknown_decider(domain: str, op_type: str, slots: tuple[Slot, ...]) -> str:
+    for index, slot in enumerate(slots):
+        if slot.role is Role.WEIGHT and is_deciding(domain, op_type, index):
+            return f"input {index} decides what {op_type} does, and its values are not known"
+    return ""
+
+
+def _key(
+    domain: str,
+    op_type: str,
+    version: int | None,
+    attributes: dict[str, Value],
+    slots: tuple[Slot, ...],
+    outputs: tuple[TensorType | None, ...],
+) -> str:
+    """SHA-256 of a form as canonical JSON; nothing in it depends on names, order of attributes or the process."""
+    description = [
+        domain,
+        op_type,
+        version,
+        [[name, spell_value(attributes[name])] for name in sorted(attributes)],
+        [[slot.role.value, *_spell_type(slot.type), slot.data.hex() if slot.data else None] for slot in slots],
+        [_spell_type(output) for output in outputs],
+    ]
+    text = json.dumps(description, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _spell_type(found: TensorType | None) -> tuple[str | None, tuple[int, ...] | None]:
+    return (None, None) if found is None else (found.dtype, found.shape)

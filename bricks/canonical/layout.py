@@ -1,0 +1,199 @@
+"""Rules of operators that move or view data: Reshape, Squeeze, Transpose, Concat, Split, Slice, Pad and kin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..layer import Role
+from .draft import Bound, Draft, resolve_axis
+from .registry import rule
+
+
+@rule("Reshape")
+def reshape(draft: Draft) -> None:
+    """The target is the output's shape: no 0, no -1, no ``allowzero``."""
+    draft.pop("shape")
+    if draft.slot(1).role is Role.ACTIVATION:  # decided at run time; the static shape is one execution's
+        return
+    shape = draft.output().shape
+    draft.attributes["allowzero"] = int(0 in shape)
+    draft.put_integers(1, shape)
+
+
+@rule("Expand")
+def expand(draft: Draft) -> None:
+    """The target is the output's shape."""
+    if draft.slot(1).role is not Role.ACTIVATION:
+        draft.put_integers(1, draft.output().shape)
+
+
+@rule("Tile")
+def tile(draft: Draft) -> None:
+    """Before opset 6 one axis was repeated, since then each has its count."""
+    if draft.since >= 6:
+        return
+    tiles, axis = draft.integers(1), draft.integers(2)
+    if tiles is None or axis is None:
+        raise Bound("repetitions are not known")
+    repeats = [1] * len(draft.shape(0))
+    repeats[axis[0]] = tiles[0]
+    draft.put_integers(1, repeats)
+    del draft.slots[2:]
+
+
+@rule("Squeeze")
+def squeeze(draft: Draft) -> None:
+    """The axes are given, counted from the front, ascending."""
+    axes = given_axes(draft)
+    if axes is None:
+        if draft.given(1):
+            return
+        axes = [axis for axis, extent in enumerate(draft.shape(0)) if extent == 1]
+        if len(axes) != len(draft.shape(0)) - len(draft.output().shape):
+            raise Bound("axes are not known")
+    put_axes(draft, axes, len(draft.shape(0)))
+
+
+@rule("Unsqueeze")
+def unsqueeze(draft: Draft) -> None:
+    """The axes are counted from the front of the output, ascending."""
+    axes = given_axes(draft)
+    if axes is not None:
+        put_axes(draft, axes, len(draft.shape(0)) + len(axes))
+
+
+def given_axes(draft: Draft) -> list[int] | None:
+    """The axes from the attribute (which goes) or input 1; None where they are not given or not known."""
+    axes = draft.pop("axes")
+    return list(axes) if axes is not None else draft.integers(1)
+
+
+def put_axes(draft: Draft, axes: list[int], rank: int) -> None:
+    """Make input 1 the axes, counted from the front, ascending."""
+    draft.put_integers(1, sorted(resolve_axis(axis, rank) for axis in axes))
+
+
+@rule("Transpose")
+def transpose(draft: Draft) -> None:
+    """The permutation is given; by default it reverses."""
+    rank = len(draft.shape(0))
+    draft.attributes["perm"] = tuple(draft.attributes.get("perm", range(rank - 1, -1, -1)))
+
+
+@rule("Flatten")
+def flatten(draft: Draft) -> None:
+    """The axis is counted from the front."""
+    rank = len(draft.shape(0))
+    axis = draft.attributes["axis"]
+    draft.attributes["axis"] = axis + rank if axis < 0 else axis  # rank itself is legal here
+
+
+@rule("Concat")
+def concat(draft: Draft) -> None:
+    """The axis is counted from the front; before opset 4 it was 1 by default."""
+    draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
+
+
+@rule("Split")
+def split(draft: Draft) -> None:
+    """The length of every part is given."""
+    axis = resolve_axis(draft.attributes.get("axis", 0), len(draft.shape(0)))
+    draft.attributes["axis"] = axis
+    lengths = draft.pop("split")
+    draft.pop("num_outputs")
+    if lengths is None and draft.slot(1).role is Role.ACTIVATION:
+        return
+    if None not in draft.outputs:
+        lengths = [draft.output(index).shape[axis] for index in range(len(draft.outputs))]
+    elif lengths is None:
+        lengths = draft.integers(1)
+    if lengths is None:
+        raise Bound("the parts' lengths are not known")
+    draft.put_integers(1, lengths)
+
+
+@rule("Slice")
+def slice_(draft: Draft) -> None:
+    """Starts, ends, axes and steps are given, clamped to the extents, axes ascending."""
+    shape = draft.shape(0)
+    starts, ends, axes = draft.pop("starts"), draft.pop("ends"), draft.pop("axes")
+    steps: list[int] | None = None
+    if starts is None:
+        if any(draft.given(slot) and draft.integers(slot) is None for slot in range(1, 5)):
+            return  # decided at run time
+        starts, ends, axes, steps = (draft.integers(slot) for slot in range(1, 5))
+    if starts is None or ends is None:
+        raise Bound("starts and ends are not given")
+    axes = range(len(starts)) if axes is None else [resolve_axis(axis, len(shape)) for axis in axes]
+    ranges = {
+        axis: _clamp(start, end, step, shape[axis])
+        for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True)
+    }
+    ordered = sorted(ranges)
+    for slot in range(3):
+        draft.put_integers((1, 2, 4)[slot], [ranges[axis][slot] for axis in ordered])
+    draft.put_integers(3, ordered)
+
+
+def _clamp(start: int, end: int, step: int, extent: int) -> tuple[int, int, int]:
+    """A range within an extent; an end before the first element is ``-extent - 1``, as ONNX spells it."""
+    if step > 0:
+        first, last, step = slice(start, end, step).indices(extent)
+        return first, max(first, last), step
+    # ONNX clamps a descending end to one before the beginning; Python would count -1 from the back.
+    stop = end + extent if end < 0 else end
+    first = min(max(start + extent if start < 0 else start, 0), extent - 1)
+    last = min(max(stop, -1), extent - 1)
+    return first, last if last >= 0 else -extent - 1, step
+
+
+@rule("Pad")
+def pad(draft: Draft) -> None:
+    """Padding is an input for every axis; a value is there only where it is used and not zero."""
+    shape = draft.shape(0)
+    rank = len(shape)
+    pads = draft.pop("paddings") or draft.pop("pads")
+    value = draft.pop("value")
+    if pads is None and draft.slot(1).data is None:
+        return  # decided at run time
+    pads = list(pads) if pads is not None else draft.integers(1)
+    axes = draft.integers(3)
+    if draft.given(3):
+        if axes is None or pads is None:
+            return
+        full = [0] * (2 * rank)
+        for position, axis in enumerate(resolve_axis(axis, rank) for axis in axes):
+            full[axis], full[axis + rank] = pads[position], pads[position + len(axes)]
+        pads = full
+        draft.drop(3)
+    draft.put_integers(1, pads or ())
+    if value:
+        draft.put(2, np.asarray(value, np.float32).astype(_dtype(draft)))
+    known = draft.array(2)
+    if draft.attributes["mode"] != b"constant" or (known is not None and known.size == 1 and not known.any()):
+        draft.drop(2)
+    elif known is not None and known.size == 1:
+        draft.put(2, known.reshape(()))
+
+
+def _dtype(draft: Draft) -> np.dtype[np.generic]:
+    names = {"float16": np.float16, "float": np.float32, "double": np.float64}
+    kind = names.get(draft.type(0).dtype)
+    if kind is None:
+        raise Bound("a value of that type had no attribute")
+    return np.dtype(kind)
+
+
+@rule("DepthToSpace", "SpaceToDepth")
+def depth(draft: Draft) -> None:
+    """SpaceToDepth has one mode at the canonical opset; it got a name later."""
+    if draft.op_type == "SpaceToDepth" and draft.attributes.get("mode") == b"DCR":
+        draft.pop("mode")
+
+
+@rule("CenterCropPad")
+def center_crop_pad(draft: Draft) -> None:
+    """The axes are counted from the front."""
+    rank = len(draft.shape(0))
+    axes = draft.attributes.get("axes", range(rank))
+    draft.attributes["axes"] = tuple(resolve_axis(axis, rank) for axis in axes)

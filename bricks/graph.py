@@ -1,0 +1,157 @@
+"""The ModelGraph: a model as a DAG of layers with a type on every edge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from ..models.skeleton import Skeleton, is_weight
+from .assembly import Assembly
+from .layer import Layer, LayerState
+from .shapes import ShapeOracle, infer_types
+from .subgraphs import captures
+from .tensor import TensorType
+
+__all__ = ["CAPTURE", "ModelGraph", "build_graph"]
+
+CAPTURE = "capture"
+"""Slot of an edge to a layer whose body reads the value, instead of the layer itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """A model, layer by layer; built once by ``build_graph`` and not changed afterwards.
+
+    Attributes:
+        layers: All operators of the model in file order: live, folded and skipped.
+        live: Indices of the live layers, ascending.
+        graph: Nodes are layer indices with attribute ``layer``. An edge from producer to consumer for every input
+            slot that reads a layer's output, with key ``(value, slot)`` and attributes ``value``, ``slot`` (of the
+            source node, or ``CAPTURE``) and ``type`` (None where unknown).
+        inputs: The model's activation inputs and their types (None for one that is no static tensor).
+        outputs: The model's outputs, in order.
+        types: Every value with a known type.
+        weight_bytes: Bytes of the source's constants.
+        bound: What binding fixed: dimension to value.
+        digests: One per layer, free of names: its key, or for a layer that is not live what is known of it.
+    """
+
+    layers: tuple[Layer, ...]
+    live: tuple[int, ...]
+    graph: nx.MultiDiGraph[int]
+    inputs: Mapping[str, TensorType | None]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    weight_bytes: int
+    bound: Mapping[str, int]
+    digests: tuple[str, ...]
+
+    @cached_property
+    def _producers(self) -> dict[str, int]:
+        return {name: layer.index for layer in self.layers for name in layer.node.output if name}
+
+    @cached_property
+    def _consumers(self) -> dict[str, tuple[int, ...]]:
+        consumers: dict[str, dict[int, None]] = {}
+        for layer in self.layers:
+            if layer.state is not LayerState.FOLDED:
+                for name in (*layer.node.input, *captures(layer.node)):
+                    if name:
+                        consumers.setdefault(name, {})[layer.index] = None
+        return {name: tuple(indices) for name, indices in consumers.items()}
+
+    def producer(self, value: str) -> int | None:
+        """Index of the layer that makes a value; None for an input or a constant of the model."""
+        return self._producers.get(value)
+
+    def consumers(self, value: str) -> tuple[int, ...]:
+        """Indices of the layers that read a value at inference, ascending; folded layers read nothing then."""
+        return self._consumers.get(value, ())
+
+    @cached_property
+    def key(self) -> str:
+        """Content key of the whole model: its layers, their wiring and the outputs, free of names.
+
+        Models that differ in the values of weights only have one key: it identifies ground truth.
+        """
+        numbers: dict[str, int] = {}
+
+        def number(name: str) -> int:
+            return numbers.setdefault(name, len(numbers)) if name else -1
+
+        inputs = [[number(name), _spell(found)] for name, found in self.inputs.items()]
+        layers = [
+            [
+                self.digests[layer.index],
+                [number(name) for name in (*layer.node.input, *captures(layer.node))],
+                [number(name) for name in layer.node.output],
+            ]
+            for layer in self.layers
+        ]
+        description = [inputs, layers, [number(name) for name in self.outputs]]
+        return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
+
+
+def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
+    return None if found is None else (found.dtype, found.shape)
+
+
+def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> ModelGraph:
+    """Turn a skeleton into a ModelGraph.
+
+    Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
+    is skipped with its reason; only a model that is broken as a whole is an error.
+
+    Args:
+        skeleton: The model without its weights, bound to static input shapes.
+        oracle: Finds types by one execution, where shape inference is not enough (``shapes.ShapeOracle``).
+
+    Raises:
+        BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
+            inference refuses it.
+    """
+    inference = infer_types(skeleton.model, oracle=oracle)
+    assembly = Assembly(skeleton.model, inference)
+    layers = assembly.layers
+    source = skeleton.model.graph
+    inputs = {
+        value.name: inference.types.get(value.name)
+        for value in source.input
+        if not is_weight(value) and not inference.constants.known(value.name)
+    }
+    return ModelGraph(
+        layers=layers,
+        live=tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
+        graph=_wire(layers, inference.types),
+        inputs=inputs,
+        outputs=tuple(value.name for value in source.output),
+        types=inference.types,
+        weight_bytes=skeleton.weight_bytes,
+        bound=dict(skeleton.bound),
+        digests=assembly.digests,
+    )
+
+
+def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.MultiDiGraph[int]:
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+    graph.add_nodes_from((layer.index, {"layer": layer}) for layer in layers)
+    producers: dict[str, int] = {}
+    edges = []
+    for layer in layers:
+        reads: list[tuple[str, int | str]] = [(name, slot) for slot, name in enumerate(layer.node.input)]
+        reads.extend((name, CAPTURE) for name in captures(layer.node))
+        for name, slot in reads:
+            producer = producers.get(name)
+            if producer is not None:
+                attributes = {"value": name, "slot": slot, "type": types.get(name)}
+                edges.append((producer, layer.index, (name, slot), attributes))
+        for name in layer.node.output:
+            if name:
+                producers[name] = layer.index
+    graph.add_edges_from(edges)
+    return nx.freeze(graph)

@@ -1,0 +1,57 @@
+"""The bodies of control-flow operators: which values of the outer graph they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+__all__ = ["bodies", "captures", "contains_operator"]
+
+_OWN = frozenset({"", "ai.onnx"})
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among a node's attributes, by attribute name."""
+    if node.domain in _OWN and node.op_type not in _CONTROL_FLOW:
+        return
+    for attribute in sorted(node.attribute, key=lambda a: a.name):
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def captures(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Names of the outer values that a node's bodies read, each once, in the order they are read."""
+    if node.domain in _OWN and node.op_type not in _CONTROL_FLOW:
+        return ()
+    found: dict[str, None] = {}
+    for body in bodies(node):
+        _collect(body, frozenset(), found)
+    return tuple(found)
+
+
+def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None]) -> None:
+    known = set(outer)
+    known.update(value.name for value in body.input)
+    known.update(tensor.name for tensor in body.initializer)
+    known.update(tensor.values.name for tensor in body.sparse_initializer)
+    for node in body.node:
+        for name in node.input:
+            if name and name not in known:
+                found.setdefault(name)
+        for inner in bodies(node):
+            _collect(inner, frozenset(known), found)
+        known.update(node.output)
+    for value in body.output:  # a body may return a captured value directly
+        if value.name and value.name not in known:
+            found.setdefault(value.name)
+
+
+def contains_operator(node: onnx.NodeProto, operators: frozenset[str]) -> bool:
+    """Whether a node, or any node of its bodies, is one of the named operators."""
+    if node.op_type in operators:
+        return True
+    return any(contains_operator(inner, operators) for body in bodies(node) for inner in body.node)
