@@ -121,7 +121,8 @@ def engine(
     """
     with guarded(str(place)):
         if not place.sqlite:
-            return create_engine(place.url, pool_pre_ping=True)
+            options = {"postgresql_readonly": True} if read_only else {}
+            return create_engine(place.url, pool_pre_ping=True, execution_options=options)
         if place.path is None:
             made = create_engine(place.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         else:

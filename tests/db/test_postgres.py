@@ -1,0 +1,117 @@
+"""The same store over a real PostgreSQL server; skipped where psycopg or the server's programs are not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dlbricks.db import Run, Store, Subject, export, merge, upgrade
+from dlbricks.db.schema import REVISIONS
+from dlbricks.errors import DatabaseReadOnly, ForeignDatabase, StoreError
+
+pytest.importorskip("psycopg", reason="psycopg is not installed (pip install 'dlbricks[postgres]')")
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("initdb") and shutil.which("pg_ctl")), reason="no PostgreSQL server on the PATH"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server of its own on a socket in a temporary folder; PostgreSQL refuses to run as root."""
+    import pwd
+
+    demote = {}
+    with tempfile.TemporaryDirectory() as name:
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(name, user.pw_uid, user.pw_gid)
+            demote = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        data = Path(name) / "data"
+
+        def call(*command: object) -> None:
+            subprocess.run([*map(str, command)], check=True, capture_output=True, cwd=name, **demote)
+
+        call("initdb", "-D", data, "-A", "trust", "-U", "ann", "--no-sync")
+        call("pg_ctl", "-D", data, "-l", f"{name}/log", "-w", "-o", f"-k {name} -c listen_addresses='' -F", "start")
+        yield f"postgresql+psycopg://ann@/postgres?host={name}"
+        call("pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+@pytest.fixture
+def url(server) -> str:
+    """An empty database."""
+    import psycopg
+
+    name = f"db_{uuid.uuid4().hex}"
+    with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.replace("/postgres?", f"/{name}?")
+
+
+def test_everything_that_works_in_a_file_works_on_a_server(url, bench, block, tmp_path):
+    bench.measure("a")
+    bench.measure("a", variant="winograd")
+    bench.store.add_failure(bench.failure("b"))
+    with Store.open(url) as store:
+        assert merge(store, bench.path).measurements == 2
+        assert merge(store, bench.path).measurements == 0
+        assert store.measurements(variant=None) == bench.store.measurements(variant=None)
+        assert store.failures() == bench.store.failures()
+
+        made = bench.measurement("c")
+        identity = (made.subject, made.key, made.system, made.stack, made.conditions)
+        store.begin(made.id, made.run, *identity, made.unroll)
+        with pytest.raises(StoreError, match="open already"):
+            store.begin(str(uuid.uuid4()), made.run, *identity, made.unroll)
+        store.add_block(made.id, block(0, 0))
+        with pytest.raises(StoreError, match="already"):
+            store.add_block(made.id, block(0, 0))
+    with Store.open(url) as store:
+        assert store.open_item(*identity) == (made.id, made.unroll, [block(0, 0)])
+        store.finish(made)
+        assert store.measured_keys(*identity[2:], Subject.BRICK) == {made.key, bench.measurement("a").key}
+        assert store.begin_run(Run(str(uuid.uuid4()), "2026", "0", "run", None, made.system, made.stack)) is None
+        assert store.info()["counts"]["runs"] == 2
+        assert export(store, tmp_path / "out.db") == 3
+    assert merge(bench.store, url).measurements == 1
+
+
+def test_alembic_finds_no_difference_on_the_server(url):
+    from alembic import command
+    from dlbricks.db.place import Place, engine
+    from dlbricks.db.upgrade import migration_config
+
+    Store.open(url).close()
+    made = engine(Place.of(url))
+    with made.connect() as connection:
+        command.check(migration_config(connection))
+    made.dispose()
+    assert upgrade(url).before == REVISIONS[-1]
+
+
+def test_another_programs_database_on_the_server(url):
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE TABLE urls (url TEXT)")
+    with pytest.raises(ForeignDatabase):
+        Store.open(url)
+
+
+def test_a_server_that_does_not_answer(tmp_path):
+    with pytest.raises(StoreError, match="cannot be used") as error:
+        Store.open(f"postgresql+psycopg://ann:secret@/x?host={tmp_path}")
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_reading_only(url):
+    Store.open(url).close()
+    with Store.open(url, read_only=True) as store, pytest.raises(DatabaseReadOnly):
+        store.clear_failures()
