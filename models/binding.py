@@ -82,7 +82,7 @@ def apply(model: ModelProto, binding: Binding) -> None:
     """Bind a model in place: the one that was planned for, or the same one with its weights.
 
     All occurrences of a name get its value, in the types of interior values and outputs too. A change of a fixed
-    batch drops those types.
+    batch drops those of interior values.
     """
     graph = model.graph
     for value in graph.input:

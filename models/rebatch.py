@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -28,10 +28,12 @@ class Rebatch:
     Attributes:
         inputs: New shape, by input.
         targets: New constant target of a Reshape, by the node's output.
+        outputs: New shape, by output, where it can be inferred.
     """
 
     inputs: Mapping[str, _Shape]
     targets: Mapping[str, _Shape]
+    outputs: Mapping[str, _Shape] = field(default_factory=dict)
 
 
 def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) -> int | None:
@@ -79,13 +81,18 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
         reason = str(error).strip().splitlines()[-1]
         raise UnsupportedModel(f"the fixed batch {old} cannot be changed to {new}: {reason}", remedy=_REMEDY) from error
     _check(model.graph, rebatch, _Change(old, new, before, after))
-    return rebatch
+    return replace(
+        rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
+    )
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:
-    """Change the batch of a model in place; types of other values than inputs are void and dropped."""
+    """Change the batch of a model in place; the types of interior values are void and dropped."""
     graph = model.graph
     _drop_types(graph)
+    for value in graph.output:
+        for size in rebatch.outputs.get(value.name, ()):
+            value.type.tensor_type.shape.dim.add(dim_value=size)
     for value in graph.input:
         if value.name in rebatch.inputs:
             for dim, size in zip(value.type.tensor_type.shape.dim, rebatch.inputs[value.name], strict=True):

@@ -1,0 +1,223 @@
+"""Broken and foreign files end in one clear line; large ones cost their structure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from dlbricks.errors import BrokenModel, ModelError, ModelNotFound, UnsupportedModel
+from dlbricks.models import reader, wire
+from dlbricks.models.loading import load_skeleton
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, helper
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde"
+
+
+def small_model(**changes: int) -> ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    model = helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y]))
+    for field, value in changes.items():
+        setattr(model, field, value)
+    return model
+
+
+@pytest.mark.parametrize("padding", [0, 5 << 20], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "content", [b"hello, world\n", PNG, b"\0" * 64, b"<html></html>", b"\xff" * 40, b'{"irVersion": 8}']
+)
+def test_not_onnx(tmp_path: Path, content: bytes, padding: int) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(content + content[:1] * padding)
+    with pytest.raises(BrokenModel, match=r"not ONNX|truncated"):
+        load_skeleton(path)
+
+
+def test_empty(tmp_path: Path) -> None:
+    path = tmp_path / "x.onnx"
+    path.touch()
+    with pytest.raises(BrokenModel, match=r"x.onnx: the file is empty"):
+        load_skeleton(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no such file"):
+        load_skeleton(tmp_path / "x.onnx")
+    (tmp_path / "dangling.onnx").symlink_to("nowhere")
+    with pytest.raises(ModelNotFound, match="no such file"):
+        load_skeleton(tmp_path / "dangling.onnx")
+
+
+def test_folder_and_pipe(tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").mkdir()
+    with pytest.raises(BrokenModel, match="is a folder"):
+        load_skeleton(tmp_path / "x.onnx")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    with pytest.raises(BrokenModel, match="not a regular file"):
+        load_skeleton(tmp_path / "pipe.onnx")
+    (tmp_path / "loop.onnx").symlink_to("loop.onnx")
+    with pytest.raises(BrokenModel, match="cannot be read"):
+        load_skeleton(tmp_path / "loop.onnx")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    path.chmod(0)
+    with pytest.raises(BrokenModel, match="Permission denied"):
+        load_skeleton(path)
+
+
+@pytest.mark.parametrize("keep", [1, 100, 5_000, 100_000, 214_343])
+def test_truncated(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes((LIGHT / "light_densenet121.onnx").read_bytes()[:keep])
+    with pytest.raises(BrokenModel):
+        load_skeleton(path)
+
+
+@pytest.mark.parametrize("cut", [1, 1 << 20])
+def test_truncated_in_a_payload(tmp_path: Path, cut: int) -> None:
+    path = embedded(tmp_path / "x.onnx", 6 << 20)
+    os.truncate(path, path.stat().st_size - cut)
+    with pytest.raises(BrokenModel, match="truncated"):
+        load_skeleton(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda m: m.ClearField("opset_import"), BrokenModel, "states no opset"),
+        (lambda m: m.ClearField("ir_version"), BrokenModel, "states no IR version"),
+        (lambda m: setattr(m, "ir_version", 999), UnsupportedModel, "IR version 999 is newer"),
+        (lambda m: setattr(m.opset_import[0], "version", 999), UnsupportedModel, "opset 999 of domain 'ai.onnx'"),
+        (lambda m: setattr(m.opset_import[0], "version", 0), UnsupportedModel, "opset 0"),
+        (lambda m: setattr(m.opset_import[0], "version", -3), UnsupportedModel, "opset -3"),
+        (lambda m: m.opset_import.add(domain="ai.onnx.ml", version=99), UnsupportedModel, "'ai.onnx.ml' is newer"),
+        (lambda m: m.opset_import.add(domain="ai.onnx", version=7), BrokenModel, "imported at opsets"),
+        (lambda m: m.ClearField("graph"), BrokenModel, "no graph"),
+        (lambda m: m.graph.ClearField("node"), UnsupportedModel, "no operators"),
+    ],
+)
+def test_versions_and_parts(tmp_path: Path, change, error: type[ModelError], message: str) -> None:
+    model = small_model()
+    change(model)
+    path = tmp_path / "x.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(error, match=message) as caught:
+        load_skeleton(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_opset_implied_before_ir_3(tmp_path: Path) -> None:
+    model = small_model(ir_version=2)
+    model.ClearField("opset_import")
+    path = tmp_path / "x.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert [(o.domain, o.version) for o in load_skeleton(path).model.opset_import] == [("", 1)]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 3967), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
+def test_flipped_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flips: list[tuple[int, int]], walk: bool
+) -> None:
+    data = bytearray((LIGHT / "light_bvlc_alexnet.onnx").read_bytes())
+    for position, value in flips:
+        data[position] = value
+    path = tmp_path / "x.onnx"
+    path.write_bytes(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "_DIRECT_BYTES", 0 if walk else 1 << 20)
+        patch.setattr(wire, "_DESCEND_BYTES", 16)
+        message = str(path)
+        try:
+            load_skeleton(path)
+        except ModelError as error:
+            message = str(error)
+    assert str(path) in message
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def header(size: int) -> tuple[bytes, bytes]:
+    """A serialised model whose last field is the payload of a weight of ``size`` bytes, up to that payload.
+
+    Returns:
+        The model up to its graph's length (exclusive), and the graph up to the payload.
+    """
+    model = small_model()
+    model.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["y"]))
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size // 4]).SerializeToString()
+    payload = b"\x4a" + wire._varint(size)
+    length = len(tensor) + len(payload) + size
+    graph = model.graph.SerializeToString() + b"\x2a" + wire._varint(length) + tensor + payload
+    model.ClearField("graph")
+    return model.SerializeToString(), graph
+
+
+def embedded(path: Path, size: int) -> Path:
+    """A model with one embedded weight; a hole in the file, so that it costs no disk."""
+    model, graph = header(size)
+    head = model + b"\x3a" + wire._varint(len(graph) + size) + graph
+    path.write_bytes(head)
+    os.truncate(path, len(head) + size)
+    return path
+
+
+def external(path: Path, size: int) -> Path:
+    """The same model with its weight in a file of its own."""
+    model = small_model()
+    model.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["y"]))
+    tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[size // 4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    path.write_bytes(model.SerializeToString())
+    (path.parent / "w.bin").touch()
+    os.truncate(path.parent / "w.bin", size)
+    return path
+
+
+# VmHWM and not ru_maxrss: the latter survives exec, so that it would report the peak of pytest.
+PROBE = """
+import json, sys
+from pathlib import Path
+import onnx
+from dlbricks.models.loading import load_skeleton
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10
+
+before = peak()
+skeleton = load_skeleton(Path(sys.argv[1]))
+after = peak()
+if sys.argv[2] == "control":
+    onnx.load(sys.argv[1])
+print(json.dumps([after - before, peak() - before, skeleton.weight_bytes, len(skeleton.model.SerializeToString())]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("make", [embedded, external])
+def test_weights_are_not_read(tmp_path: Path, make) -> None:
+    size = 300 << 20
+    path = make(tmp_path / "x.onnx", size)
+    command = [sys.executable, "-c", PROBE, str(path), "control" if make is embedded else ""]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, control, weight_bytes, structure = json.loads(answer.stdout)
+    assert weight_bytes == size
+    assert structure < 1000
+    assert peak < 16 << 20
+    if make is embedded:
+        assert control > size  # what is measured would see the payload
