@@ -6,14 +6,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import onnx
 
 from ..bricks.tensor import TensorType
 from ..errors import BackendError, WorkerError
-from .backends.registry import get
-from .client import Worker
+
+if TYPE_CHECKING:
+    from .client import Worker
 
 __all__ = ["WorkerOracle"]
 
@@ -42,7 +43,10 @@ class WorkerOracle:
         self.problems: list[str] = []
 
     def __call__(self, model: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
-        """Types of the named values; those that could not be found are missing."""
+        """Types of the named values; those that could not be found, or that nothing needs, are missing."""
+        names = _worth_running(model.graph, names)
+        if not names:
+            return {}
         with tempfile.TemporaryDirectory(prefix="dlbricks-oracle-") as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.SerializeToString())
@@ -74,4 +78,31 @@ class WorkerOracle:
         self.close()
 
     def _start(self) -> Worker:
+        from .backends.registry import get  # most models are decomposed without a worker: keep its imports away
+        from .client import Worker
+
         return Worker.start(self._backend, memory_bytes=self._memory_bytes, command=get(self._backend).command())
+
+
+def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
+    """The names without optional outputs that nothing reads, such as the masks of Dropout."""
+    read = _read(graph)
+    idle = {
+        output
+        for node in graph.node
+        if any(output in read for output in node.output)
+        for output in node.output
+        if output not in read
+    }
+    return [name for name in names if name not in idle]
+
+
+def _read(graph: onnx.GraphProto) -> set[str]:
+    """Values that a node or the caller reads, bodies of control flow included."""
+    read = {value.name for value in graph.output}
+    for node in graph.node:
+        read.update(node.input)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                read |= _read(body)
+    return read

@@ -10,7 +10,7 @@ from ..bricks.graph import build_graph
 from ..bricks.shapes import ShapeOracle
 from ..bricks.suite import Suite
 from ..db.values import Subject
-from ..errors import ModelError
+from ..errors import DlbricksError
 from ..models import ModelSource
 from .item import Item
 
@@ -78,7 +78,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
                 place = folder / str(number)
                 place.mkdir()
                 runnable = source.runnable(place)
-        except ModelError as error:
+        except DlbricksError as error:
             problems[source.name] = str(error)
             names.append((source.name, None))
             continue

@@ -1,0 +1,128 @@
+"""One model to its bricks: the part of ``generate`` that runs in parallel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ..bricks.brick import Brick, build_brick
+from ..bricks.graph import ModelGraph, build_graph
+from ..bricks.layer import LayerState
+from ..bricks.shapes import ShapeOracle
+from ..bricks.wiring import sequences
+from ..errors import DlbricksError
+from ..models import ModelSource
+
+__all__ = ["Cut", "Decomposition", "SkippedLayer", "decompose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How models are cut into sequences.
+
+    Attributes:
+        granularity: G, the most layers in a sequence.
+        overlap: Sequences begin at every layer.
+        connected: Weakly connected sequences count, not only paths.
+    """
+
+    granularity: int
+    overlap: bool = False
+    connected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedLayer:
+    """A layer that cannot be a brick, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """What one model is made of; counts are 0 where ``error`` says why there are none.
+
+    Attributes:
+        name: The model.
+        layers: Operators of the source model.
+        folded: Layers that cost nothing at inference.
+        sequences: Sequences at the granularity asked for.
+        occurrences: Brick key to how often the model holds it.
+        known_macs: Multiply-accumulates of the layers whose work is known.
+        uncounted: Operators of the layers whose work is not known, by number of layers.
+        weight_bytes: Bytes of the model's constants.
+        skipped: Layers that cannot be bricks.
+        bound: Dynamic dimensions and the values that they were given.
+        error: Why the model could not be decomposed.
+        bricks: Bricks by key, those that the caller knew already left out.
+    """
+
+    name: str
+    layers: int = 0
+    folded: int = 0
+    sequences: int = 0
+    occurrences: Mapping[str, int] = field(default_factory=dict)
+    known_macs: int = 0
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+    weight_bytes: int = 0
+    skipped: tuple[SkippedLayer, ...] = ()
+    bound: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+    bricks: Mapping[str, Brick] = field(default_factory=dict)
+
+
+def decompose(
+    source: ModelSource, cut: Cut, *, oracle: ShapeOracle | None = None, known: Collection[str] = ()
+) -> Decomposition:
+    """Read a model and cut it into bricks.
+
+    Args:
+        source: The model.
+        cut: How to cut it.
+        oracle: Finds the shapes that inference does not.
+        known: Keys of bricks that need not be built again.
+
+    Returns:
+        Its bricks and counts, or its error; one broken model is no reason to stop.
+    """
+    try:
+        graph = build_graph(source.skeleton(), oracle=oracle)
+        found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+        bricks: dict[str, Brick] = {}
+        for sequence in found:
+            if sequence.key not in bricks and sequence.key not in known:
+                bricks[sequence.key] = build_brick(graph, sequence)
+    except DlbricksError as error:
+        return Decomposition(source.name, error=str(error))
+    macs, uncounted = _work(graph)
+    return Decomposition(
+        name=source.name,
+        layers=len(graph.layers),
+        folded=sum(layer.state is LayerState.FOLDED for layer in graph.layers),
+        sequences=len(found),
+        occurrences=dict(Counter(sequence.key for sequence in found)),
+        known_macs=macs,
+        uncounted=uncounted,
+        weight_bytes=graph.weight_bytes,
+        skipped=tuple(
+            SkippedLayer(layer.name, layer.reason) for layer in graph.layers if layer.state is LayerState.SKIPPED
+        ),
+        bound=dict(graph.bound),
+        bricks=bricks,
+    )
+
+
+def _work(graph: ModelGraph) -> tuple[int, dict[str, int]]:
+    """Multiply-accumulates that are known, and the operators (with counts) whose work is not."""
+    macs = 0
+    uncounted: Counter[str] = Counter()
+    for layer in graph.layers:
+        if layer.state is LayerState.FOLDED:
+            continue
+        if layer.state is LayerState.LIVE and layer.cost is not None:
+            macs += layer.cost.macs
+        else:
+            uncounted[layer.op_type] += 1
+    return macs, dict(sorted(uncounted.items()))
