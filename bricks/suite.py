@@ -1,0 +1,278 @@
+"""A suite: the folder of bricks that is carried to the machine where they are measured.
+
+::
+
+    SUITE/manifest.json         schema, granularity, how it was cut, and each brick's key, digest and size
+    SUITE/bricks/<key>.onnx     one small ONNX file per brick
+
+Sorted by key, without names or times: the same bricks give the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingBrick, SuiteError, TamperedBrick
+from .brick import MAX_BRICK_BYTES, Brick, load_brick
+
+__all__ = ["MANIFEST", "SCHEMA", "Suite", "write_suite"]
+
+SCHEMA = 1
+"""Version of the manifest."""
+
+MANIFEST = "manifest.json"
+
+_FOLDER = "bricks"
+_MAX_MANIFEST_BYTES = 1 << 30
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A set of bricks on disk.
+
+    Attributes:
+        path: Its folder.
+        granularity: G of the bricks.
+        overlap: Whether they were cut at every offset.
+        connected: Whether weakly connected windows were accepted.
+        keys: Keys of the bricks, sorted.
+        hash: SHA-256 of the manifest, which holds the digest of every brick file: names the suite's content.
+        annotations: Where asked for when it was made: model name to the number of occurrences by brick key.
+    """
+
+    path: Path
+    granularity: int
+    overlap: bool
+    connected: bool
+    keys: tuple[str, ...]
+    hash: str
+    annotations: Mapping[str, Mapping[str, int]] | None
+    _digests: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Suite:
+        """Read the manifest of a suite; bricks are read when asked for.
+
+        Raises:
+            SuiteError: It is not there or cannot be read, or dlbricks did not make it, or a newer version did.
+        """
+        folder = Path(path)
+        try:
+            data = _read(folder / MANIFEST, _MAX_MANIFEST_BYTES)
+        except FileNotFoundError as error:
+            raise SuiteError(f"{folder} is not a suite: it has no {MANIFEST}", remedy="give its folder") from error
+        manifest = _parse(folder, data)
+        entries = {entry["key"]: (entry["sha256"], entry["bytes"]) for entry in manifest["bricks"]}
+        return cls(
+            path=folder,
+            granularity=manifest["granularity"],
+            overlap=manifest["overlap"],
+            connected=manifest["connected"],
+            keys=tuple(entries),
+            hash=hashlib.sha256(data).hexdigest(),
+            annotations=manifest.get("annotations"),
+            _digests=entries,
+        )
+
+    def brick_path(self, key: str) -> Path:
+        """Where the file of a brick lies.
+
+        Raises:
+            MissingBrick: The suite has no such brick.
+        """
+        if key not in self._digests:
+            raise MissingBrick(f"suite {self.path} has no brick {key}", remedy="'dlbricks brick list' names them")
+        return self.path / _FOLDER / f"{key}.onnx"
+
+    def brick(self, key: str) -> Brick:
+        """Read a brick and verify it against the manifest and against its own key.
+
+        Raises:
+            MissingBrick: The suite has no such brick, or its file is not there.
+            TamperedBrick: The file is not the one that the manifest names, or its key is not its name.
+            SuiteError: It cannot be read.
+        """
+        path = self.brick_path(key)
+        digest, size = self._digests[key]
+        try:
+            data = _read(path, MAX_BRICK_BYTES)
+        except FileNotFoundError as error:
+            raise MissingBrick(
+                f"suite {self.path} lacks the file of brick {key}", remedy="generate the suite again"
+            ) from error
+        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+            raise TamperedBrick(
+                f"{path} is not the file that the suite's manifest names", remedy="generate the suite again"
+            )
+        return load_brick(data, expected=key)
+
+
+def write_suite(
+    path: str | Path,
+    bricks: Mapping[str, Brick],
+    *,
+    granularity: int,
+    overlap: bool = False,
+    connected: bool = False,
+    annotations: Mapping[str, Mapping[str, int]] | None = None,
+) -> Suite:
+    """Write a suite; all of it appears at once, or nothing.
+
+    It is written beside ``path`` and renamed into place. A suite that stood there is moved aside for the rename and
+    removed after it, so that it survives every failure.
+
+    Args:
+        path: The folder. It must not exist, or be empty, or be a suite (which is replaced).
+        bricks: The bricks by key.
+        granularity: G that they were cut with.
+        overlap: As given to ``split``.
+        connected: As given to ``split``.
+        annotations: Model name to occurrences by brick key. Without it the suite tells nothing about its models.
+
+    Raises:
+        SuiteError: Something else stands at ``path``, or it cannot be written (read-only, disk full).
+    """
+    target = Path(path)
+    _refuse_foreign(target)
+    manifest: dict[str, Any] = {
+        "schema": SCHEMA,
+        "granularity": granularity,
+        "overlap": overlap,
+        "connected": connected,
+        "bricks": [
+            {"key": key, "sha256": hashlib.sha256(brick.model).hexdigest(), "bytes": len(brick.model)}
+            for key, brick in sorted(bricks.items())
+        ],
+    }
+    if annotations is not None:
+        manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
+    staging = target.parent / f".{target.name}.{uuid.uuid4().hex}.partial"
+    try:
+        (staging / _FOLDER).mkdir(parents=True)
+        for key, brick in bricks.items():
+            (staging / _FOLDER / f"{key}.onnx").write_bytes(brick.model)
+        _write_durably(staging / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+        _swap_in(staging, target)
+    except OSError as error:
+        raise SuiteError(
+            f"suite {target} cannot be written: {error.strerror or error}", remedy="choose another place for it"
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return Suite.open(target)
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Make sure that what stands at ``target`` may be replaced."""
+    try:
+        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+            return
+    except OSError as error:
+        raise SuiteError(f"suite {target} cannot be written: {error.strerror or error}") from error
+    if not (target / MANIFEST).is_file():
+        raise SuiteError(f"{target} exists and is not a suite", remedy="give a new folder for the suite")
+    Suite.open(target)
+
+
+def _swap_in(staging: Path, target: Path) -> None:
+    """Rename the finished folder into place; the one it replaces is put back if that fails."""
+    if not target.exists() or not any(target.iterdir()):
+        staging.rename(target)
+        return
+    aside = staging.with_suffix(".old")
+    target.rename(aside)
+    try:
+        staging.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    """Write the manifest through to the device: it is what makes the folder a suite."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """Read a whole file that may be untrusted: a regular file of at most ``limit`` bytes.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        SuiteError: It cannot be read, or is no regular file, or too large.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise SuiteError(f"{path} is not a regular file", remedy="generate the suite again")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(data) > limit:
+        raise SuiteError(f"{path} is larger than {limit} bytes", remedy="generate the suite again")
+    return data
+
+
+def _parse(folder: Path, data: bytes) -> dict[str, Any]:
+    """Check a manifest, every field of it: a suite may come from anywhere.
+
+    Raises:
+        SuiteError: It is no manifest of this version.
+    """
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SuiteError(f"{folder / MANIFEST} is not JSON", remedy="generate the suite again") from error
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if type(schema) is not int or "bricks" not in manifest:
+        raise SuiteError(f"{folder} is not a suite of dlbricks", remedy="'dlbricks generate' makes one")
+    if schema > SCHEMA:
+        raise SuiteError(f"suite {folder} was made by a newer dlbricks (schema {schema})", remedy="update dlbricks")
+    if not _well_formed(manifest):
+        raise SuiteError(f"{folder / MANIFEST} is damaged", remedy="generate the suite again")
+    return manifest
+
+
+def _well_formed(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest has all fields, each of its type, and its bricks sorted and each once."""
+    granularity, bricks = manifest.get("granularity"), manifest["bricks"]
+    if type(granularity) is not int or granularity < 1 or not isinstance(bricks, list):
+        return False
+    if not all(isinstance(manifest.get(name), bool) for name in ("overlap", "connected")):
+        return False
+    keys = []
+    for entry in bricks:
+        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
+            return False
+        # A key becomes a file name: nothing but hexadecimal digits may pass here.
+        if not all(_HEX64.fullmatch(str(entry.get(name))) for name in ("key", "sha256")):
+            return False
+        keys.append(entry["key"])
+    return keys == sorted(set(keys)) and _counts_occurrences(manifest.get("annotations"))
+
+
+def _counts_occurrences(annotations: object) -> bool:
+    """Whether annotations, if there are any, map names to counts by brick."""
+    if annotations is None:
+        return True
+    return isinstance(annotations, dict) and all(
+        isinstance(counts, dict) and all(type(count) is int for count in counts.values())
+        for counts in annotations.values()
+    )
