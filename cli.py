@@ -1,25 +1,25 @@
 """The command line: each command calls one public function and writes its answer.
 
-Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete, 4 a limit was crossed.
-Answers go to stdout alone, everything else to stderr. What a command needs is imported when it runs, so that
-``dlbricks --help`` is instant.
+Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete. Answers go to stdout alone,
+everything else to stderr. What a command needs is imported when it runs, so that ``dlbricks --help`` is instant.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from .analyzer.tables import Answer, printable, render
-from .console import Reporter, note
+from .console import Reporter, answer, drawn, note
 from .errors import DlbricksError, UsageError
+from .inventory import backends, brick, db, models, system
 from .options import (
-    TIME,
+    PLACE,
+    binding_options,
+    budget_option,
     database_option,
     format_options,
     measured_options,
@@ -27,16 +27,14 @@ from .options import (
     plot_option,
     split_options,
     stack_options,
+    take_models,
 )
 from .version import __version__
 
-if TYPE_CHECKING:
-    from .models.source import ModelSource
-
 __all__ = ["commands", "main"]
 
-FOLDER = click.Path(path_type=Path)
-INCOMPLETE = 3
+_INTERRUPTED = 130
+"""Exit code after Ctrl-C, as the shell gives it."""
 
 
 def main() -> NoReturn:
@@ -45,18 +43,19 @@ def main() -> NoReturn:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not fit the terminal's encoding
     try:
-        code = commands.main(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        code = commands.main(prog_name="dlbricks", standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "dlbricks"
+        _fail(f"{error.format_message().rstrip('.')}; see '{path} --help'", error.exit_code)
     except click.ClickException as error:
-        where = f"; see '{error.ctx.command_path} --help'" if getattr(error, "ctx", None) else ""
-        _fail(error.format_message().rstrip(".") + where, error.exit_code)
+        _fail(error.format_message(), error.exit_code)
     except DlbricksError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; what was measured is stored, the same command goes on from there", 130)
+        _fail("interrupted; what was committed is kept, and the same command goes on from there", _INTERRUPTED)
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        _fail(f"{name}{error.strerror or error}", 1)
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(text: str, code: int) -> NoReturn:
@@ -64,6 +63,155 @@ def _fail(text: str, code: int) -> NoReturn:
         note(f"dlbricks: {' '.join(text.split())}")
         sys.stdout.flush()
     except OSError:
-        # Nobody listens on stdout or stderr any more, or their disk is full: the exit code has to do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Nobody listens any more, or their disk is full: the exit code has to do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dlbricks")
+def commands() -> None:
+    """Decompose ONNX models into bricks, measure each once, reconstruct every model's latency.
+
+    \b
+    Example:
+        dlbricks generate squeezenet resnet50 -g 1 -o suite
+        dlbricks run suite --with squeezenet --with resnet50
+        dlbricks estimate squeezenet resnet50
+    """
+
+
+@commands.command()
+@click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
+@format_options
+def demo(*, out: Path, form: str) -> None:
+    """Everything on models of the built-in zoo, small enough for two cores.
+
+    \b
+    Example:
+        dlbricks demo
+    """
+    from .analyzer.answers import demonstrated
+    from .analyzer.demo import demo as show
+
+    with Reporter() as progress:
+        result = show(out, progress=progress)
+    answer(demonstrated(result), form, complete=result.complete)
+
+
+@commands.command()
+@model_arguments
+@split_options
+@click.option("-o", "--out", type=PLACE, required=True, metavar="SUITE", help="Folder for the suite.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
+@click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
+@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
+@click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
+@plot_option
+@format_options
+def generate(*, plot: Path | None, form: str, **options: Any) -> None:
+    """Decompose models into a suite of unique bricks. MODEL is a file, a folder, a glob or a zoo name.
+
+    \b
+    Example:
+        dlbricks generate squeezenet models/*.onnx -g 3 -o suite
+    """
+    from .analyzer.answers import generated
+    from .generator.generate import generate as generate_suite
+
+    with Reporter() as progress:
+        report = generate_suite(take_models(options), progress=progress, **options)
+    if plot is not None:
+        from .analyzer.drawing import draw_generated
+
+        drawn(draw_generated(report, plot))
+    answer(generated(report), form, complete=report.complete)
+
+
+@commands.command()
+@click.argument("suite", type=PLACE, metavar="SUITE")
+@click.option("--with", "models", multiple=True, metavar="MODEL...", help="Whole models, measured in the same rounds.")
+@click.argument("more", nargs=-1, metavar="")
+@binding_options
+@stack_options
+@click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
+@budget_option
+@click.option(
+    "--again", type=click.Choice(["noisy", "failed", "all"]), multiple=True, help="Measure these although stored."
+)
+@database_option
+@format_options
+def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, form: str, **options: Any) -> None:
+    """Measure the bricks of a suite that are not measured yet; resumes by itself.
+
+    \b
+    Example:
+        dlbricks run suite --with squeezenet resnet50
+    """
+    if more and not options["models"]:
+        raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
+    options["models"] += more
+    from .analyzer.answers import ran
+    from .bricks.suite import Suite
+    from .db import Store
+    from .generator.run import run as run_suite
+
+    opened, sources = Suite.open(suite), take_models(options)
+    with Store.open(database) as store, Reporter() as progress:
+        report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
+    answer(ran(report, dry_run=dry_run), form, complete=report.complete)
+
+
+@commands.command()
+@model_arguments
+@stack_options
+@budget_option
+@database_option
+@format_options
+def measure(*, database: str, form: str, **options: Any) -> None:
+    """Measure whole models: the ground truth.
+
+    \b
+    Example:
+        dlbricks measure squeezenet --threads 2
+    """
+    from .analyzer.answers import measured
+    from .db import Store
+    from .generator.measure import measure as measure_models
+
+    sources = take_models(options)
+    with Store.open(database) as store, Reporter() as progress:
+        report = measure_models(sources, store=store, progress=progress, **options)
+    answer(measured(report), form, complete=all(row.error is None for row in report.rows))
+
+
+@commands.command()
+@model_arguments
+@split_options
+@measured_options
+@click.option("--explain", is_flag=True, help="Also tell where the time goes, layer by layer.")
+@plot_option
+@database_option
+@format_options
+def estimate(*, explain: bool, plot: Path | None, database: str, form: str, **options: Any) -> None:
+    """Latency of models, reconstructed from measured bricks.
+
+    \b
+    Example:
+        dlbricks estimate squeezenet resnet50 -g 1
+    """
+    from .analyzer.answers import estimated
+    from .constructor import estimate as estimate_models
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        estimates = estimate_models(take_models(options), store=store, **options)
+    if plot is not None:
+        from .analyzer.drawing import draw_estimates
+
+        drawn(draw_estimates(estimates, plot))
+    answer(estimated(estimates, explain=explain), form, complete=all(entry.complete for entry in estimates))
+
+
+for command in (models, brick, backends, system, db):
+    commands.add_command(command)

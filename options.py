@@ -4,87 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from .models import ModelSource
+
 __all__ = [
-    "BATCHES",
-    "DIMENSION",
-    "SETTING",
-    "TIME",
+    "PLACE",
+    "batches",
+    "binding_options",
+    "budget_option",
     "database_option",
+    "dimension",
     "format_options",
     "measured_options",
     "model_arguments",
     "plot_option",
+    "seconds",
+    "setting",
     "split_options",
     "stack_options",
+    "suite_option",
+    "take_models",
 ]
+
+PLACE = click.Path(path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class _Time(click.ParamType):
-    """Seconds, or a number with the unit s, m or h."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-        number, unit = (value[:-1], value[-1]) if value[-1:] in units else (value, "s")
-        try:
-            seconds = float(number) * units[unit]
-        except ValueError:
-            self.fail(f"{value!r} is no time; write 90, 90s, 5m or 1h", param, ctx)
-        if not 0 < seconds < float("inf"):
-            self.fail(f"{value!r} is not a positive time", param, ctx)
-        return seconds
+def seconds(text: str) -> float:
+    """A time: seconds, or a number with the unit s, m or h."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        value = float(number) * units[unit]
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive time")
+    return value
 
 
-class _Batches(click.ParamType):
-    """Batch sizes with commas between them."""
-
-    name = "n[,n...]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            batches = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of batch sizes; write 1 or 1,4,8", param, ctx)
-        if min(batches) < 1:
-            self.fail(f"{value!r}: a batch is at least 1", param, ctx)
-        return tuple(dict.fromkeys(batches))
+def batches(text: str) -> tuple[int, ...]:
+    """Batch sizes with commas between them, each once."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
-class _Pair(click.ParamType):
+def dimension(text: str) -> tuple[str, int]:
+    """NAME=N; the name itself may hold an equals sign."""
+    name, equals, number = text.rpartition("=")
+    if not (name and equals and number.isdecimal()):
+        raise click.BadParameter(f"{text!r} is not NAME=N")
+    return name, int(number)
+
+
+def setting(text: str) -> tuple[str, str]:
     """NAME=VALUE."""
-
-    def __init__(self, name: str, *, number: bool) -> None:
-        self.name = name
-        self._number = number
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.rpartition("=") if self._number else value.partition("=")
-        if not (name and equals and text):
-            self.fail(f"{value!r} is not {self.name}", param, ctx)
-        if not self._number:
-            return name, text
-        if not text.isdecimal() or int(text) < 1:
-            self.fail(f"{value!r}: {text!r} is not a positive number", param, ctx)
-        return name, int(text)
-
-
-TIME = _Time()
-BATCHES = _Batches()
-DIMENSION = _Pair("NAME=N", number=True)
-SETTING = _Pair("NAME=VALUE", number=False)
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -120,15 +105,22 @@ database_option = click.option(
     help="Database of measurements: an SQLite file or any SQLAlchemy URL.",
 )
 
-model_arguments = _stacked(
-    click.argument("models", nargs=-1, required=True, metavar="MODEL..."),
+binding_options = _stacked(
+    click.option("--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several give one model each."),
     click.option(
-        "--batch", type=BATCHES, default=(), help="Batch sizes; several give one model each.", metavar="N[,N...]"
-    ),
-    click.option(
-        "--dim", "dims", type=DIMENSION, multiple=True, metavar="NAME=N", help="Value of a dynamic dimension."
+        "--dim", "dims", type=dimension, multiple=True, metavar="NAME=N", help="Value of a dynamic dimension."
     ),
 )
+
+model_arguments = _stacked(click.argument("models", nargs=-1, required=True, metavar="MODEL..."), binding_options)
+
+
+def take_models(options: dict[str, Any]) -> list[ModelSource]:
+    """Take what ``model_arguments`` added out of a command's options, and find the models."""
+    from .models import find_models
+
+    return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
+
 
 split_options = _stacked(
     click.option(
@@ -145,6 +137,7 @@ split_options = _stacked(
         type=click.Choice(["source"]),
         default="source",
         show_default=True,
+        expose_value=False,  # one choice for now: nothing to decide on
         help="Which graph is decomposed: the model's own.",
     ),
     click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
@@ -172,9 +165,10 @@ stack_options = _stacked(
     click.option(
         "--option",
         "options",
-        type=SETTING,
+        type=setting,
         multiple=True,
         metavar="NAME=VALUE",
+        callback=lambda _context, _parameter, pairs: dict(pairs),
         help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
     ),
 )
@@ -188,10 +182,20 @@ measured_options = _stacked(
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
 )
 
+budget_option = click.option(
+    "--budget",
+    "budget_s",
+    type=seconds,
+    metavar="TIME",
+    help="Total time, for example 90s, 5m or 1h; the time per item is fitted to it.",
+)
+
+suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
+
 plot_option = click.option(
     "--plot",
     "plot",
-    type=click.Path(path_type=Path),
+    type=PLACE,
     metavar="FILE|DIR",
     help="Also draw: one file (.png or .svg), or a folder for every plot.",
 )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 __all__ = ["SCHEMA", "Answer", "Column", "Format", "printable", "render"]
 
@@ -38,7 +39,7 @@ class Column:
 
     key: str
     title: str
-    text: Callable[[object], str] = str
+    text: Callable[[Any], str] = str
 
 
 @dataclass(frozen=True, slots=True)

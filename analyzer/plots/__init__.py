@@ -7,12 +7,12 @@ figure is made.
 from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granularity, estimate_beside_measured
 from .figure import save
 from .layers import Step, latency_by_layer
-from .repetition import Repetition, similarity_grid, unique_share
+from .repetition import ModelShare, similarity_grid, unique_share
 
 __all__ = [
     "GranularityPoint",
     "ModelLatency",
-    "Repetition",
+    "ModelShare",
     "Step",
     "accuracy_against_granularity",
     "estimate_beside_measured",

@@ -11,14 +11,14 @@ from .figure import BLUE, name_rows, new_figure, plain_axes, row_height, shorten
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Repetition", "similarity_grid", "unique_share"]
+__all__ = ["ModelShare", "similarity_grid", "unique_share"]
 
 _WRITTEN_CELLS = 16
 """Up to this many models each cell of the grid has its number written into it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Repetition:
+class ModelShare:
     """How many of a model's sequences are unique within it."""
 
     name: str
@@ -26,7 +26,7 @@ class Repetition:
     unique: int
 
 
-def unique_share(models: Sequence[Repetition], *, title: str) -> Figure:
+def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
     """Sequences per model, and how many of them are unique; one row per model."""
     figure = new_figure(9, row_height(len(models)), title=title)
     axes = figure.subplots()

@@ -1,0 +1,124 @@
+"""What the measuring commands answer: reports as rows with the documented keys (docs/cli.md), and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .tables import Answer, Column
+from .units import duration, milliseconds, percent, quantity, ratio, short, size
+
+if TYPE_CHECKING:
+    from ..constructor.estimate import Estimate
+    from ..generator.generate import GenerateReport
+    from ..generator.measure import MeasureReport
+    from ..generator.run import RunReport
+
+__all__ = ["estimated", "generated", "measured", "ran"]
+
+
+def generated(report: GenerateReport) -> Answer:
+    """The answer of ``generate``: one row per model, the suite beside them."""
+    rows = [asdict(row) for row in report.rows]
+    suite = None if report.suite is None else str(report.suite.path)
+    unique_share = report.unique / report.sequences if report.sequences else 0.0
+    decoys = f", and {report.decoys} decoys" if report.decoys else ""
+    counts = f"{report.unique} unique of {report.sequences} sequences ({percent(unique_share)})"
+    summary = [f"{suite or 'no suite'}: {counts} at G={report.granularity}{decoys}"]
+    for row in report.rows:
+        summary += [f"{row.name}: {row.error}"] if row.error else []
+        summary += [f"{row.name}: {layer.layer} skipped: {layer.reason}" for layer in row.skipped]
+        if row.uncounted:
+            operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
+            summary.append(f"{row.name}: work unknown for {operators}")
+    return Answer(
+        rows,
+        totals={
+            "suite": suite,
+            "hash": None if report.suite is None else report.suite.hash,
+            "granularity": report.granularity,
+            "layers": report.layers,
+            "folded": report.folded,
+            "sequences": report.sequences,
+            "unique": report.unique,
+            "decoys": report.decoys,
+            "wall_s": report.wall_s,
+        },
+        columns=[
+            Column("name", "model"),
+            Column("layers", "layers"),
+            Column("folded", "folded"),
+            Column("sequences", "sequences"),
+            Column("unique", "unique"),
+            Column("macs", "MACs", quantity),
+            Column("weight_bytes", "weights", size),
+        ],
+        summary=summary,
+    )
+
+
+def ran(report: RunReport, *, dry_run: bool = False) -> Answer:
+    """The answer of ``run``: one row per failure, what was done beside them."""
+    counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
+    if dry_run:
+        summary = [f"{counts}, {report.measured} to be measured in about {duration(report.forecast_s)}"]
+    else:
+        parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
+        summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
+    if report.models:
+        summary.append(f"{report.models} whole models known")
+    if report.remaining:
+        summary.append(f"{report.remaining} left over when the time was up; the same command goes on with them")
+    return Answer(
+        [{"key": key, "reason": reason} for key, reason in report.failures],
+        totals={
+            "bricks": report.bricks,
+            "measured": report.measured,
+            "reused": report.reused,
+            "failed": report.failed,
+            "remaining": report.remaining,
+            "models": report.models,
+            "wall_s": report.wall_s,
+            "timed_s": report.timed_s,
+            "prepare_s": report.prepare_s,
+            "forecast_s": report.forecast_s,
+            "dry_run": dry_run,
+            "run": report.run,
+            "system": report.system,
+            "stack": report.stack,
+            "costs": asdict(report.costs),
+        },
+        columns=[Column("key", "not measured", _brick_or_model), Column("reason", "reason")],
+        summary=summary,
+    )
+
+
+def _brick_or_model(name: str) -> str:
+    """A brick's key is shortened, a model's name is not."""
+    is_key = len(name) == 64 and all(digit in "0123456789abcdef" for digit in name)
+    return short(name) if is_key else name
+
+
+def measured(report: MeasureReport) -> Answer:
+    """The answer of ``measure``: one row per model."""
+    return Answer(
+        [asdict(row) for row in report.rows],
+        totals={"run": report.run, "system": report.system, "stack": report.stack, "wall_s": report.wall_s},
+        columns=[
+            Column("name", "model"),
+            Column("latency_ms", "median ms", milliseconds),
+            Column("ci95_ms", "95 % interval", _interval),
+            Column("p90_ms", "p90 ms", milliseconds),
+            Column("p99_ms", "p99 ms", milliseconds),
+            Column("load_ms", "load ms", milliseconds),
+            Column("first_run_ms", "first run ms", milliseconds),
+            Column("verdict", "verdict"),
+        ],
+        summary=[f"{row.name}: {row.error}" for row in report.rows if row.error],
+    )
+
+
+def _interval(bounds: Sequence[float]) -> str:
+    low, high = bounds
+    return f"{milliseconds(low)} … {milliseconds(high)}"

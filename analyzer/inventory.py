@@ -1,0 +1,162 @@
+"""What there is: the zoo, the runtimes, this machine, the database."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.util import find_spec
+
+from ..db import Store, Transferred
+from ..errors import BackendUnavailable
+from ..generator.backends import registry
+from ..generator.system import machine_state, probe_system, quietness
+from ..models.zoo import names
+from .tables import Answer, Column
+from .units import percent, short, size
+
+__all__ = ["held", "machine", "merged", "runtimes", "zoo"]
+
+_EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
+"""Modules that an extra installs."""
+
+
+def zoo() -> Answer:
+    """The answer of ``models list``."""
+    rows = []
+    for entry in names():
+        missing = [module for module in _EXTRA_NEEDS.get(entry.extra or "", ()) if find_spec(module) is None]
+        reason = f"needs pip install 'dlbricks[{entry.extra}]'" if missing else None
+        rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
+    return Answer(
+        rows,
+        columns=[
+            Column("name", "model"),
+            Column("task", "task"),
+            Column("family", "family"),
+            Column("origin", "origin"),
+            Column("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
+            Column("reason", "not available"),
+        ],
+    )
+
+
+def runtimes() -> Answer:
+    """The answer of ``backends list``."""
+    rows = []
+    for name, availability in registry.backends().items():
+        devices: tuple[str, ...] = ()
+        options: dict[str, str] = {}
+        try:
+            backend = registry.get(name)
+        except BackendUnavailable:
+            pass  # the reason is in its availability
+        else:
+            devices = tuple(backend.devices)
+            options = backend.resolve(devices[0], {})
+        rows.append(
+            {
+                "name": name,
+                "available": availability.ok,
+                "reason": availability.reason or None,
+                "devices": list(devices),
+                "versions": dict(availability.versions),
+                "options": options,
+            }
+        )
+    return Answer(
+        rows,
+        columns=[
+            Column("name", "backend"),
+            Column("available", "runs here", lambda ok: "yes" if ok else "no"),
+            Column("reason", "because"),
+            Column("devices", "devices", ", ".join),
+            Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
+        ],
+        summary=[
+            f"options of {row['name']}, with their defaults: "
+            + " ".join(f"{name}={value}" for name, value in options.items())
+            for row in rows
+            if isinstance(options := row["options"], dict) and options
+        ],
+    )
+
+
+def machine() -> Answer:
+    """The answer of ``system``: one result."""
+    system, state, judged = probe_system(), machine_state(), quietness()
+    row = {
+        "key": system.key,
+        **asdict(system),
+        "cache_bytes": dict(system.cache_bytes),
+        "state": state,
+        "quiet": judged.quiet,
+        "reasons": list(judged.reasons),
+        "notes": list(judged.notes),
+        "busy": judged.busy,
+    }
+    caches = ", ".join(f"{name} {size(count)}" for name, count in system.cache_bytes)
+    known = ", ".join(f"{name}={value}" for name, value in state.items() if value is not None)
+    verdict = "yes" if judged.quiet else "no: " + "; ".join(judged.reasons)
+    lines = [
+        f"system  {short(system.key)}",
+        f"cpu     {system.cpu} ({system.architecture}), {system.physical_cores} cores, {system.logical_cores} threads",
+        f"caches  {caches or 'unknown'}",
+        f"memory  {system.memory_gib} GiB",
+        f"gpus    {', '.join(system.gpus) or 'none'}",
+        f"isa     {' '.join(system.isa)}",
+        f"state   {known}",
+        f"quiet   {verdict} ({percent(judged.busy)} of the CPUs busy)",
+        *(f"note    {text}" for text in judged.notes),
+    ]
+    return Answer([row], summary=lines)
+
+
+def held(store: Store) -> Answer:
+    """The answer of ``db info``: one result per combination that something was measured under."""
+    info = store.info()
+    systems, stacks = info["systems"], info["stacks"]
+    rows = [
+        {
+            "system": found.system,
+            "cpu": systems[found.system].cpu,
+            "stack": found.stack,
+            "backend": stacks[found.stack].backend,
+            "device": stacks[found.stack].device,
+            "versions": dict(stacks[found.stack].versions),
+            "options": dict(stacks[found.stack].options),
+            "threads": found.conditions.threads,
+            "cache": found.conditions.cache,
+            "dtype": found.conditions.dtype,
+            "measured": found.count,
+        }
+        for found in store.combinations()
+    ]
+    counts = info["counts"]
+    held_text = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return Answer(
+        rows,
+        totals={
+            "database": info["database"],
+            "revision": info["revision"],
+            "bytes": info["bytes"],
+            "counts": counts,
+            "systems": {key: asdict(system) for key, system in systems.items()},
+        },
+        columns=[
+            Column("system", "system", short),
+            Column("cpu", "cpu"),
+            Column("stack", "stack", short),
+            Column("backend", "backend"),
+            Column("device", "device"),
+            Column("threads", "threads"),
+            Column("cache", "cache"),
+            Column("dtype", "dtype"),
+            Column("measured", "measured"),
+        ],
+        summary=[f"{info['database']} (schema {info['revision']}): {held_text}"],
+    )
+
+
+def merged(added: Transferred) -> Answer:
+    """The answer of ``db merge``: what was new."""
+    row = asdict(added)
+    return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])

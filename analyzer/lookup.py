@@ -1,0 +1,164 @@
+"""Bricks by key, from a suite and from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from ..bricks.brick import Brick
+from ..bricks.suite import Suite
+from ..db import Failure, Measurement, Store, Subject
+from ..db.place import Place
+from ..errors import MissingBrick, UsageError
+from .tables import Answer, Column
+from .units import milliseconds, quantity, short, size
+
+__all__ = ["find_key", "listed", "shown"]
+
+_NS_PER_MS = 1e6
+
+
+def listed(suite: Path | None, database: str) -> Answer:
+    """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
+
+    Raises:
+        SuiteError: The suite or a brick of it cannot be read.
+        StoreError: There is neither a suite nor a database, or the database cannot be read.
+    """
+    if suite is None:
+        with Store.open(database, create=False, read_only=True) as store:
+            keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
+            latencies = _latencies(store, keys)
+        rows = [{"key": key, "latency_ms": latencies[key]} for key in keys]
+        columns = [Column("key", "brick", short), Column("latency_ms", "fastest ms", milliseconds)]
+        return Answer(rows, columns=columns, summary=[f"{len(rows)} measured bricks"])
+    opened = Suite.open(suite)
+    latencies = {}
+    if _exists(database):
+        with Store.open(database, create=False, read_only=True) as store:
+            latencies = _latencies(store, opened.keys)
+    rows = [_described(opened.brick(key)) | {"latency_ms": latencies.get(key)} for key in opened.keys]
+    return Answer(
+        rows,
+        columns=[
+            Column("key", "brick", short),
+            Column("operators", "operators", "+".join),
+            Column("cost.macs", "MACs", quantity),
+            Column("weight_bytes", "weights", size),
+            Column("input_bytes", "in", size),
+            Column("output_bytes", "out", size),
+            Column("latency_ms", "fastest ms", milliseconds),
+        ],
+        totals={"suite": str(suite), "granularity": opened.granularity, "hash": opened.hash},
+        summary=[f"{len(rows)} bricks at G={opened.granularity}"],
+    )
+
+
+def shown(beginning: str, suite: Path | None, database: str) -> Answer:
+    """The answer of ``brick show``: one result per measurement or failure of it, the brick beside them.
+
+    Raises:
+        UsageError: No key begins so, or several do.
+        SuiteError: The suite or the brick cannot be read.
+        StoreError: There is neither a suite nor a database, or the database cannot be read.
+    """
+    brick: Brick | None = None
+    found: list[Measurement] = []
+    failed: list[Failure] = []
+    key = ""
+    if suite is not None:
+        opened = Suite.open(suite)
+        key = find_key(beginning, opened.keys, f"suite {suite}")
+        brick = opened.brick(key)
+    stacks = {}
+    if suite is None or _exists(database):
+        with Store.open(database, create=False, read_only=True) as store:
+            if brick is None:
+                entries = (*store.measurements(subject=Subject.BRICK), *store.failures(subject=Subject.BRICK))
+                key = find_key(beginning, {entry.key for entry in entries}, f"database {database}")
+            found = store.measurements(subject=Subject.BRICK, keys=[key], variant=None, latest=False)
+            failed = store.failures(subject=Subject.BRICK, keys=[key], variant=None)
+            stacks = store.stacks()
+    rows = [
+        {
+            "system": entry.system,
+            "stack": entry.stack,
+            "backend": stacks[entry.stack].backend,
+            "device": stacks[entry.stack].device,
+            **asdict(entry.conditions),
+            "variant": entry.variant,
+            "latency_ms": entry.median_ns / _NS_PER_MS if isinstance(entry, Measurement) else None,
+            "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns] if isinstance(entry, Measurement) else None,
+            "samples": entry.samples if isinstance(entry, Measurement) else 0,
+            "verdict": entry.verdict if isinstance(entry, Measurement) else entry.kind,
+            "reason": None if isinstance(entry, Measurement) else entry.reason,
+        }
+        for entry in (*found, *failed)
+    ]
+    about = {"key": key} if brick is None else _described(brick)
+    lines = [f"brick      {key}"]
+    if brick is not None:
+        lines += [
+            f"operators  {'+'.join(brick.operators)}",
+            f"weights    {size(brick.weight_bytes)}",
+            f"traffic    reads {size(brick.input_bytes)}, writes {size(brick.output_bytes)}",
+            f"work       {'unknown' if brick.cost is None else f'{quantity(brick.cost.macs)} MACs'}",
+        ]
+    return Answer(
+        rows,
+        totals={"brick": about},
+        columns=[
+            Column("system", "system", short),
+            Column("backend", "backend"),
+            Column("device", "device"),
+            Column("threads", "threads"),
+            Column("cache", "cache"),
+            Column("latency_ms", "median ms", milliseconds),
+            Column("samples", "samples"),
+            Column("verdict", "verdict"),
+            Column("reason", "reason"),
+        ],
+        summary=lines,
+    )
+
+
+def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
+    """The only key that begins so.
+
+    Raises:
+        UsageError: Several do.
+        MissingBrick: None does.
+    """
+    matches = sorted(key for key in keys if key.startswith(beginning.lower()))
+    if not matches:
+        raise MissingBrick(f"no brick {beginning!r} in {where}", remedy="'dlbricks brick list' names them")
+    if len(matches) > 1:
+        some = ", ".join(short(key) for key in matches[:4])
+        raise UsageError(f"{len(matches)} bricks in {where} begin with {beginning!r}", remedy=f"for example {some}")
+    return matches[0]
+
+
+def _described(brick: Brick) -> dict[str, object]:
+    return {
+        "key": brick.key,
+        "operators": list(brick.operators),
+        "layers": brick.layers,
+        "weight_bytes": brick.weight_bytes,
+        "input_bytes": brick.input_bytes,
+        "output_bytes": brick.output_bytes,
+        "cost": None if brick.cost is None else asdict(brick.cost) | {"flops": brick.cost.flops},
+    }
+
+
+def _latencies(store: Store, keys: Iterable[str]) -> dict[str, float]:
+    """The lowest median per brick over everything stored."""
+    fastest: dict[str, float] = {}
+    for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
+        latency = entry.median_ns / _NS_PER_MS
+        fastest[entry.key] = min(latency, fastest.get(entry.key, latency))
+    return fastest
+
+
+def _exists(database: str) -> bool:
+    return bool(Place.of(database).inspect())

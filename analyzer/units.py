@@ -1,0 +1,61 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["duration", "milliseconds", "percent", "quantity", "ratio", "short", "size"]
+
+_SHORT_KEY = 12
+
+
+def duration(seconds: float) -> str:
+    """A time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def milliseconds(value: float) -> str:
+    """A latency in ms with three decimals: a microsecond is the last digit that repeats from run to run."""
+    return f"{value:,.3f}"
+
+
+def quantity(value: float) -> str:
+    """A count with a decimal prefix: ``4.09 G``."""
+    return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
+
+
+def size(value: float) -> str:
+    """Bytes with a binary prefix: ``97.5 MiB``."""
+    return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def percent(value: float) -> str:
+    """A share."""
+    return f"{value:.0%}"
+
+
+def ratio(value: float) -> str:
+    """A ratio with two decimals."""
+    return f"{value:.2f}"
+
+
+def short(key: str) -> str:
+    """The beginning of a key; commands take any beginning that only one key has."""
+    return key[:_SHORT_KEY]
+
+
+def _scaled(value: float, step: float, units: Sequence[str]) -> str:
+    index = 0
+    # 999.6 would round to 1000 of a unit: it is 1 of the next.
+    while abs(value) >= step - 0.5 and index < len(units) - 1:
+        value /= step
+        index += 1
+    number = f"{value:.0f}" if index == 0 or abs(value) >= 99.95 else f"{value:.3g}"
+    return f"{number} {units[index]}".strip()

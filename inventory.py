@@ -1,0 +1,228 @@
+"""Commands that show, export and merge what there is: models, bricks, runtimes, this machine, the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .analyzer.tables import Answer
+from .console import answer
+from .errors import UsageError
+from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
+
+__all__ = ["backends", "brick", "db", "models", "system"]
+
+
+@click.group()
+def models() -> None:
+    """The models of the built-in zoo."""
+
+
+@models.command("list")
+@format_options
+def models_list(*, form: str) -> None:
+    """Every model of the zoo, and what it needs.
+
+    \b
+    Example:
+        dlbricks models list
+    """
+    from .analyzer.inventory import zoo
+
+    answer(zoo(), form)
+
+
+@models.command("export")
+@click.argument("models", nargs=-1, required=True, metavar="NAME...")
+@binding_options
+@click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
+@format_options
+def models_export(*, out: Path, form: str, **options: Any) -> None:
+    """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
+
+    \b
+    Example:
+        dlbricks models export squeezenet -o zoo
+    """
+    from .analyzer.exports import export_models
+
+    result, complete = export_models(take_models(options), out)
+    answer(result, form, complete=complete)
+
+
+@click.group()
+def brick() -> None:
+    """The bricks of a suite, and what was measured of them."""
+
+
+@brick.command("list")
+@suite_option
+@database_option
+@format_options
+def brick_list(*, suite: Path | None, database: str, form: str) -> None:
+    """Bricks of a suite, or all that were measured.
+
+    \b
+    Example:
+        dlbricks brick list --suite suite
+    """
+    from .analyzer.lookup import listed
+
+    answer(listed(suite, database), form)
+
+
+@brick.command("show")
+@click.argument("key")
+@suite_option
+@database_option
+@format_options
+def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> None:
+    """One brick: its layers, its work, and every measurement of it. KEY may be its beginning.
+
+    \b
+    Example:
+        dlbricks brick show 3f2a --suite suite
+    """
+    from .analyzer.lookup import shown
+
+    answer(shown(key, suite, database), form)
+
+
+@brick.command("export")
+@click.argument("key")
+@click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
+@click.option("-o", "--out", type=PLACE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
+@format_options
+def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, form: str) -> None:
+    """A brick as self-contained ONNX with seeded weights, for any other tool.
+
+    \b
+    Example:
+        dlbricks brick export 3f2a --suite suite -o brick.onnx
+    """
+    from .analyzer.exports import export_brick
+
+    answer(export_brick(key, suite, out, seed=seed), form)
+
+
+@click.group()
+def backends() -> None:
+    """The runtimes that can execute bricks."""
+
+
+@backends.command("list")
+@format_options
+def backends_list(*, form: str) -> None:
+    """What can run here, and why not.
+
+    \b
+    Example:
+        dlbricks backends list
+    """
+    from .analyzer.inventory import runtimes
+
+    answer(runtimes(), form)
+
+
+@click.command()
+@format_options
+def system(*, form: str) -> None:
+    """This machine as recorded, and whether it is quiet enough to measure.
+
+    \b
+    Example:
+        dlbricks system
+    """
+    from .analyzer.inventory import machine
+
+    answer(machine(), form)
+
+
+@click.group()
+def db() -> None:
+    """The database of measurements."""
+
+
+@db.command("info")
+@database_option
+@format_options
+def db_info(*, database: str, form: str) -> None:
+    """What a database holds.
+
+    \b
+    Example:
+        dlbricks db info
+    """
+    from .analyzer.inventory import held
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        answer(held(store), form)
+
+
+@db.command("export")
+@click.argument("file", type=PLACE)
+@click.option(
+    "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
+    help="What to write; where not given, the file's ending tells.",
+)  # fmt: skip
+@click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
+@database_option
+@format_options
+def db_export(*, file: Path, kind: str | None, measurements_only: bool, database: str, form: str) -> None:
+    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
+
+    \b
+    Example:
+        dlbricks db export latencies.db --measurements-only
+    """
+    from .db import Store, export
+
+    with Store.open(database, create=False, read_only=True) as store:
+        count = export(store, file, format=kind or _kind(file), measurements_only=measurements_only)
+    answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
+
+
+@db.command("merge")
+@click.argument("other", metavar="FILE|URL")
+@database_option
+@format_options
+def db_merge(*, other: str, database: str, form: str) -> None:
+    """Add what another database holds; doing it twice adds nothing.
+
+    \b
+    Example:
+        dlbricks db merge latencies.db
+    """
+    from .analyzer.inventory import merged
+    from .db import Store, merge
+
+    with Store.open(database) as store:
+        answer(merged(merge(store, other)), form)
+
+
+@db.command("upgrade")
+@database_option
+@format_options
+def db_upgrade(*, database: str, form: str) -> None:
+    """Bring a database of an older dlbricks up to date.
+
+    \b
+    Example:
+        dlbricks db upgrade
+    """
+    from .db import upgrade
+
+    done = upgrade(database)
+    text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
+    answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
+
+
+def _kind(file: Path) -> str:
+    kinds = {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}
+    if file.suffix.lower() not in kinds:
+        raise UsageError(f"the ending of {file} names no format", remedy="use .csv, .parquet or .db, or give --to")
+    return kinds[file.suffix.lower()]
