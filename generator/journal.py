@@ -30,6 +30,13 @@ class Journal:
         self._conditions = conditions
         self._costs = costs
         self._reference: dict[tuple[int, int], float] = {}
+        with costs.spend("store_s"):
+            self._open_before = store.info()["counts"]["open"]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an earlier run left anything open; if not, no item need be looked up."""
+        return bool(self._open_before)
 
     def resume(self, item: Item) -> None:
         """Take up what an interrupted run left of an item."""

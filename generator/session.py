@@ -98,7 +98,8 @@ class Session:
         """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
         self._items = items
         for item in (self._reference, *items):
-            self._journal.resume(item)
+            if self._journal.interrupted:
+                self._journal.resume(item)
             self._process = max([self._process, *(block.process for block in item.blocks)])
         for item in items:
             self._settle(item)

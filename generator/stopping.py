@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..db.values import Block, Stop
-from .statistics import MIN_SAMPLES, summarise
+from .statistics import MIN_SAMPLES, half_width
 
 __all__ = ["Protocol", "Slot", "decide", "next_slot", "spent_ns"]
 
@@ -14,6 +14,8 @@ _CONVERGED = 0.01
 """Relative 95 % half-width of the median that is narrow enough."""
 _SHRUNK = 0.95
 """Twice the blocks should narrow the interval to 0.7; above this share of the old width they did nothing."""
+_PLATEAU_BLOCKS = 3
+"""Fewer blocks do not tell how wide an interval is, and thus not whether it shrinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ def decide(blocks: Sequence[Block], unroll: int, protocol: Protocol) -> Stop | N
         return Stop.TIMEOUT if spent >= protocol.timeout_ns else None
     processes = len({block.process for block in blocks})
     if processes >= 2:
-        width = summarise(blocks, unroll).half_width
+        width = half_width(blocks, unroll)
         if width <= _CONVERGED:
             return Stop.CONVERGED
         half = len(blocks) // 2
-        if half >= 2 and width >= _SHRUNK * summarise(blocks[:half], unroll).half_width:
+        if half >= _PLATEAU_BLOCKS and width >= _SHRUNK * half_width(blocks[:half], unroll):
             return Stop.PLATEAU
     exhausted = len(blocks) >= protocol.blocks or spent >= protocol.item_budget_ns
     if spent >= protocol.timeout_ns or (exhausted and processes >= protocol.processes):

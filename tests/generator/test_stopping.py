@@ -40,8 +40,9 @@ def test_less_than_the_minimum_goes_on():
 
 
 def test_more_samples_that_do_not_help_are_a_plateau():
-    blocks = _blocks((0, [_MS] * 10), (0, [_MS] * 10), (1, [2 * _MS] * 10), (1, [2 * _MS] * 10))
+    blocks = _blocks(*((0, [_MS] * 10) for _ in range(3)), *((1, [2 * _MS] * 10) for _ in range(3)))
 
+    assert decide(blocks[:5], 1, Protocol()) is None
     assert decide(blocks, 1, Protocol()) is Stop.PLATEAU
 
 
