@@ -65,7 +65,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
     )
     if batch is None or any(_kind(dimension) is Kind.BATCH for dimension in dynamic):
         return binding
-    fixed = leading_dimension(model, apart_from=shapes)
+    fixed = leading_dimension(model, apart_from={dimension.input for dimension in dynamic if dimension.axis == 0})
     if fixed is None:
         raise UnsupportedModel("no input has a batch dimension", remedy="leave --batch out")
     if fixed == batch:

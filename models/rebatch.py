@@ -41,11 +41,12 @@ def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) ->
 
     Args:
         model: The model, in normal form.
-        apart_from: Inputs that are dynamic.
+        apart_from: Inputs whose first dimension is dynamic.
     """
     for value in model.graph.input:
-        if not is_weight(value) and value.name not in apart_from and (shape := _static_shape(value.type)):
-            return shape[0]
+        dims = value.type.tensor_type.shape.dim
+        if dims and not is_weight(value) and value.name not in apart_from:
+            return int(dims[0].dim_value)
     return None
 
 

@@ -132,7 +132,9 @@ def _resolve(argument: str | Path) -> Iterator[ModelSource]:
         yield ModelSource(text, None, text)
         return
     path = Path(argument)
-    if path.is_dir():
+    if not text:  # which would be the working folder
+        yield _problem(text, ModelNotFound("a model argument is empty"))
+    elif path.is_dir():
         yield from _in_folder(path)
     elif path.exists():
         yield ModelSource(text, path, None)
