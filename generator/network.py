@@ -16,18 +16,21 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ..errors import BackendError, UnboundDimension
+from ..errors import BackendError, ModelError, UnboundDimension
 from ..models.reader import read_structure
 from ..models.skeleton import is_weight
 from ..models.weights import synthesise
 from .inputs import InputType, make_inputs
 
-__all__ = ["Network", "export_network", "file_network", "synthetic_network"]
+__all__ = ["Network", "export_network", "file_network", "read_network", "synthetic_network"]
 
 Array = npt.NDArray[Any]
 
 _INLINE_BYTES = 1024
 """Weights of up to this size are stored in the protobuf: runtimes look at small values while they load."""
+
+_PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
+"""Types whose elements share bytes in ONNX but not in NumPy; only the protobuf's conversion packs them."""
 
 _WITHOUT_INPUTS = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 """Operators whose output no runtime may compute ahead, even where no activation reaches them."""
@@ -59,8 +62,8 @@ class Network:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights, or of the file that holds them."""
-        return self.file_bytes + sum(array.nbytes for array in self.weights.values())
+        """Bytes of the weights in memory (copies share them), or of the file that holds them."""
+        return self.file_bytes + sum({id(array): array.nbytes for array in self.weights.values()}.values())
 
     @property
     def feed_bytes(self) -> int:
@@ -85,8 +88,9 @@ class Network:
         """
         if self.model is None:
             raise BackendError(f"{self.path} is a model file, not a network of a brick")
-        if self.weight_bytes >= onnx.checker.MAXIMUM_PROTOBUF:
-            raise BackendError(f"the weights ({self.weight_bytes} bytes) do not fit into one protobuf of 2 GiB")
+        size = sum(array.nbytes for array in self.weights.values())
+        if size >= onnx.checker.MAXIMUM_PROTOBUF:
+            raise BackendError(f"the weights ({size} bytes) do not fit into one protobuf of 2 GiB")
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         for tensor in model.graph.initializer:
@@ -103,8 +107,9 @@ def synthetic_network(
     Args:
         model: Weights are graph inputs marked ``role=weight``; it is not changed.
         seed: Of weights and inputs.
-        unroll: Copies in one network, so that one execution of a short brick is long enough to time. They share
-            weights and differ in their inputs; a runtime can therefore not merge them.
+        unroll: Copies in one network, so that one execution of a short brick is long enough to time. Each has
+            inputs of its own, so that a runtime cannot merge them, and initializers of its own, so that it fuses
+            each as it would a single one; the initializers' values are the same memory.
         outputs: Values to be the outputs in place of the model's own; what they do not need is dropped.
 
     Raises:
@@ -121,15 +126,14 @@ def synthetic_network(
     constants = {name: array for name, array in weights.items() if name not in pinned}
     assembled = _assemble(model, constants, unroll=unroll, outputs=outputs)
     external = {
-        tensor.name: constants[tensor.name]
-        for tensor in assembled.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        tensor.name for tensor in assembled.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
+    held = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
     declared = {value.name for value in assembled.graph.input}
     return Network(
         model=assembled,
         path=None,
-        weights=external,
+        weights={name: array for name, array in held if name in external},
         feeds={name: array for name, array in feeds.items() if name in declared},
         outputs=tuple(value.name for value in assembled.graph.output),
         unroll=unroll,
@@ -150,7 +154,7 @@ def file_network(
     Raises:
         ModelError: The file cannot be read, or an input has no static shape.
     """
-    model = read_structure(path)
+    model = read_network(path)
     constants = {tensor.name for tensor in model.graph.initializer}
     types = list(inputs) or [
         _input_type(value, overrides) for value in model.graph.input if value.name not in constants
@@ -164,6 +168,20 @@ def file_network(
         overrides=overrides,
         file_bytes=_file_bytes(path, model),
     )
+
+
+def read_network(path: Path) -> onnx.ModelProto:
+    """Read the structure of a brick or model file.
+
+    Raises:
+        ModelError: It cannot be read; the message names the file.
+    """
+    try:
+        return read_structure(path)
+    except ModelError as error:
+        if path.name in error.message:
+            raise
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
 
 
 def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
@@ -181,70 +199,85 @@ def _assemble(
     tagged.CopyFrom(model)
     for index, node in enumerate(tagged.graph.node):
         node.name = f"n{index}"
+        if not any(_subgraphs(node)):
+            del node.attribute[:]  # see _restore_attributes
+    log = gs.logger.G_LOGGER
     try:
-        graph = gs.import_onnx(tagged)
-        tensors = graph.tensors()
-        for name, array in weights.items():
-            if name in tensors:
-                tensors[name].to_constant(gs.ir.tensor.LazyValues(_initializer(name, array)))
-        graph.inputs = [tensor for tensor in graph.inputs if tensor.name not in weights]
-        if outputs is not None:
-            graph.outputs = [tensors[name] for name in outputs]
-        # Nodes that nothing needs go. The file's order stays: it is topological, and the copies follow each other.
-        graph.cleanup()
-        tensors = graph.tensors()
-        copies = [_copy(graph, tensors, copy) for copy in range(1, unroll)]
-        for nodes, own_inputs, own_outputs in copies:
-            graph.nodes.extend(nodes)
-            graph.inputs.extend(own_inputs)
-            graph.outputs.extend(own_outputs)
-        assembled: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
+        with log.suppress(log.ERROR):  # it prints; what it warns of is restored below
+            graph = gs.import_onnx(tagged)
+            tensors = graph.tensors()
+            for name, array in weights.items():
+                if name in tensors:
+                    tensors[name].to_constant(gs.ir.tensor.LazyValues(_initializer(name, array)))
+            graph.inputs = [tensor for tensor in graph.inputs if tensor.name not in weights]
+            if outputs is not None:
+                graph.outputs = [tensors[name] for name in outputs]
+            # Nodes that nothing needs go. The file's order stays: it is topological, and the copies follow each other.
+            graph.cleanup()
+            tensors = graph.tensors()
+            copies = [_copy(graph, tensors, copy) for copy in range(1, unroll)]
+            for nodes, own_inputs, own_outputs in copies:
+                graph.nodes.extend(nodes)
+                graph.inputs.extend(own_inputs)
+                graph.outputs.extend(own_outputs)
+            assembled: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     except Exception as error:  # GraphSurgeon raises whatever its parts raise
         raise BackendError(f"the network cannot be assembled: {error}") from error
     assembled.ir_version = max(model.ir_version, 4)  # from 4 on, initializers need not be inputs
-    _restore_attributes(assembled, tagged)
+    _restore_attributes(assembled, model)
     return assembled
 
 
 def _copy(graph: Any, tensors: Mapping[str, Any], copy: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Nodes, inputs and outputs of one more copy: own variables, shared constants."""
+    """Nodes, inputs and outputs of one more copy, all values renamed."""
     import onnx_graphsurgeon as gs
 
-    twins = {
-        name: tensor
-        if isinstance(tensor, gs.Constant)
-        else gs.Variable(_renamed(name, copy), dtype=tensor.dtype, shape=tensor.shape, type=tensor.type)
-        for name, tensor in tensors.items()
-    }
+    def twin_of(tensor: Any) -> Any:
+        if tensor.is_empty():
+            return gs.Variable.empty()
+        return twins[tensor.name]
 
-    def twins_of(originals: Sequence[Any]) -> list[Any]:
-        return [gs.Variable.empty() if tensor.is_empty() else twins[tensor.name] for tensor in originals]
+    def renamed(tensor: Any) -> Any:
+        name = _renamed(tensor.name, copy)
+        if isinstance(tensor, gs.Constant):
+            return _constant(name, tensor)
+        return gs.Variable(name, dtype=tensor.dtype, shape=tensor.shape, type=tensor.type)
 
+    twins = {name: renamed(tensor) for name, tensor in tensors.items()}
     nodes = []
     for node in graph.nodes:
-        twin = node.copy(inputs=twins_of(node.inputs), outputs=twins_of(node.outputs), tensor_map=twins)
+        inputs, outputs = map(twin_of, node.inputs), map(twin_of, node.outputs)
+        twin = node.copy(inputs=list(inputs), outputs=list(outputs), tensor_map=twins)
         twin.name = _renamed(node.name, copy)
         nodes.append(twin)
-    return nodes, twins_of(graph.inputs), twins_of(graph.outputs)
+    return nodes, [twin_of(tensor) for tensor in graph.inputs], [twin_of(tensor) for tensor in graph.outputs]
+
+
+def _constant(name: str, tensor: Any) -> Any:
+    """The same constant under another name; its values are not read."""
+    import onnx_graphsurgeon as gs
+
+    proto = onnx.TensorProto()
+    proto.CopyFrom(gs.exporters.onnx_exporter.OnnxExporter.export_tensor_proto(tensor))
+    return gs.Constant(name, gs.ir.tensor.LazyValues(proto))
 
 
 def _restore_attributes(assembled: onnx.ModelProto, source: onnx.ModelProto) -> None:
     """Give nodes their own attributes back, byte for byte.
 
     GraphSurgeon converts attributes to Python values and cannot carry all (an empty list, bytes that are not
-    UTF-8, types). Those of a node with a subgraph are kept as it wrote them: their outer values were renamed.
+    UTF-8, types), so it is given none. Only those of a node with a subgraph go through it, for their outer values
+    are renamed in copies.
     """
-    originals = {node.name: node for node in source.graph.node}
     for node in assembled.graph.node:
-        original = originals[node.name.partition("@")[0]]
+        original = source.graph.node[int(node.name.partition("@")[0].removeprefix("n"))]
         if not any(_subgraphs(original)):
-            del node.attribute[:]
             node.attribute.extend(original.attribute)
         node.ClearField("name")
 
 
 def _initializer(name: str, array: Array) -> onnx.TensorProto:
-    if array.nbytes <= _INLINE_BYTES or array.dtype.kind in "OUS":
+    if array.nbytes <= _INLINE_BYTES or array.dtype.kind in "OUS" or array.dtype.name in _PACKED:
         return numpy_helper.from_array(array, name)
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
     tensor.data_location = onnx.TensorProto.EXTERNAL

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from ..models.reader import read_structure
 from .backends.base import Backend, Executable, Settings
 from .backends.registry import get
 from .cores import physical_cores
 from .execution import executed_types, write_arrays
-from .network import Network, file_network, synthetic_network
+from .network import Network, file_network, read_network, synthetic_network
 from .protocol import (
     Bye,
     Done,
@@ -101,7 +100,7 @@ class _Worker:
         self._release(Release(request.id))
         model = None
         if request.synthetic or request.path.startswith("@"):
-            model = built_in(request.path) or read_structure(Path(request.path))
+            model = built_in(request.path) or read_network(Path(request.path))
             network = synthetic_network(model, seed=request.seed, unroll=request.unroll or 1)
         elif request.unroll > 1:
             raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
@@ -167,7 +166,7 @@ class _Worker:
 
     def _values(self, request: Values) -> Types:
         backend = self._greeted()
-        model = read_structure(Path(request.path))
+        model = read_network(Path(request.path))
         return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
 
     def _release(self, request: Release) -> Done:

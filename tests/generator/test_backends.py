@@ -1,0 +1,160 @@
+"""The registry, and what is particular to ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
+from dlbricks.generator.backends import registry
+from dlbricks.generator.backends.base import Availability, Settings
+from dlbricks.generator.backends.ort import OrtBackend, _meaning
+from dlbricks.generator.network import synthetic_network
+
+BLOCK = (
+    "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1, float[32] w2, float[32] w3, float[32] w4)"
+    " => (float[1,32,8,8] v2) {v0 = Conv(x0, w0) v1 = BatchNormalization(v0, w1, w2, w3, w4) v2 = Relu(v1)}"
+)
+QUANTISED = (
+    "(float[5,64] x0, int4[64,64] w0, float[64] w1) => (float[5,64] v1)"
+    "{v0 = DequantizeLinear(w0, w1) v1 = MatMul(x0, v0)}"
+)
+
+
+def test_the_registry_lists_every_backend_and_whether_it_runs():
+    found = registry.backends()
+
+    assert list(found) == registry.names() == sorted(found)
+    assert found["onnxruntime"].ok
+    assert found["onnxruntime"].versions["onnxruntime"] == ort.__version__
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"no backend 'abacus'; known are .*onnxruntime"):
+        registry.get("abacus")
+
+
+@pytest.mark.parametrize("target", ["nowhere.at.all:Backend", "builtins:dict", "builtins:NotThere"])
+def test_a_plug_in_that_is_broken_is_told_and_hides_no_other(monkeypatch, target):
+    points = dict(registry._points()) | {"broken": EntryPoint("broken", target, registry.GROUP)}
+    monkeypatch.setattr(registry, "_points", lambda: points)
+
+    with pytest.raises(BackendUnavailable, match="backend broken"):
+        registry.get("broken")
+    found = registry.backends()
+    assert not found["broken"].ok
+    assert target in found["broken"].reason
+    assert found["onnxruntime"].ok
+
+
+def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"optimization": level} for level in ("disabled", "basic", "extended", "layout", "all")),
+        {"execution": "parallel", "inter_op": "2"},
+        {"arena": "off"},
+        {"memory_pattern": "off"},
+        {"spinning": "off"},
+        {"denormal_as_zero": "on"},
+        {"binding": "allocated"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_option_computes_the_same(skeleton_of, options, threads):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of(BLOCK))
+
+    results = []
+    for given in ({}, options):
+        settings = Settings("cpu", threads, backend.resolve("cpu", {"pinning": "off", **given}))
+        executable = backend.prepare(network, settings)
+        executable.run()
+        executable.run()
+        results.append(executable.outputs()[0])
+        assert executable.output_bytes() == results[-1].nbytes
+        executable.close()
+
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_released_network_cannot_run(skeleton_of):
+    backend = OrtBackend()
+    settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
+    executable = backend.prepare(synthetic_network(skeleton_of(BLOCK)), settings)
+
+    executable.close()
+
+    with pytest.raises(BackendError, match="released"):
+        executable.run()
+
+
+@pytest.mark.parametrize("graph", [BLOCK, QUANTISED], ids=["block", "quantised"])
+def test_copies_are_optimised_as_a_single_brick_is(skeleton_of, graph, tmp_path):
+    single, unrolled = (executed(synthetic_network(skeleton_of(graph), unroll=copies), tmp_path) for copies in (1, 4))
+
+    assert unrolled == Counter({name: 4 * count for name, count in single.items()})
+
+
+def test_weights_handed_over_are_optimised_as_embedded_ones(skeleton_of, tmp_path):
+    network = synthetic_network(skeleton_of(BLOCK))
+    options = ort.SessionOptions()
+    options.add_external_initializers(
+        list(network.weights), [ort.OrtValue.ortvalue_from_numpy(array) for array in network.weights.values()]
+    )
+
+    assert executed(network, tmp_path, options, network.model) == executed(network, tmp_path)
+
+
+def executed(network, folder, options=None, model=None) -> Counter[str]:
+    """How many operators of each kind the runtime executes after its own optimisation."""
+    options = options or ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    data = (model or network.self_contained()).SerializeToString()
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session.run(None, dict(network.feeds))
+    events = json.loads(Path(session.end_profiling()).read_text())
+    return Counter(
+        event["args"]["op_name"]
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("kernel_time")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Foo(1) node with name 'n'",
+            UnsupportedBrick,
+            "Could not find an implementation for Foo(1)",
+        ),
+        (
+            "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: /onnxruntime_src/bfc.cc:376 "
+            + "Failed to allocate memory for requested buffer of size 7200000000",
+            MemoryError,
+            "Failed to allocate memory for requested buffer of size 7200000000",
+        ),
+        ("std::bad_alloc", MemoryError, "std::bad_alloc"),
+        ("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : first\nsecond", BackendError, "failed: first second"),
+    ],
+)
+def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said):
+    meaning = _meaning(RuntimeError(text))
+
+    assert type(meaning) is kind
+    assert said in str(meaning)
+    assert "ONNXRuntimeError" not in str(meaning)
+    assert "/onnxruntime_src" not in str(meaning)
