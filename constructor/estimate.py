@@ -1,0 +1,290 @@
+"""From stored brick latencies to the latency of models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..bricks.graph import ModelGraph, build_graph
+from ..bricks.layer import LayerState
+from ..bricks.sequence import Sequence as Part
+from ..bricks.shapes import ShapeOracle
+from ..bricks.wiring import sequences
+from ..db import Measurement, Store
+from ..db.queries import Fastest
+from ..errors import DlbricksError, InvalidSequence, UsageError
+from ..generator.oracle import WorkerOracle
+from ..models import ModelSource
+from .bound import lower_bound
+from .commands import Commands
+from .composition import CriticalPath, Quotient, contract, critical_path, sequential
+from .cover import Window, cheapest_cover
+from .drift import reference_of, why_not_comparable
+from .result import Coverage, Estimate, Missing, SequenceLatency
+from .selection import Choice, Query
+from .stored import Stored, look_up
+
+__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "estimate"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model as decomposed."""
+
+    source: ModelSource
+    graph: ModelGraph
+    sequences: tuple[Part, ...]
+
+
+def estimate(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    granularity: int = 1,
+    system: str | None = None,
+    stack: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    cache: str | None = None,
+    dtype: str | None = None,
+    overlap: bool = False,
+    connected: bool = False,
+    oracle: ShapeOracle | None = None,
+) -> list[Estimate]:
+    """Estimate the latency of models from the stored latencies of their bricks.
+
+    Args:
+        models: The models, from ``find_models``; nothing of them is run.
+        store: Where brick latencies are.
+        granularity: Most layers in a sequence; that of the suite that was measured.
+        system: Key of the system, or its beginning.
+        stack: Key of the stack, or its beginning; tells versions and options of one backend apart.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 for all physical cores.
+        cache: Cache state.
+        dtype: Precision.
+        overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
+        connected: Sequences may be weakly connected windows.
+        oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+
+    Returns:
+        One estimate per model, in their order; a model that cannot be decomposed has ``error``.
+
+    Raises:
+        AmbiguousQuery: Several stored combinations match; the message lists them.
+        UsageError: Granularity less than 1, or a system or stack that is not stored.
+        StoreError: The database cannot be read.
+
+    Example:
+        >>> from dlbricks.db import Store
+        >>> from dlbricks.models import find_models
+        >>> with Store.open("sqlite://") as store:
+        ...     (answer,) = estimate(find_models(["squeezenet"]), store=store)
+        >>> answer.sequential_ms, answer.coverage.sequences, len(answer.missing) == answer.unique
+        (None, 0.0, True)
+    """
+    if granularity < 1:
+        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
+    query = Query(system, stack, backend, device, threads, cache, dtype)
+    blank = Estimate(
+        name="",
+        granularity=granularity,
+        overlap=overlap,
+        connected=connected,
+        backend=backend,
+        device=device,
+        threads=threads,
+        cache=cache,
+        dtype=dtype,
+    )
+    decomposed: list[_Model | Estimate] = []
+    with WorkerOracle() as worker:
+        for source in models:
+            try:
+                graph = build_graph(source.skeleton(), oracle=oracle or worker)
+                found = sequences(graph, granularity, overlap=overlap, connected=connected)
+                decomposed.append(_Model(source, graph, tuple(found)))
+            except DlbricksError as error:
+                decomposed.append(_failed(source, blank, error))
+    readable = [model for model in decomposed if isinstance(model, _Model)]
+    keys = {sequence.key for model in readable for sequence in model.sequences}
+    stored = look_up(store, query, bricks=keys, models={model.graph.key for model in readable})
+    commands = Commands(store, stored.choice, query, granularity=granularity, overlap=overlap, connected=connected)
+    return [_estimate(model, stored, commands, blank) if isinstance(model, _Model) else model for model in decomposed]
+
+
+def _failed(source: ModelSource, blank: Estimate, error: DlbricksError) -> Estimate:
+    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=str(error))
+
+
+def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate) -> Estimate:
+    """One model's estimate; what it cannot say stays None."""
+    graph = model.graph
+    parts = _cover(model, stored.bricks) if blank.overlap else model.sequences
+    try:
+        quotient = contract(graph.graph.edges(), [part.layers for part in parts])
+    except InvalidSequence as error:
+        return _failed(model.source, blank, error)
+    measured = [part for part in parts if part.key in stored.bricks]
+    missing = (*_missing(model, parts, stored, commands), *_skipped(graph))
+    estimate = replace(
+        blank,
+        **_identity(model, stored.choice),
+        unique=len({part.key for part in parts}),
+        coverage=_coverage(graph, parts, measured),
+        known_ms=_ms(sequential(stored.bricks[part.key].median_ns for part in measured)),
+        missing=missing,
+    )
+    path = None
+    if not missing:
+        path = critical_path(quotient, [stored.bricks[part.key].median_ns for part in parts])
+        estimate = replace(estimate, **_totals(parts, quotient, path, stored))
+    estimate = replace(estimate, **_truth(parts, stored, stored.truths.get(graph.key), estimate))
+    on_path = path.members if path is not None else ()
+    rows = tuple(_row(index, part, graph, stored, frozenset(on_path)) for index, part in enumerate(parts))
+    return replace(estimate, sequences=rows, path=tuple(rows[index] for index in on_path))
+
+
+def _cover(model: _Model, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
+    """Of overlapping sequences, those to compose the model from, in its order."""
+    position = {layer: index for index, layer in enumerate(model.graph.live)}
+    windows = [
+        Window(
+            begin=position[part.layers[0]],
+            end=position[part.layers[-1]] + 1,
+            latency=bricks[part.key].median_ns if part.key in bricks else None,
+        )
+        for part in model.sequences
+    ]
+    return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.graph.live)))
+
+
+def _identity(model: _Model, choice: Choice | None) -> dict[str, Any]:
+    graph = model.graph
+    of_model = {
+        "name": model.source.name,
+        "batch": model.source.batch,
+        "dims": dict(model.source.dims),
+        "bound": dict(graph.bound),
+        "layers": len(graph.layers),
+        "folded": sum(layer.state is LayerState.FOLDED for layer in graph.layers),
+    }
+    if choice is None:
+        return of_model
+    return of_model | {
+        "system": choice.system_key,
+        "stack": choice.stack_key,
+        "backend": choice.stack.backend,
+        "device": choice.stack.device,
+        "threads": choice.conditions.threads,
+        "cache": choice.conditions.cache,
+        "dtype": choice.conditions.dtype,
+    }
+
+
+def _coverage(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Part]) -> Coverage:
+    def macs(some: Sequence[Part]) -> int:
+        costs = (graph.layers[layer].cost for part in some for layer in part.layers)
+        return sum(cost.macs for cost in costs if cost is not None)
+
+    whole = len(parts) + sum(layer.state is LayerState.SKIPPED for layer in graph.layers)
+    total = macs(parts)
+    return Coverage(
+        sequences=len(measured) / whole if whole else 1.0,
+        macs=macs(measured) / total if total else None,
+    )
+
+
+def _missing(model: _Model, parts: Sequence[Part], stored: Stored, commands: Commands) -> Iterator[Missing]:
+    counts = Counter(part.key for part in parts if part.key not in stored.bricks)
+    first = {part.key: part for part in reversed(parts)}
+    for key, count in counts.items():
+        failure = stored.failures.get(key)
+        layers = [model.graph.layers[index] for index in first[key].layers]
+        yield Missing(
+            key=key,
+            count=count,
+            layers=tuple(layer.name for layer in layers),
+            op_types=tuple(layer.op_type for layer in layers),
+            reason="not measured" if failure is None else f"{failure.kind}: {failure.reason}",
+            command=commands.measure(model.source) if failure is None else commands.again(model.source),
+        )
+
+
+def _skipped(graph: ModelGraph) -> Iterator[Missing]:
+    for layer in graph.layers:
+        if layer.state is LayerState.SKIPPED:
+            reason = f"cannot be a brick: {layer.reason}"
+            yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
+
+
+def _totals(parts: Sequence[Part], quotient: Quotient, path: CriticalPath, stored: Stored) -> dict[str, Any]:
+    """Sums, bounds and interval of a model whose bricks are all measured."""
+    keys = [part.key for part in parts]
+    total = _ms(sequential(stored.bricks[key].median_ns for key in keys))
+    bound = lower_bound(quotient, keys, {key: one.median_ns for key, one in stored.fastest.items()})
+    low, high = stored.draws.interval_ns(Counter(keys))
+    return {
+        "estimate_ms": total,
+        "ci95_ms": (_ms(low), _ms(high)),
+        "sequential_ms": total,
+        "critical_path_ms": _ms(path.latency),
+        "lower_bound_sequential_ms": None if bound is None else _ms(bound.sequential),
+        "lower_bound_critical_path_ms": None if bound is None else _ms(bound.critical_path),
+    }
+
+
+def _truth(parts: Sequence[Part], stored: Stored, truth: Measurement | None, estimate: Estimate) -> dict[str, Any]:
+    """What was measured of the model itself, and the ratios where they mean something."""
+    if truth is None:
+        reason = "the model itself is not measured under these conditions; run `dlbricks measure MODEL`"
+        return {"ratio_reason": reason, "benanza_ratio_reason": reason}
+    measured = _ms(truth.median_ns)
+    said: dict[str, Any] = {
+        "measured_ms": measured,
+        "measured_ci95_ms": (_ms(truth.ci95_ns[0]), _ms(truth.ci95_ns[1])),
+    }
+    if estimate.sequential_ms is None:
+        reason = "not every brick is measured"
+        return said | {"ratio_reason": reason, "benanza_ratio_reason": reason}
+    sources: tuple[tuple[str, Mapping[str, Measurement] | Mapping[str, Fastest]], ...] = (
+        ("ratio_reason", stored.bricks),
+        ("benanza_ratio_reason", stored.fastest),
+    )
+    for name, source in sources:
+        taken = [source[part.key] for part in parts]
+        reference = reference_of((one.median_ns, one.reference_ns) for one in taken)
+        said[name] = why_not_comparable(reference, truth.reference_ns)
+    if said["ratio_reason"] is None and estimate.estimate_ms is not None:
+        said["ratio"] = estimate.estimate_ms / measured
+    if said["benanza_ratio_reason"] is None:
+        for name in ("sequential", "critical_path"):
+            said[f"benanza_ratio_{name}"] = getattr(estimate, f"lower_bound_{name}_ms") / measured
+    return said
+
+
+def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, on_path: frozenset[int]) -> SequenceLatency:
+    layers = [graph.layers[layer] for layer in part.layers]
+    row = SequenceLatency(
+        index=index,
+        key=part.key,
+        layers=part.layers,
+        names=tuple(layer.name for layer in layers),
+        op_types=tuple(layer.op_type for layer in layers),
+        on_path=index in on_path,
+    )
+    brick, lowest = stored.bricks.get(part.key), stored.fastest.get(part.key)
+    if lowest is not None:
+        row = replace(row, lower_bound_ms=_ms(lowest.median_ns))
+    if brick is not None:
+        low, high = brick.ci95_ns
+        row = replace(row, latency_ms=_ms(brick.median_ns), ci95_ms=(_ms(low), _ms(high)), verdict=str(brick.verdict))
+    return row
+
+
+def _ms(nanoseconds: float) -> float:
+    return nanoseconds / 1e6

@@ -1,0 +1,167 @@
+"""What an estimate says, and about what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a model is measured, 0 to 1.
+
+    Attributes:
+        sequences: Share of its sequences; a layer that cannot be a brick counts as one that is not measured.
+        macs: Share of its multiply-accumulates, of those that are known; None where no layer has any.
+    """
+
+    sequences: float
+    macs: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceLatency:
+    """One sequence of the model.
+
+    Attributes:
+        index: Position among the model's sequences.
+        key: Key of its brick.
+        layers: Indices of its layers.
+        names: Their names.
+        op_types: Their operators.
+        latency_ms: Median; None where it is not measured.
+        ci95_ms: Interval of the brick by itself.
+        verdict: How far the measurement can be trusted; None where there is none.
+        on_path: Whether it lies on the critical path; False where that is not known.
+        lower_bound_ms: Lowest latency of the brick on this system and device; None where there is none.
+    """
+
+    index: int
+    key: str
+    layers: tuple[int, ...]
+    names: tuple[str, ...]
+    op_types: tuple[str, ...]
+    latency_ms: float | None
+    ci95_ms: tuple[float, float] | None = None
+    verdict: str | None = None
+    on_path: bool = False
+    lower_bound_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is not measured, and how it can be.
+
+    Attributes:
+        key: Key of the brick; None for a layer that cannot be one.
+        count: How many sequences of the model are this brick.
+        layers: Names of the layers of the first of them.
+        op_types: Their operators.
+        reason: ``not measured``, or why measuring it failed.
+        command: What would measure it; None for a layer that cannot be a brick.
+    """
+
+    key: str | None
+    count: int
+    layers: tuple[str, ...]
+    op_types: tuple[str, ...]
+    reason: str
+    command: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The latency of one model, reconstructed from its bricks.
+
+    All latencies are in milliseconds. Where coverage is below 1 the totals are None and ``known_ms`` is the sum of what
+    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty.
+
+    Attributes:
+        name: The model.
+        granularity: Most layers in a sequence.
+        graph: Which graph was decomposed: ``source``.
+        overlap: Sequences could begin at every layer.
+        connected: Sequences could be connected windows.
+        batch: Batch asked for; None for the model's own.
+        dims: Dimensions asked for.
+        bound: What dynamic dimensions were bound to.
+        system: Key of the system; None where nothing that matches is stored.
+        stack: Key of the stack; likewise.
+        backend: Backend; where nothing is stored, as asked for.
+        device: Device; likewise.
+        threads: Threads; likewise.
+        cache: Cache state; likewise.
+        dtype: Precision; likewise.
+        layers: Operators of the model.
+        folded: Of these, layers that cost nothing at inference.
+        unique: Different bricks among its sequences.
+        estimate_ms: The best prediction.
+        ci95_ms: Its bootstrap interval over the blocks of the measurements.
+        sequential_ms: Sum over all sequences.
+        critical_path_ms: Greatest sum along a path.
+        lower_bound_sequential_ms: Sum of the lowest stored latencies on this system and device.
+        lower_bound_critical_path_ms: Greatest sum of these along a path.
+        benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
+        benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``.
+        measured_ms: Ground truth: median of the whole model under the same system, stack and conditions.
+        measured_ci95_ms: Its interval.
+        ratio: ``estimate_ms / measured_ms``.
+        ratio_reason: Why there is no ratio; None where there is one.
+        benanza_ratio_reason: Why there are no Benanza ratios; likewise.
+        coverage: How much of the model is measured; None on an error.
+        known_ms: Sum over the measured sequences.
+        missing: What is not measured.
+        sequences: Every sequence, in the model's order.
+        path: Those on the critical path, from start to end; empty where it is not known.
+        error: Why the model could not be decomposed.
+    """
+
+    name: str
+    granularity: int
+    graph: str = "source"
+    overlap: bool = False
+    connected: bool = False
+    batch: int | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    bound: Mapping[str, int] = field(default_factory=dict)
+    system: str | None = None
+    stack: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
+    layers: int | None = None
+    folded: int | None = None
+    unique: int | None = None
+    estimate_ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    sequential_ms: float | None = None
+    critical_path_ms: float | None = None
+    lower_bound_sequential_ms: float | None = None
+    lower_bound_critical_path_ms: float | None = None
+    benanza_ratio_sequential: float | None = None
+    benanza_ratio_critical_path: float | None = None
+    measured_ms: float | None = None
+    measured_ci95_ms: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_reason: str | None = None
+    benanza_ratio_reason: str | None = None
+    coverage: Coverage | None = None
+    known_ms: float | None = None
+    missing: tuple[Missing, ...] = ()
+    sequences: tuple[SequenceLatency, ...] = ()
+    path: tuple[SequenceLatency, ...] = ()
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole model is measured."""
+        return self.error is None and not self.missing
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object; ``sequences`` is its length there, the path its rows."""
+        return asdict(self) | {"sequences": len(self.sequences)}

@@ -1,0 +1,160 @@
+"""Which of the stored combinations of system, stack and conditions an estimate is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from ..db import Combination, Conditions, Stack, Store, Subject, System
+from ..errors import AmbiguousQuery, UsageError
+
+__all__ = ["Choice", "Query", "choose"]
+
+_SHOWN = 8
+"""Characters of a key in messages, more where they do not tell two apart."""
+_LISTED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the caller asked for; None leaves a property open.
+
+    Attributes:
+        system: Key of the system, or its beginning.
+        stack: Key of the stack, or its beginning.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 stands for all physical cores of the system.
+        cache: Cache state.
+        dtype: Precision.
+    """
+
+    system: str | None = None
+    stack: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One stored combination, with what its keys stand for.
+
+    Attributes:
+        system_key: Key of the system.
+        stack_key: Key of the stack.
+        system: The system.
+        stack: The stack.
+        conditions: Threads, cache state, precision.
+        count: Bricks, of those asked for, that are measured there.
+    """
+
+    system_key: str
+    stack_key: str
+    system: System
+    stack: Stack
+    conditions: Conditions
+    count: int
+
+
+def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
+    """The one stored combination that matches; never a guess among several.
+
+    Combinations that hold none of the bricks are left out, since they could answer nothing.
+
+    Args:
+        store: The database.
+        keys: Bricks of the models.
+        query: What the caller asked for.
+
+    Returns:
+        None where nothing that matches is stored.
+
+    Raises:
+        AmbiguousQuery: Several match; the message lists each with the options that tell it from the others.
+        UsageError: No stored system, or stack, has a key that begins as asked.
+    """
+    systems, stacks = store.systems(), store.stacks()
+    _known("system", query.system, systems)
+    _known("stack", query.stack, stacks)
+    found = [
+        choice
+        for choice in (_choice(one, systems, stacks) for one in store.combinations(Subject.BRICK, keys, variant=""))
+        if _matches(choice, query)
+    ]
+    if len(found) > 1:
+        lines = [f"{_options(choice, found)} ({_describe(choice)})" for choice in found[:_LISTED]]
+        rest = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        raise AmbiguousQuery(
+            f"{len(found)} stored combinations match: {', '.join(lines)}{rest}",
+            remedy="add the options of the one you mean",
+        )
+    return found[0] if found else None
+
+
+def _choice(combination: Combination, systems: dict[str, System], stacks: dict[str, Stack]) -> Choice:
+    return Choice(
+        system_key=combination.system,
+        stack_key=combination.stack,
+        system=systems[combination.system],
+        stack=stacks[combination.stack],
+        conditions=combination.conditions,
+        count=combination.count,
+    )
+
+
+def _known(kind: str, prefix: str | None, stored: Iterable[str]) -> None:
+    if prefix is not None and not any(key.startswith(prefix) for key in stored):
+        keys = ", ".join(sorted(key[:_SHOWN] for key in stored)) or "none"
+        raise UsageError(f"no stored {kind} has a key that begins with '{prefix}'", remedy=f"stored: {keys}")
+
+
+def _matches(choice: Choice, query: Query) -> bool:
+    threads = choice.system.physical_cores if query.threads == 0 else query.threads
+    return (
+        choice.system_key.startswith(query.system or "")
+        and choice.stack_key.startswith(query.stack or "")
+        and query.backend in (None, choice.stack.backend)
+        and query.device in (None, choice.stack.device)
+        and threads in (None, choice.conditions.threads)
+        and query.cache in (None, choice.conditions.cache)
+        and query.dtype in (None, choice.conditions.dtype)
+    )
+
+
+_OPTIONS: dict[str, Callable[[Choice], object]] = {
+    "--system": lambda choice: choice.system_key,
+    "--backend": lambda choice: choice.stack.backend,
+    "--device": lambda choice: choice.stack.device,
+    "--threads": lambda choice: choice.conditions.threads,
+    "--cache": lambda choice: choice.conditions.cache,
+    "--dtype": lambda choice: choice.conditions.dtype,
+}
+
+
+def _options(choice: Choice, among: Collection[Choice]) -> str:
+    """The options in which the combinations differ, with this one's values; ``--stack`` where they do not suffice."""
+    differing = [name for name, value in _OPTIONS.items() if len({value(other) for other in among}) > 1]
+    told = [
+        f"{name} {_short(str(value), [str(_OPTIONS[name](other)) for other in among]) if name == '--system' else value}"
+        for name, value in ((name, _OPTIONS[name](choice)) for name in differing)
+    ]
+    alike = [other for other in among if all(_OPTIONS[n](other) == _OPTIONS[n](choice) for n in differing)]
+    if len(alike) > 1:
+        told.append(f"--stack {_short(choice.stack_key, [other.stack_key for other in alike])}")
+    return " ".join(told)
+
+
+def _short(key: str, among: Collection[str]) -> str:
+    """The beginning of a key, as long as it takes to tell it from the others."""
+    length = _SHOWN
+    while length < len(key) and len({other[:length] for other in among}) < len(set(among)):
+        length += 1
+    return key[:length]
+
+
+def _describe(choice: Choice) -> str:
+    versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
+    return f"{choice.system.cpu}; {versions or choice.stack.backend}; {choice.count} of these bricks"
