@@ -201,7 +201,7 @@ def estimate(*, explain: bool, plot: Path | None, database: str, form: str, **op
         dlbricks estimate squeezenet resnet50 -g 1
     """
     from .analyzer.answers import estimated
-    from .constructor import estimate as estimate_models
+    from .constructor.estimate import estimate as estimate_models
     from .db import Store
 
     with Store.open(database, create=False, read_only=True) as store:

@@ -9,7 +9,6 @@ import click
 
 from .analyzer.tables import Answer
 from .console import answer
-from .errors import UsageError
 from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
 
 __all__ = ["backends", "brick", "db", "models", "system"]
@@ -182,7 +181,7 @@ def db_export(*, file: Path, kind: str | None, measurements_only: bool, database
     from .db import Store, export
 
     with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind or _kind(file), measurements_only=measurements_only)
+        count = export(store, file, format=kind, measurements_only=measurements_only)
     answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
 
 
@@ -219,10 +218,3 @@ def db_upgrade(*, database: str, form: str) -> None:
     done = upgrade(database)
     text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
     answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
-
-
-def _kind(file: Path) -> str:
-    kinds = {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}
-    if file.suffix.lower() not in kinds:
-        raise UsageError(f"the ending of {file} names no format", remedy="use .csv, .parquet or .db, or give --to")
-    return kinds[file.suffix.lower()]

@@ -176,10 +176,11 @@ stack_options = _stacked(
 measured_options = _stacked(
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
-    click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Only measurements with N threads."),
+    click.option("--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."),
     click.option("--cache", type=click.Choice(["hot", "cold"]), help="Only measurements in this cache state."),
     click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
+    click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),
 )
 
 budget_option = click.option(

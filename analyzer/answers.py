@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["estimated", "generated", "measured", "ran"]
 
+_REASONS = 5
+"""Different reasons why bricks are missing that the table lists per model."""
+
+_OPERATORS = 12
+"""Operators that ``--explain`` lists per model, the most expensive first."""
+
 
 def generated(report: GenerateReport) -> Answer:
     """The answer of ``generate``: one row per model, the suite beside them."""
-    rows = [asdict(row) for row in report.rows]
+    # Keys stand in the suite's manifest; which model has which is what --annotate is for.
+    rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in report.rows]
     suite = None if report.suite is None else str(report.suite.path)
     unique_share = report.unique / report.sequences if report.sequences else 0.0
     decoys = f", and {report.decoys} decoys" if report.decoys else ""
@@ -122,3 +129,77 @@ def measured(report: MeasureReport) -> Answer:
 def _interval(bounds: Sequence[float]) -> str:
     low, high = bounds
     return f"{milliseconds(low)} … {milliseconds(high)}"
+
+
+def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer:
+    """The answer of ``estimate``: one row per model.
+
+    Args:
+        estimates: The estimates.
+        explain: Add every sequence (``parts``) and the critical path (``path``) to the rows, and where the time goes to
+            the table.
+    """
+    rows = []
+    for entry in estimates:
+        row = entry.record()
+        path = row.pop("path")
+        if explain:
+            row |= {"path": path, "parts": [asdict(part) for part in entry.sequences]}
+        rows.append(row)
+    summary = [line for entry in estimates for line in _remarks(entry)]
+    if explain:
+        summary += [line for entry in estimates if entry.sequences for line in ("", *_explained(entry))]
+    return Answer(
+        rows,
+        columns=[
+            Column("name", "model"),
+            Column("layers", "layers"),
+            Column("sequences", "sequences"),
+            Column("unique", "unique"),
+            Column("sequential_ms", "sequential ms", milliseconds),
+            Column("critical_path_ms", "critical path ms", milliseconds),
+            Column("lower_bound_sequential_ms", "lower bound ms", milliseconds),
+            Column("measured_ms", "measured ms", milliseconds),
+            Column("ratio", "ratio", ratio),
+            Column("coverage.sequences", "coverage", percent),
+        ],
+        summary=summary,
+    )
+
+
+def _remarks(entry: Estimate) -> list[str]:
+    if entry.error is not None:
+        return [f"{entry.name}: {entry.error}"]
+    lines = []
+    if entry.missing:
+        count = sum(missing.count for missing in entry.missing)
+        lines.append(f"{entry.name}: {count} sequences are not measured; the rest takes {entry.known_ms or 0:.3f} ms")
+        reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
+        for reason, command in list(reasons)[:_REASONS]:
+            lines.append(f"  {reason}" + (f": {command}" if command else ""))
+        if len(reasons) > _REASONS:
+            lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
+    elif entry.measured_ms is not None and entry.ratio is None:
+        lines.append(f"{entry.name}: no ratio, since {entry.ratio_reason}")
+    return lines
+
+
+def _explained(entry: Estimate) -> list[str]:
+    """Where the time goes, by operator, and the critical path, layer by layer."""
+    totals: dict[str, float] = {}
+    for part in entry.sequences:
+        name = "+".join(part.op_types)
+        totals[name] = totals.get(name, 0.0) + (part.latency_ms or 0.0)
+    whole = sum(totals.values()) or 1.0
+    lines = [f"{entry.name}: time by operator"]
+    lines += [
+        f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
+        for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
+    ]
+    if entry.path:
+        lines.append(f"{entry.name}: critical path, {len(entry.path)} of {len(entry.sequences)} sequences")
+        lines += [
+            f"  {milliseconds(part.latency_ms or 0.0):>12} ms  {'+'.join(part.op_types)}  {', '.join(part.names)}"
+            for part in entry.path
+        ]
+    return lines

@@ -40,6 +40,7 @@ class GenerateRow:
         weight_bytes: Bytes of the model's constants; None with ``error``.
         skipped: Layers that cannot be bricks, with the reason.
         bound: Dynamic dimensions and the values that they were given.
+        keys: Its bricks; empty with ``error``.
         error: Why the model could not be decomposed.
     """
 
@@ -54,6 +55,7 @@ class GenerateRow:
     weight_bytes: int | None
     skipped: tuple[SkippedLayer, ...]
     bound: Mapping[str, int]
+    keys: frozenset[str] = frozenset()
     error: str | None = None
 
 
@@ -188,6 +190,7 @@ def _row(result: Decomposition) -> GenerateRow:
         weight_bytes=None if broken else result.weight_bytes,
         skipped=result.skipped,
         bound=result.bound,
+        keys=frozenset(result.occurrences),
         error=result.error,
     )
 

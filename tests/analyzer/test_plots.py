@@ -11,7 +11,7 @@ import pytest
 from dlbricks.analyzer.plots import (
     GranularityPoint,
     ModelLatency,
-    Repetition,
+    ModelShare,
     Step,
     accuracy_against_granularity,
     estimate_beside_measured,
@@ -41,8 +41,8 @@ def latencies(count: int) -> list[ModelLatency]:
     ]
 
 
-def repetitions(count: int) -> list[Repetition]:
-    return [Repetition(f"{LONG}{i}", 100 * i, 9 * i) for i in range(count)]
+def repetitions(count: int) -> list[ModelShare]:
+    return [ModelShare(f"{LONG}{i}", 100 * i, 9 * i) for i in range(count)]
 
 
 def similarities(count: int) -> list[list[float]]:

@@ -1,0 +1,132 @@
+"""Which plots a report or a list of estimates gives, and where they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from .plots import (
+    ModelLatency,
+    ModelShare,
+    Step,
+    estimate_beside_measured,
+    latency_by_layer,
+    save,
+    similarity_grid,
+    unique_share,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..constructor.estimate import Estimate
+    from ..generator.generate import GenerateReport
+
+__all__ = ["draw_estimates", "draw_generated"]
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def draw_estimates(estimates: Sequence[Estimate], place: Path) -> list[Path]:
+    """Estimates beside measured latencies, and the latency by layer of every model.
+
+    Args:
+        estimates: The estimates.
+        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, and
+            estimates beside measured of several.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    drawable = [entry for entry in estimates if entry.error is None]
+    if not drawable:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
+    plots |= {f"layers-{_slug(entry.name)}": lambda entry=entry: _along(entry) for entry in drawable}
+    return _draw(plots, place, alone="estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}")
+
+
+def draw_generated(report: GenerateReport, place: Path) -> list[Path]:
+    """Unique share of every model, and the similarity of models where there are several.
+
+    Args:
+        report: What was generated.
+        place: A folder for both plots; or one image file, which gets the unique share.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    rows = [row for row in report.rows if row.error is None]
+    if not rows:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    shares = [ModelShare(row.name, row.sequences or 0, row.unique or 0) for row in rows]
+    if len(rows) > 1:
+        shares.append(ModelShare("all together", report.sequences, report.unique))
+    title = f"Unique sequences at G={report.granularity}"
+    plots: dict[str, Callable[[], Figure]] = {"unique": lambda: unique_share(shares, title=title)}
+    if len(rows) > 1:
+        plots["similarity"] = lambda: _alike({row.name: row.keys for row in rows}, report.granularity)
+    return _draw(plots, place, alone="unique")
+
+
+def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str) -> list[Path]:
+    if place.suffix.lower() in _SUFFIXES and not place.is_dir():
+        return [save(plots[alone](), place)]
+    if place.suffix and not place.is_dir():
+        raise UsageError(
+            f"{place} is no image file that can be drawn", remedy=f"use {', '.join(_SUFFIXES)}, or a folder"
+        )
+    place.mkdir(parents=True, exist_ok=True)
+    return [save(figure(), place / f"{name}.png") for name, figure in plots.items()]
+
+
+def _beside(estimates: Sequence[Estimate]) -> Figure:
+    models = [
+        ModelLatency(entry.name, entry.sequential_ms, entry.critical_path_ms, entry.measured_ms, entry.ci95_ms)
+        for entry in estimates
+    ]
+    return estimate_beside_measured(models, title=f"Estimates beside measured latency, {_conditions(estimates[0])}")
+
+
+def _along(entry: Estimate) -> Figure:
+    steps = [
+        Step(
+            label="+".join(part.op_types),
+            first=part.layers[0],
+            layers=part.layers[-1] - part.layers[0] + 1,
+            latency_ms=part.latency_ms,
+            critical=part.on_path,
+        )
+        for part in entry.sequences
+    ]
+    return latency_by_layer(steps, title=f"{entry.name}, {_conditions(entry)}")
+
+
+def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
+    from ..bricks.similarity import similarity_matrix
+
+    matrix = similarity_matrix(keys)
+    return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
+
+
+def _conditions(entry: Estimate) -> str:
+    threads = "" if entry.threads is None else f", {entry.threads} thread{'s' if entry.threads > 1 else ''}"
+    known = [entry.backend, entry.device]
+    stack = " ".join(name for name in known if name)
+    return f"{stack}{threads}, {entry.cache or 'nothing measured'}, G={entry.granularity}".lstrip(", ")
+
+
+def _slug(name: str) -> str:
+    """A model's name as part of a file name."""
+    return re.sub(r"[^\w.@-]+", "-", name).strip("-.") or "model"
