@@ -1,6 +1,6 @@
 """Seeded inputs that are legal for the operators that read them.
 
-For each graph input the consumers are asked (``domains``), looking through operators that only move or convert
+For each graph input the consumers are asked (``legality``), looking through operators that only move or convert
 data: token ids that pass a Cast and an Unsqueeze on their way to a Gather stay within the embedding table.
 """
 
@@ -20,7 +20,8 @@ from onnx import helper, numpy_helper
 
 from ..models.skeleton import KEPT_ELEMENTS
 from . import noise
-from .domains import ONES, POSITIVE, Domain, Kind, Site, domain_of
+from .domains import ONES, POSITIVE, Domain, Kind, Site
+from .legality import domain_of
 
 __all__ = ["InputType", "make_inputs"]
 

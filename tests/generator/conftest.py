@@ -1,15 +1,74 @@
-"""Tiny models in skeleton form, written in ONNX's text format."""
+"""Tiny models in skeleton form and as files, a suite of them, and a backend that can be made to fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.bricks.suite import Suite
+from dlbricks.db.store import Store
+from dlbricks.generator.backends import registry
+from dlbricks.generator.generate import generate
+from dlbricks.models import ModelSource, find_models
 from dlbricks.models.skeleton import mark_weight
+from onnx import numpy_helper
 
 SkeletonOf = Callable[..., onnx.ModelProto]
+ModelFile = Callable[..., Path]
+
+SMALL = (
+    "(float[1,8,12,12] x) => (float[1,40] y)"
+    "{a = Conv<pads=[1,1,1,1]>(x, w0, w1) b = Relu(a) c = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b)"
+    " d = Flatten(c) e = Gemm(d, w2, w3) f = Tanh(e) g = Softmax(f) h = Sqrt(g) i = Exp(h) y = Sigmoid(i)}"
+)
+SMALL_WEIGHTS = {"w0": (8, 8, 3, 3), "w1": (8,), "w2": (288, 40), "w3": (40,)}
+"""Ten layers, ten bricks at G = 1."""
+
+_FAULTY = """
+import json, os, signal, time
+import numpy as np
+from dlbricks.errors import UnsupportedBrick
+from dlbricks.generator.backends.ort import OrtBackend
+
+class Faulty:
+    def __init__(self, executable, fault):
+        self._executable, self._fault = executable, fault
+    def __getattr__(self, name):
+        return getattr(self._executable, name)
+    def run(self):
+        fail(self._fault)
+        self._executable.run()
+
+def fail(fault):
+    if fault == "crash":
+        print("something broke inside", file=__import__("sys").stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif fault == "exit":
+        os._exit(3)
+    elif fault == "hang":
+        time.sleep(3600)
+    elif fault == "memory":
+        held = [np.ones(1 << 24) for _ in range(1 << 12)]
+    elif fault == "unsupported":
+        raise UnsupportedBrick("no kernel for this")
+
+class FaultyBackend(OrtBackend):
+    name = "faulty"
+    def prepare(self, network, settings):
+        faults = json.loads(os.environ["DLBRICKS_TEST_FAULTS"])
+        operators = [node.op_type for node in network.model.graph.node] if network.model is not None else []
+        fault = next((faults[name] for name in operators if name in faults), None)
+        when, _, what = (fault or "").partition(":")
+        if when == "prepare":
+            fail(what)
+        return Faulty(super().prepare(network, settings), what if when == "run" else None)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +83,61 @@ def skeleton_of() -> SkeletonOf:
         return model
 
     return parse
+
+
+@pytest.fixture(scope="session")
+def model_file() -> ModelFile:
+    """Write a model file with seeded weights: graph as in ``skeleton_of``, weights by name and shape."""
+
+    def write(path: Path, graph: str, weights: dict[str, tuple[int, ...]]) -> Path:
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+        generator = np.random.default_rng(0)
+        for name, shape in weights.items():
+            values = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
+            model.graph.initializer.append(numpy_helper.from_array(values, name))
+        onnx.save(model, path)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory: pytest.TempPathFactory, model_file: ModelFile) -> list[ModelSource]:
+    """One small model file."""
+    return find_models([model_file(tmp_path_factory.mktemp("models") / "small.onnx", SMALL, SMALL_WEIGHTS)])
+
+
+@pytest.fixture(scope="session")
+def small_suite(tmp_path_factory: pytest.TempPathFactory, small_models: list[ModelSource]) -> Suite:
+    """The suite of the small model: ten bricks."""
+    suite = generate(small_models, granularity=1, out=tmp_path_factory.mktemp("suites") / "small").suite
+    assert suite is not None
+    return suite
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty database."""
+    with Store.open(tmp_path / "test.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Installs the backend ``faulty`` as any plug-in would be, and says how it fails.
+
+    It is ONNX Runtime, but for networks that hold certain operators: ``{"Sqrt": "run:crash"}``; faults are crash,
+    exit, hang, memory and unsupported, in ``prepare`` or in ``run``.
+    """
+    folder = tmp_path / "plugin"
+    (folder / "faulty-1.0.dist-info").mkdir(parents=True)
+    (folder / "faulty_backend.py").write_text(_FAULTY)
+    (folder / "faulty-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (folder / "faulty-1.0.dist-info" / "entry_points.txt").write_text(
+        "[dlbricks.backends]\nfaulty = faulty_backend:FaultyBackend\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
+    registry._points.cache_clear()
+    monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)
+    return lambda faults: monkeypatch.setenv("DLBRICKS_TEST_FAULTS", json.dumps(faults))

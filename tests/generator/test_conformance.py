@@ -38,6 +38,7 @@ CASES = {
     "{v0 = Sigmoid(x0) v1 = Tanh(v0) v2 = Erf(v1) v3 = Exp(v2) v4 = Neg(v3)}",
     "root-of-negative": "(float[50] x0, float[50] x1, float[50] x2) => (float[50] v0, float[50] v1, float[50] v2)"
     "{v0 = Sqrt(x0) v1 = Log(x1) v2 = Reciprocal(x2)}",
+    "mask": "(float[40] x0) => (float[40] v0) <float c0 = {-3.4e38}> {v0 = Mul(x0, c0)}",
     "power": "(float[9] x0, float[9] x1) => (float[9] v0) {v0 = Pow(x0, x1)}",
     "arcs": "(float[9] x0, float[9] x1, float[9] x2) => (float[9] v0, float[9] v1, float[9] v2)"
     "{v0 = Acos(x0) v1 = Atanh(x1) v2 = Acosh(x2)}",
@@ -56,6 +57,7 @@ CASES = {
     "reshape-of-parts": "(float[2,6] x0, int64[1] x1, int64[1] x2) => (float[3,4] v1)"
     "{v0 = Concat<axis=0>(x1, x2) v1 = Reshape(x0, v0)}",
     "expand": "(float[2,1] x0, int64[2] x1) => (float[2,5] v0) {v0 = Expand(x0, x1)}",
+    "expand-by-few": "(float[1,3,1] x0, int64[2] x1) => (float[1,3,1] v0) {v0 = Expand(x0, x1)}",
     "tile": "(float[2,3] x0, int64[2] x1) => (float[4,9] v0) {v0 = Tile(x0, x1)}",
     "slice": "(float[6,8] x0, int64[2] x1, int64[2] x2) => (float[4,3] v0) {v0 = Slice(x0, x1, x2)}",
     "slice-axes": "(float[6,8] x0, int64[1] x1, int64[1] x2) => (float[6,3] v0)"
