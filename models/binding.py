@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnx import ModelProto, ValueInfoProto
 
-from ..errors import UnboundDimension, UnsupportedModel, UsageError
+from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
 from .dimensions import Dimension, Kind, classify, classify_name, default_value, expression
 from .rebatch import Rebatch, apply_rebatch, leading_dimension, plan_rebatch
 from .skeleton import Skeleton, is_weight
@@ -123,7 +123,10 @@ def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
         )
         for axis, size in enumerate(shape):
             if size is None:
-                yield Dimension(value.name, axis, tensor.shape.dim[axis].dim_param, tensor.elem_type, shape)
+                name = tensor.shape.dim[axis].dim_param
+                if not isinstance(name, str):
+                    raise BrokenModel(f"dimension {axis} of input '{value.name}' has a name that is not UTF-8")
+                yield Dimension(value.name, axis, name, tensor.elem_type, shape)
 
 
 def _kind(dimension: Dimension) -> Kind:
@@ -201,7 +204,7 @@ def _substitute(value: ValueInfoProto, bound: Mapping[str, int]) -> None:
         return
     for dim in value.type.tensor_type.shape.dim:
         name = dim.dim_param
-        if not name:
+        if not name or not isinstance(name, str):
             continue
         if name in bound:
             dim.dim_value = bound[name]

@@ -79,7 +79,7 @@ class ExternalFolder:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         wanted = payload_bytes(tensor.data_type, count_elements(tensor.dims))
-        if not location:
+        if not location or not isinstance(location, str):  # protobuf hands out bytes where they are no text
             raise BrokenModel(f"constant '{tensor.name}' has external data, but names no file")
         if tensor.data_type == TensorProto.STRING:
             raise BrokenModel(f"constant '{tensor.name}' is of strings, which cannot be external data")
@@ -133,6 +133,6 @@ def _integer(tensor: TensorProto, entries: dict[str, str], key: str, default: in
     text = entries.get(key, "")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20):
         raise BrokenModel(f"the external data of constant '{tensor.name}' has {key} {text!r}, not a number")
     return int(text)

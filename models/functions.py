@@ -91,7 +91,10 @@ def _align(model: ModelProto) -> bool:
 def _same_operators(function: FunctionProto, domain: str, one: int, other: int) -> bool:
     for operator in {node.op_type for node in _all_nodes(function.node) if node.domain == domain}:
         if onnx.defs.has(operator, domain):
-            first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
+            try:
+                first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
+            except onnx.defs.SchemaError:
+                return False  # one of the opsets does not have it yet
             if first.since_version != second.since_version:
                 return False
     return True

@@ -154,6 +154,7 @@ class _Normaliser:
             raise BrokenModel(f"'{name}' is defined twice")
         if not name:
             raise BrokenModel("an input or a constant of the graph has no name")
+        _require_text(name)
         self._defined.add(name)
 
     def _add_constant(self, name: str, constant: Constant) -> None:
@@ -205,6 +206,7 @@ class _Normaliser:
         graph = model.graph
         graph.name = self._graph.name or "graph"
         for node in self._live:
+            _require_text(node.name, node.op_type, *[attribute.name for attribute in node.attribute])
             _drop_notes(node)
         graph.node.extend(self._live)
         graph.input.extend(inputs)
@@ -246,5 +248,11 @@ def _drop_notes(node: NodeProto) -> None:
         node.ClearField(name)
 
 
+def _require_text(*names: object) -> None:
+    for name in names:
+        if type(name) is not str:  # protobuf hands out the bytes where they are no text
+            raise BrokenModel(f"the name {name!r} is not UTF-8")
+
+
 def _label(node: NodeProto) -> str:
-    return f"{node.op_type} '{node.name}'" if node.name else f"{node.op_type} (of {', '.join(node.output)})"
+    return f"{node.op_type} '{node.name}'" if node.name else f"{node.op_type} (of {', '.join(map(str, node.output))})"

@@ -101,6 +101,8 @@ def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:
 
 
 def _pack(tensor: TensorProto, name: str) -> bytes:
+    if tensor.data_location == TensorProto.EXTERNAL:  # what names a file was resolved when it was read
+        raise BrokenModel(f"constant '{name}' has external data, but names no file")
     try:
         return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
     except (TypeError, ValueError, KeyError, IndexError, OverflowError, NotImplementedError) as error:

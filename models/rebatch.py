@@ -67,8 +67,9 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     Raises:
         UnsupportedModel: The batch is baked into the model in another way; says where.
     """
+    change = f"the fixed batch {old} cannot be changed to {new}"
     _drop_types(model.graph)
-    before = _infer(model, strict=False)
+    before = _infer(model, strict=False, change=change)
     inputs = {
         value.name: (new, *shape[1:])
         for value in model.graph.input
@@ -76,12 +77,8 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     }
     rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
     apply_rebatch(model, rebatch)
-    try:
-        after = _infer(model, strict=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise UnsupportedModel(f"the fixed batch {old} cannot be changed to {new}: {reason}", remedy=_REMEDY) from error
-    _check(model.graph, rebatch, _Change(old, new, before, after))
+    after = _infer(model, strict=True, change=change)
+    _check(model.graph, rebatch, _Change(change, old, new, before, after))
     return replace(
         rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
     )
@@ -150,8 +147,9 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Two batches, and the static shapes by value at each."""
+    """A change in words, its two batches, and the static shapes by value at each."""
 
+    text: str
     old: int
     new: int
     before: Mapping[str, _Shape]
@@ -159,9 +157,7 @@ class _Change:
 
     def refusal(self, node: NodeProto, reason: str) -> UnsupportedModel:
         label = f"{node.op_type} '{node.name or node.output[0]}'"
-        return UnsupportedModel(
-            f"the fixed batch {self.old} cannot be changed to {self.new}: {label} {reason}", remedy=_REMEDY
-        )
+        return UnsupportedModel(f"{self.text}: {label} {reason}", remedy=_REMEDY)
 
 
 def _check(graph: GraphProto, rebatch: Rebatch, change: _Change) -> None:
@@ -187,9 +183,13 @@ def _check(graph: GraphProto, rebatch: Rebatch, change: _Change) -> None:
                     raise change.refusal(node, f"starts from a constant state '{state}' of that batch")
 
 
-def _infer(model: ModelProto, *, strict: bool) -> dict[str, _Shape]:
+def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, _Shape]:
     """Static shapes by value, inputs among them."""
-    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UnsupportedModel(f"{change}: {reason}", remedy=_REMEDY) from error
     graph = inferred.graph
     shapes = {}
     for value in (*graph.value_info, *graph.output, *graph.input):

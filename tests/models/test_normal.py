@@ -274,6 +274,15 @@ def test_function_of_another_opset(opset: int, fine: bool) -> None:
         assert len(normal.model.graph.node[0].input) == 2  # converted: the axes are an input now
 
 
+def test_function_of_an_opset_without_its_operator() -> None:
+    model = parse(
+        "g (float[2] x) => (float[2] y) { y = local.f (x) }",
+        functions='<domain: "local", opset_import: ["": 5]> f (a) => (b) { b = Erf (a) }',  # there since opset 9
+    )
+    with pytest.raises(UnsupportedModel, match="functions cannot be inlined"):
+        normalise(model)
+
+
 def test_function_that_calls_itself() -> None:
     model = parse(
         "g (float[2] x) => (float[2] y) { y = local.f (x) }",

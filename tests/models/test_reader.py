@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from dlbricks.errors import BrokenModel, ModelError, ModelNotFound, UnsupportedModel
 from dlbricks.models import reader, wire
 from dlbricks.models.loading import load_skeleton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde"
@@ -127,25 +129,71 @@ def test_opset_implied_before_ir_3(tmp_path: Path) -> None:
     assert [(o.domain, o.version) for o in load_skeleton(path).model.opset_import] == [("", 1)]
 
 
+def rich_model() -> bytes:
+    """Everything at once: functions, a subgraph, sparse and external constants, dynamic dimensions."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "l": 1]>
+        g (float[batch, "past + 1"] x, bool c) => (float[2] y) {
+            z = l.f (x)
+            s = Constant <value_ints = [2, 3]> ()
+            k = ConstantOfShape <value = float[1] {2}> (s)
+            y = If (c) <
+                then_branch = a () => (float[2] r) { w = Constant <value_floats = [1.0, 2.0]> () r = Mul (z, w) },
+                else_branch = b () => (float[2] q) { q = Neg (z) }>
+        }
+        <domain: "l", opset_import: ["": 17, "l": 1]> f (a) => (b) { c = l.g (a) b = Relu (c) }
+        <domain: "l", opset_import: ["": 16]> g (a) => (b) { k = Constant <value = float[2] {1, 2}> () b = Add (a, k) }
+    """)
+    tensor = model.graph.initializer.add(name="e", dims=[3], data_type=1, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    values, indices = numpy_helper.from_array(np.float32([5]), "sparse"), numpy_helper.from_array(np.array([1]), "i")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
+    return bytes(model.SerializeToString())
+
+
+SEEDS = [rich_model(), (LIGHT / "light_bvlc_alexnet.onnx").read_bytes()]
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, 3967), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
+@given(
+    st.sampled_from(SEEDS),
+    st.lists(st.tuples(st.integers(0, 3967), st.integers(0, 255)), max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 3]),
+)
 def test_flipped_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flips: list[tuple[int, int]], walk: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: bytes,
+    flips: list[tuple[int, int]],
+    walk: bool,
+    batch: int | None,
 ) -> None:
-    data = bytearray((LIGHT / "light_bvlc_alexnet.onnx").read_bytes())
+    data = bytearray(seed)
     for position, value in flips:
-        data[position] = value
+        data[position % len(data)] = value
     path = tmp_path / "x.onnx"
     path.write_bytes(data)
+    (tmp_path / "w.bin").write_bytes(bytes(12))
     with monkeypatch.context() as patch:
         patch.setattr(reader, "_DIRECT_BYTES", 0 if walk else 1 << 20)
         patch.setattr(wire, "_DESCEND_BYTES", 16)
         message = str(path)
         try:
-            load_skeleton(path)
+            load_skeleton(path, batch=batch)
         except ModelError as error:
+            assert flips  # the seeds themselves are fine
             message = str(error)
     assert str(path) in message
+
+
+@pytest.mark.parametrize("name", [b"batch", b"dense", b"Tanh"])
+def test_names_that_are_no_text(tmp_path: Path, name: bytes) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[batch, 2] x) => (float[batch, 2] y) { dense = Relu (x) y = Tanh (dense) }""")
+    path = tmp_path / "x.onnx"
+    path.write_bytes(model.SerializeToString().replace(name, b"\xff" * len(name)))
+    with pytest.raises(BrokenModel, match="not UTF-8"):
+        load_skeleton(path)
 
 
 # ---------------------------------------------------------------------- memory
