@@ -9,9 +9,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from ..errors import BrokenModel
-from .skeleton import KEPT_ELEMENTS
 
-__all__ = ["PAYLOAD_FIELDS", "count_elements", "payload_bytes", "raw_tensor", "strip_payload"]
+__all__ = ["PAYLOAD_FIELDS", "count_elements", "payload_bytes", "raw_tensor"]
 
 PAYLOAD_FIELDS = (
     "raw_data",
@@ -21,10 +20,8 @@ PAYLOAD_FIELDS = (
     "double_data",
     "uint64_data",
     "string_data",
-    "external_data",
-    "data_location",
 )
-"""The fields of a ``TensorProto`` that hold its values or say where they are."""
+"""The fields of a ``TensorProto`` that hold its values."""
 
 _BITS_BY_NAME = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "STRING": 0, "BOOL": 8,
@@ -59,13 +56,6 @@ def payload_bytes(dtype: int, elements: int) -> int:
         return (elements * _BITS[dtype] + 7) // 8
     except KeyError as error:
         raise BrokenModel(f"a constant has the unknown element type {dtype}") from error
-
-
-def strip_payload(tensor: TensorProto) -> None:
-    """Drop the values of a tensor with more than ``KEPT_ELEMENTS`` elements, in place."""
-    if count_elements(tensor.dims) > KEPT_ELEMENTS:
-        for name in PAYLOAD_FIELDS:
-            tensor.ClearField(name)
 
 
 def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from ..errors import BrokenModel
+from .payload import PAYLOAD_FIELDS
 from .skeleton import KEPT_ELEMENTS
 
 __all__ = ["Read", "compact"]
@@ -77,9 +78,7 @@ _RULES = {
     "sparse": _rule(SparseTensorProto, (), values="tensor", indices="tensor"),
     "tensor": _rule(TensorProto, ("doc_string", "metadata_props")),
 }
-_PAYLOADS = _numbers(
-    TensorProto, "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"
-)
+_PAYLOADS = _numbers(TensorProto, *PAYLOAD_FIELDS)
 _DIMS = _number(TensorProto, "dims")
 _DATA_TYPE = _number(TensorProto, "data_type")
 _OP_TYPE = _number(NodeProto, "op_type")
@@ -200,6 +199,8 @@ class _Walk:
                 self._base, self._data = base, data
             tag, at = _decode(data, position - base)
             wire = tag & 7
+            if tag < 8:
+                raise BrokenModel(f"not ONNX: the field at byte {position} has number 0")
             if wire == _LENGTH_DELIMITED:
                 length, at = _decode(data, at)
                 value = base + at

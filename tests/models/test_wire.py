@@ -59,7 +59,7 @@ def strip_nodes(nodes) -> None:
 def strip_tensor(tensor: TensorProto) -> None:
     tensor.ClearField("doc_string")
     if int(np.prod(tensor.dims, dtype=object)) > KEPT_ELEMENTS:
-        for name in PAYLOAD_FIELDS[:7]:
+        for name in PAYLOAD_FIELDS:
             tensor.ClearField(name)
 
 
