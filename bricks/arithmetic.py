@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import numpy_helper
 
 from .constants import Array
 
@@ -232,15 +233,29 @@ def _range(inputs: Inputs, _: Attributes) -> Array:
     start, limit, delta = (_given(inputs, slot).reshape(()) for slot in range(3))
     if start.dtype.kind not in "iu":
         raise Unevaluated("range of floats is not exact")
-    steps = range(int(start), int(limit), int(delta))  # type: ignore[arg-type]
+    steps = range(int(start), int(limit), int(delta))
     _bounded(len(steps))
     return np.asarray(steps, start.dtype)
+
+
+def _constant(_: Inputs, attributes: Attributes) -> Array:
+    ((name, value),) = attributes.items()
+    match name:
+        case "value":
+            _bounded(math.prod(value.dims))
+            return numpy_helper.to_array(value)
+        case "value_int" | "value_ints":
+            return np.asarray(value, np.int64)
+        case "value_float" | "value_floats":
+            return np.asarray(value, np.float32)
+        case _:
+            raise Unevaluated(name)
 
 
 def _constant_of_shape(inputs: Inputs, attributes: Attributes) -> Array:
     shape = _given(inputs, 0).tolist()
     _bounded(math.prod(shape))
-    value = onnx.numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
+    value = numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     return np.full(shape, value.ravel()[0], value.dtype)
 
 
@@ -273,6 +288,7 @@ _OPERATIONS: dict[str, Operation] = {
     "Cast": _cast,
     "Ceil": _unary(np.ceil),
     "Concat": _concat,
+    "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Div": _broadcast(_divide),
     "Equal": _broadcast(np.equal),

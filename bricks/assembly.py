@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from functools import lru_cache
 
 import onnx
 from onnx import numpy_helper
@@ -18,7 +17,7 @@ from .constants import encode_array, encode_tensor
 from .costs import Cost, layer_cost
 from .layer import Layer, LayerState, Operand, Role
 from .shapes import Inference
-from .subgraphs import bodies, captures
+from .subgraphs import bodies, captures, may_have_bodies
 from .tensor import TensorType
 
 __all__ = ["Assembly"]
@@ -31,7 +30,7 @@ class Assembly:
 
     Attributes:
         layers: One per node, in file order.
-        digests: One per layer: its key, or for a layer that is not live a hash of what is known of it.
+        idle: For each layer that is not live what is known of it, free of names.
 
     Args:
         model: The skeleton's model.
@@ -44,6 +43,7 @@ class Assembly:
     def __init__(self, model: onnx.ModelProto, inference: Inference) -> None:
         graph = model.graph
         self._inference = inference
+        self._nodes = list(graph.node)
         self._types = inference.types
         self._constants = inference.constants
         self._opsets = tuple(sorted({_domain(entry.domain): entry.version for entry in model.opset_import}.items()))
@@ -52,15 +52,9 @@ class Assembly:
         _check_order(graph, self._captures)
         self._read = self._values_read(graph)
         self._data: dict[str, bytes] = {}
-        self._costs: dict[str, Cost | None] = {}
         self._makers = {name: node for node in graph.node for name in node.output}
-        layers, digests = [], []
-        for index, node in enumerate(graph.node):
-            layer, digest = self._layer(index, node)
-            layers.append(layer)
-            digests.append(digest)
-        self.layers = tuple(layers)
-        self.digests = tuple(digests)
+        self.idle: dict[int, Signature] = {}
+        self.layers = tuple([self._layer(index, node) for index, node in enumerate(graph.node)])
 
     def _values_read(self, graph: onnx.GraphProto) -> set[str]:
         """Values that something needs at inference: an operator that is not folded, or the model's user."""
@@ -71,30 +65,28 @@ class Assembly:
                 read.update(self._captures[index])
         return read
 
-    def _layer(self, index: int, node: onnx.NodeProto) -> tuple[Layer, str]:
+    def _layer(self, index: int, node: onnx.NodeProto) -> Layer:
         outputs = self._wanted(node)
         types = tuple([self._types.get(name) if name else None for name in outputs])
         signature = self._signature(index, node, types)
-        why = self._constants.folded.get(index)
-        if why is not None:
-            return self._idle(index, node, signature, outputs, LayerState.FOLDED, why)
-        why = self._why_untyped(index, node, signature, outputs)
-        form = None if why else canonical_form(signature)
-        if form is not None:
+        folded = self._constants.folded.get(index)
+        if folded is not None:
+            return self._idle(index, signature, outputs, LayerState.FOLDED, folded)
+        why = self._why_untyped(index, signature, outputs) or self._why_captive(index)
+        if not why:
+            form = canonical_form(signature)
             why = form.problem
-            if not why and form.node is None and self._captures[index]:
+            if not why and form.bound and self._captures[index]:
                 why = f"its body reads {self._captures[index][0]!r} and cannot be written at the canonical opset"
-        if form is None or why:
-            return self._idle(index, node, signature, outputs, LayerState.SKIPPED, why)
-        return self._live(index, node, form, outputs, types), form.key
+            if not why:
+                return self._live(index, form, outputs, types)
+        return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
 
-    def _live(
-        self, index: int, node: onnx.NodeProto, form: Form, outputs: tuple[str, ...],
-        types: tuple[TensorType | None, ...],
-    ) -> Layer:  # fmt: skip
+    def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: tuple[TensorType | None, ...]) -> Layer:
+        node = self._nodes[index]
         operands = tuple([_operand(slot, position, node) for position, slot in enumerate(form.slots)])
         canonical = None
-        if form.node is not None:
+        if not form.bound:
             canonical = onnx.NodeProto()
             canonical.CopyFrom(form.node)
             canonical.input.extend([operand.value for operand in operands])
@@ -110,15 +102,16 @@ class Assembly:
             outputs=outputs,
             output_types=types,
             key=form.key,
-            cost=self._cost(form.key, canonical if canonical is not None else node, operands, types),
+            cost=_cost(form, types, _repeats(operands)),
             state=LayerState.LIVE,
         )
 
     def _idle(
-        self, index: int, node: onnx.NodeProto, signature: Signature, outputs: tuple[str, ...], state: LayerState,
-        reason: str,
-    ) -> tuple[Layer, str]:  # fmt: skip
-        layer = Layer(
+        self, index: int, signature: Signature, outputs: tuple[str, ...], state: LayerState, reason: str
+    ) -> Layer:
+        node = self._nodes[index]
+        self.idle[index] = signature
+        return Layer(
             index=index,
             name=node.name or f"{node.op_type}_{index}",
             node=node,
@@ -133,22 +126,10 @@ class Assembly:
             state=state,
             reason=reason,
         )
-        return layer, _digest(signature)
-
-    def _cost(
-        self, key: str, node: onnx.NodeProto, operands: tuple[Operand, ...], types: tuple[TensorType | None, ...]
-    ) -> Cost | None:
-        """The cost of a layer; a value in two slots counts once, so that the pattern is part of what decides it."""
-        names = [operand.value for operand in operands]
-        pattern = "".join(map(str, map(names.index, names))) if len(set(names)) < len(names) else ""
-        found = key + pattern
-        if found not in self._costs:
-            self._costs[found] = layer_cost(node, operands, types)
-        return self._costs[found]
 
     def _own_opsets(self, node: onnx.NodeProto) -> tuple[tuple[str, int], ...]:
         domain = _domain(node.domain)
-        if next(bodies(node), None) is not None:
+        if may_have_bodies(node) and next(bodies(node), None) is not None:
             return self._opsets
         return ((domain, self._opset.get(domain, 1)),)
 
@@ -170,9 +151,9 @@ class Assembly:
 
     def _signature(self, index: int, node: onnx.NodeProto, types: tuple[TensorType | None, ...]) -> Signature:
         domain, op_type = _domain(node.domain), node.op_type
-        slots = tuple([self._slot(domain, op_type, slot, name) for slot, name in enumerate(node.input)])
-        typed = self._inference.model.graph.node[index]
-        if next(bodies(node), None) is not None:
+        slots = self._slots(domain, op_type, node)
+        if may_have_bodies(node) and next(bodies(node), None) is not None:
+            typed = self._inference.model.graph.node[index]
             typed = typed if typed.op_type == op_type else node  # folding may have put a Constant there
             attributes = nameless_attributes(typed, self._captured(index))
             return Signature(domain, op_type, self._opsets, attributes, slots, types)
@@ -181,15 +162,21 @@ class Assembly:
         opsets = ((domain, schema.since if schema is not None else opset),)
         return Signature(domain, op_type, opsets, nameless_attributes(node, {}), slots, types)
 
-    def _slot(self, domain: str, op_type: str, slot: int, name: str) -> Slot:
-        if not name:
-            return ABSENT
-        found = self._types.get(name)
-        if name not in self._constants:
-            return Slot(Role.ACTIVATION, found, None, slot)
-        known = found is not None and self._constants.known(name)
-        role = constant_role(domain, op_type, slot, known=known, elements=found.elements if found else 0)
-        return Slot(role, found, self._constant(name) if role is Role.CONSTANT else None, slot)
+    def _slots(self, domain: str, op_type: str, node: onnx.NodeProto) -> tuple[Slot, ...]:
+        slots = []
+        types, constants = self._types, self._constants
+        for index, name in enumerate(node.input):
+            if not name:
+                slots.append(ABSENT)
+                continue
+            found = types.get(name)
+            if name not in constants:
+                slots.append(Slot(Role.ACTIVATION, found, None, index))
+                continue
+            known = found is not None and constants.known(name)
+            role = constant_role(domain, op_type, index, known=known, elements=found.elements if found else 0)
+            slots.append(Slot(role, found, self._constant(name) if role is Role.CONSTANT else None, index))
+        return tuple(slots)
 
     def _constant(self, name: str) -> bytes:
         """The value of a known constant, without a name."""
@@ -210,24 +197,26 @@ class Assembly:
                 found[name] = numpy_helper.from_array(self._constants.arrays[name])
         return found
 
-    def _why_untyped(self, index: int, node: onnx.NodeProto, signature: Signature, outputs: tuple[str, ...]) -> str:
+    def _why_untyped(self, index: int, signature: Signature, outputs: tuple[str, ...]) -> str:
         """Why a layer has no static type, naming the value; empty where it has all."""
+        node = self._nodes[index]
         for slot, name in zip(signature.slots, node.input, strict=True):
             if slot.type is None and slot.role is not Role.ABSENT:
                 return f"input {self._describe(name)}"
         for name, found in zip(outputs, signature.outputs, strict=True):
             if name and found is None:
-                domain = _domain(node.domain)
-                if find_schema(domain, node.op_type, self._opset.get(domain, 1)) is None:
-                    return f"unknown operator {domain or 'ai.onnx'}:{node.op_type}: output {self._describe(name)}"
+                if find_schema(signature.domain, node.op_type, signature.opset) is None:
+                    return f"unknown operator {signature.domain or 'ai.onnx'}:{node.op_type}: {self._describe(name)}"
                 return f"output {self._describe(name)}"
+        return "" if any(outputs) else "it has no output"
+
+    def _why_captive(self, index: int) -> str:
+        """Why a layer's bodies cannot leave the graph around them; empty where they can."""
         for name in self._captures[index]:
             if name not in self._constants:
                 return f"its body reads {name!r} of the graph around it"
             if not self._constants.known(name):
                 return f"its body reads the weight {name!r} of the graph around it"
-        if not any(outputs):
-            return "it has no output"
         return ""
 
     def _describe(self, name: str) -> str:
@@ -242,6 +231,27 @@ def _operand(slot: Slot, position: int, node: onnx.NodeProto) -> Operand:
         return _NO_OPERAND
     value = f"%{position}" if slot.source is None else node.input[slot.source]
     return Operand(value, slot.type, slot.role, slot.data)
+
+
+def _repeats(operands: tuple[Operand, ...]) -> tuple[int, ...]:
+    """For each operand the first one that reads the same value; empty where all differ (x * x is not x * y)."""
+    names = [operand.value for operand in operands]
+    return tuple(map(names.index, names)) if len(set(names)) < len(names) else ()
+
+
+@lru_cache(maxsize=16384)
+def _cost(form: Form, types: tuple[TensorType | None, ...], repeats: tuple[int, ...]) -> Cost | None:
+    """The cost of a layer: a matter of its form, and of which operands are one value."""
+    first = repeats or range(len(form.slots))
+    operands = [
+        Operand("" if slot.role is Role.ABSENT else f"%{position}", slot.type, slot.role, slot.data)
+        for position, slot in zip(first, form.slots, strict=True)
+    ]
+    node = onnx.NodeProto()
+    node.CopyFrom(form.node)
+    node.input.extend([operand.value for operand in operands])
+    node.output.extend(["" if found is None else f"y{slot}" for slot, found in enumerate(types)])
+    return layer_cost(node, operands, types)
 
 
 def _domain(domain: str) -> str:
@@ -271,20 +281,3 @@ def _check_order(graph: onnx.GraphProto, captured: list[tuple[str, ...]]) -> Non
     for value in graph.output:
         if value.name not in defined:
             raise BrokenModel(f"nothing makes the output {value.name!r}", remedy="check it with onnx.checker")
-
-
-def _digest(signature: Signature) -> str:
-    """Hash of a layer that has no key: what is known of it, free of names."""
-    description = [
-        signature.domain,
-        signature.op_type,
-        signature.opsets,
-        [attribute.hex() for attribute in signature.attributes],
-        [[slot.role.value, _spell(slot.type), slot.data.hex() if slot.data else None] for slot in signature.slots],
-        [_spell(found) for found in signature.outputs],
-    ]
-    return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
-
-
-def _spell(found: TensorType | None) -> list[object] | None:
-    return None if found is None else [found.dtype, found.shape]

@@ -14,6 +14,7 @@ from .tensor import ELEMENT_BITS, TensorType
 __all__ = [
     "Array",
     "decode_constant",
+    "element_name",
     "element_number",
     "encode_array",
     "encode_tensor",
@@ -52,7 +53,13 @@ def tensor_type(element: int, shape: Iterable[int]) -> TensorType | None:
 
 def element_number(dtype: str) -> int:
     """ONNX's number of an element type, ``TensorProto.DataType``."""
-    return _NUMBERS[dtype]
+    number: int = _NUMBERS[dtype]
+    return number
+
+
+def element_name(element: int) -> str:
+    """The name of an element type by ONNX's number, for messages: any number has one."""
+    return _NAMES.get(element, f"type {element}") if element else "tensor"
 
 
 def type_of(tensor: onnx.TensorProto) -> TensorType | None:
@@ -75,15 +82,16 @@ def encode_tensor(tensor: onnx.TensorProto) -> bytes:
             plain.string_data.extend(tensor.string_data)
         else:
             plain.raw_data = tensor.raw_data
-        return plain.SerializeToString(deterministic=True)
+        data: bytes = plain.SerializeToString(deterministic=True)
+        return data
     return encode_array(numpy_helper.to_array(tensor))
 
 
 def encode_array(array: Array) -> bytes:
     """Serialise a numpy array as a nameless ``TensorProto``."""
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape)).SerializeToString(
-        deterministic=True
-    )
+    tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))
+    data: bytes = tensor.SerializeToString(deterministic=True)
+    return data
 
 
 def tensor_type_of_array(array: Array) -> TensorType:

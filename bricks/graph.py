@@ -12,6 +12,7 @@ import networkx as nx
 
 from ..models.skeleton import Skeleton, is_weight
 from .assembly import Assembly
+from .canonical.form import Signature, hash_signature
 from .layer import Layer, LayerState
 from .shapes import ShapeOracle, infer_types
 from .subgraphs import captures
@@ -30,26 +31,32 @@ class ModelGraph:
     Attributes:
         layers: All operators of the model in file order: live, folded and skipped.
         live: Indices of the live layers, ascending.
-        graph: Nodes are layer indices with attribute ``layer``. An edge from producer to consumer for every input
-            slot that reads a layer's output, with key ``(value, slot)`` and attributes ``value``, ``slot`` (of the
-            source node, or ``CAPTURE``) and ``type`` (None where unknown).
         inputs: The model's activation inputs and their types (None for one that is no static tensor).
         outputs: The model's outputs, in order.
         types: Every value with a known type.
         weight_bytes: Bytes of the source's constants.
         bound: What binding fixed: dimension to value.
-        digests: One per layer, free of names: its key, or for a layer that is not live what is known of it.
+        idle: For each layer that is not live what is known of it, free of names.
     """
 
     layers: tuple[Layer, ...]
     live: tuple[int, ...]
-    graph: nx.MultiDiGraph[int]
     inputs: Mapping[str, TensorType | None]
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     weight_bytes: int
     bound: Mapping[str, int]
-    digests: tuple[str, ...]
+    idle: Mapping[int, Signature]
+
+    @cached_property
+    def graph(self) -> nx.MultiDiGraph[int]:
+        """The DAG, frozen; made on first use.
+
+        Nodes are layer indices with attribute ``layer``. There is an edge from producer to consumer for every input
+        slot that reads a layer's output, with key ``(value, slot)`` and attributes ``value``, ``slot`` (of the
+        source node, or ``CAPTURE``) and ``type`` (None where unknown).
+        """
+        return _wire(self.layers, self.types)
 
     @cached_property
     def _producers(self) -> dict[str, int]:
@@ -87,7 +94,7 @@ class ModelGraph:
         inputs = [[number(name), _spell(found)] for name, found in self.inputs.items()]
         layers = [
             [
-                self.digests[layer.index],
+                layer.key or hash_signature(self.idle[layer.index]),
                 [number(name) for name in (*layer.node.input, *captures(layer.node))],
                 [number(name) for name in layer.node.output],
             ]
@@ -127,13 +134,12 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> Mod
     return ModelGraph(
         layers=layers,
         live=tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
-        graph=_wire(layers, inference.types),
         inputs=inputs,
         outputs=tuple(value.name for value in source.output),
         types=inference.types,
         weight_bytes=skeleton.weight_bytes,
         bound=dict(skeleton.bound),
-        digests=assembly.digests,
+        idle=assembly.idle,
     )
 
 
@@ -141,17 +147,16 @@ def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.Mult
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
     graph.add_nodes_from((layer.index, {"layer": layer}) for layer in layers)
     producers: dict[str, int] = {}
-    edges = []
     for layer in layers:
         reads: list[tuple[str, int | str]] = [(name, slot) for slot, name in enumerate(layer.node.input)]
         reads.extend((name, CAPTURE) for name in captures(layer.node))
         for name, slot in reads:
             producer = producers.get(name)
             if producer is not None:
-                attributes = {"value": name, "slot": slot, "type": types.get(name)}
-                edges.append((producer, layer.index, (name, slot), attributes))
+                found = types.get(name)
+                graph.add_edge(producer, layer.index, (name, slot), value=name, slot=slot, type=found)
         for name in layer.node.output:
             if name:
                 producers[name] = layer.index
-    graph.add_edges_from(edges)
-    return nx.freeze(graph)
+    nx.freeze(graph)
+    return graph

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper, shape_inference
 
 from ..errors import BrokenModel
-from .constants import tensor_type, type_of
+from .constants import element_name, tensor_type, type_of
 from .folding import Constants, fold
 from .tensor import TensorType
 
@@ -149,7 +149,7 @@ def _describe(kind: onnx.TypeProto) -> str:
     if which != "tensor_type":
         return f"{'an' if which[0] == 'o' else 'a'} {which.removesuffix('_type').replace('_', ' ')}"
     tensor = kind.tensor_type
-    element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower() if tensor.elem_type else "tensor"
+    element = element_name(tensor.elem_type)
     if not tensor.HasField("shape"):
         return f"{element} of unknown rank"
     dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 
 import onnx
 
-__all__ = ["bodies", "captures", "contains_operator"]
+__all__ = ["bodies", "captures", "contains_operator", "may_have_bodies"]
 
 _OWN = frozenset({"", "ai.onnx"})
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
+def may_have_bodies(node: onnx.NodeProto) -> bool:
+    """Whether an operator can carry bodies at all: ONNX's control flow, and whatever other domains define."""
+    return node.op_type in _CONTROL_FLOW or node.domain not in _OWN
+
+
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs among a node's attributes, by attribute name."""
-    if node.domain in _OWN and node.op_type not in _CONTROL_FLOW:
+    if not may_have_bodies(node):
         return
     for attribute in sorted(node.attribute, key=lambda a: a.name):
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -25,7 +30,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:
     """Names of the outer values that a node's bodies read, each once, in the order they are read."""
-    if node.domain in _OWN and node.op_type not in _CONTROL_FLOW:
+    if not may_have_bodies(node):
         return ()
     found: dict[str, None] = {}
     for body in bodies(node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import onnx
 from onnx import AttributeProto
@@ -14,7 +14,7 @@ __all__ = ["Value", "read_value", "spell_value", "write_attribute"]
 Value = Any
 """int, float, bytes, a tuple of one of these, or a protocol message (tensor, graph, type, sparse tensor)."""
 
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     AttributeProto.FLOAT: "f",
     AttributeProto.INT: "i",
     AttributeProto.STRING: "s",
@@ -48,17 +48,9 @@ def read_value(attribute: AttributeProto) -> Value:
     return tuple(value) if kind in _LISTS else value
 
 
-def write_attribute(name: str, value: Value, kind: int) -> AttributeProto:
-    """The attribute with a name, a value and a type."""
-    attribute = AttributeProto(name=name, type=cast("AttributeProto.AttributeType", kind))
-    field = _FIELDS[cast("AttributeProto.AttributeType", kind)]
-    if kind in _LISTS:
-        getattr(attribute, field).extend(value)
-    elif kind in {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING}:
-        setattr(attribute, field, value)
-    else:
-        getattr(attribute, field).CopyFrom(value)
-    return attribute
+def write_attribute(node: onnx.NodeProto, name: str, value: Value, kind: int) -> None:
+    """Add an attribute with a name, a value and a type to a node."""
+    node.attribute.add(name=name, type=kind, **{_FIELDS[kind]: value})
 
 
 def spell_value(value: Value) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -135,11 +136,12 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     attribute = node.attribute[0]
     match attribute.name:
         case "value":
-            return attribute.t
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
         case "value_float" | "value_floats" | "value_int" | "value_ints":
             dtype = "float32" if "float" in attribute.name else "int64"
             value = onnx.helper.get_attribute_value(attribute)
-            return numpy_helper.from_array(numpy_helper.np.asarray(value, dtype))
+            return numpy_helper.from_array(np.asarray(value, dtype))
         case _:
             return None
 
@@ -186,7 +188,7 @@ class _Upgrade:
             form = self._form(self._signature(node, values, read))
             if form.problem:
                 raise ValueError(f"{node.op_type} in its body: {form.problem}")
-            if form.node is None:
+            if form.bound:
                 raise Bound(f"{node.op_type} in its body")
             for domain, opset in form.opsets:
                 needed[domain] = max(opset, needed.get(domain, 1))
@@ -224,11 +226,12 @@ def _input(index: int, slot: Slot, node: onnx.NodeProto, target: onnx.GraphProto
     if slot.role is Role.ABSENT:
         return ""
     if slot.source is not None:
-        return node.input[slot.source]
+        return str(node.input[slot.source])
     tensor = target.initializer.add()
     tensor.ParseFromString(slot.data or b"")
-    tensor.name = f"{node.output[0]}c{index}"  # unique: the outputs of all bodies are numbered together
-    return tensor.name
+    # Unique, as the outputs of all bodies are numbered together.
+    tensor.name = f"{next(filter(None, node.output))}c{index}"
+    return str(tensor.name)
 
 
 def _refuse_weights(body: onnx.GraphProto) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,7 +24,9 @@ from .registry import find_rule
 from .roles import CONSTANT_ELEMENTS, is_deciding
 from .schemas import CANONICAL_OPSET, Schema, find_schema
 
-__all__ = ["Form", "Signature", "canonical_form"]
+__all__ = ["Form", "Signature", "canonical_form", "hash_signature"]
+
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 _WITHOUT_EFFECT = ("consumed_inputs",)
 """Attributes of ONNX's first opsets that told a framework which buffers it may reuse."""
@@ -61,17 +64,19 @@ class Form:
     """What canonicalising a signature gives.
 
     Attributes:
-        node: The canonical node without input and output names; None where the operator is bound to its opset.
-        opsets: Lowest opset by domain that ``node`` (or the source node) means the same at.
-        slots: The inputs of ``node`` (of the source node where that is None).
+        node: The node without input and output names.
+        opsets: Lowest opset by domain that ``node`` means what the source means at.
+        slots: The inputs of ``node``.
         key: SHA-256, hexadecimal.
+        bound: Whether ``node`` is the source's, because its meaning cannot be written at the canonical opset.
         problem: Why the operator cannot be a brick; empty where it can.
     """
 
-    node: onnx.NodeProto | None
+    node: onnx.NodeProto
     opsets: tuple[tuple[str, int], ...]
     slots: tuple[Slot, ...]
     key: str
+    bound: bool = False
     problem: str = ""
 
 
@@ -85,17 +90,20 @@ def canonical_form(signature: Signature) -> Form:
     """
     attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
     try:
-        form = _form(signature, attributes)
+        return _form(signature, attributes)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         # Rules trust that an operator is legal. One that is not ends here, whatever a rule tripped over.
-        form = Form(None, (), signature.slots, "", f"not legal for {signature.op_type}: {error}")
-    return form
+        return _hopeless(signature, f"not legal: {error}")
+
+
+def _hopeless(signature: Signature, problem: str) -> Form:
+    return Form(onnx.NodeProto(), (), signature.slots, "", bound=True, problem=problem)
 
 
 def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
     problem = _payload(attributes)
     if problem:
-        return Form(None, (), signature.slots, "", problem)
+        return _hopeless(signature, problem)
     values = {attribute.name: read_value(attribute) for attribute in attributes}
     schema = find_schema(signature.domain, signature.op_type, signature.opset)
     if schema is None or signature.domain:
@@ -108,10 +116,21 @@ def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
             return _write(draft, schema, target, signature)
         except Bound:
             continue
-    kept = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
-    key = _key("", signature.op_type, schema.since, {**schema.defaults, **kept}, signature.slots, signature.outputs)
+    return _bound(signature, attributes, values, schema)
+
+
+def _bound(
+    signature: Signature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema
+) -> Form:
+    """The form of an operator whose meaning cannot be written at the canonical opset: the source's."""
+    node = onnx.NodeProto(op_type=signature.op_type, attribute=attributes)
+    described = {**schema.defaults, **values}
+    for name in _WITHOUT_EFFECT:
+        described.pop(name, None)
+    key = _key(node, schema.since, described, signature.slots, signature.outputs)
     opsets = _with_bodies({"": schema.since}, attributes, signature)
-    return Form(None, opsets, signature.slots, key, _unknown_decider("", signature.op_type, signature.slots))
+    problem = _unknown_decider("", signature.op_type, signature.slots)
+    return Form(node, opsets, signature.slots, key, bound=True, problem=problem)
 
 
 def _targets(schema: Schema, op_type: str) -> list[Schema]:
@@ -134,15 +153,7 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
         rule(draft)
     if draft.op_type != signature.op_type:
         target = find_schema("", draft.op_type, CANONICAL_OPSET) or target
-    for name in _WITHOUT_EFFECT:
-        draft.pop(name)
-    for name, value in list(draft.attributes.items()):
-        if name not in target.kinds:
-            if target.since < source.since and source.defaults.get(name) == value:
-                draft.pop(name)  # what a newer version added, at its default
-            else:
-                raise Bound(f"attribute {name}")
-    attributes = {**target.defaults, **draft.attributes}
+    _fit_attributes(draft, source, target)
     while draft.slots and draft.slots[-1].role is Role.ABSENT:
         draft.slots.pop()
     slots = tuple(draft.slots)
@@ -150,20 +161,36 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
         _check_types(target, slots, draft.outputs)
     version = target.since if target.since > CANONICAL_OPSET else None
     opsets = {"": version or CANONICAL_OPSET}
-    for name, kind in target.kinds.items():
-        if kind == onnx.AttributeProto.GRAPH and name in attributes:
-            attributes[name], needed = upgrade_body(attributes[name], signature.opsets, canonical_form)
+    attributes = {**target.defaults, **draft.attributes}
+    for name, value in attributes.items():
+        if isinstance(value, onnx.GraphProto):
+            attributes[name], needed = upgrade_body(value, signature.opsets, canonical_form)
             for domain, opset in needed.items():
                 opsets[domain] = max(opset, opsets.get(domain, 1))
     node = onnx.NodeProto(op_type=draft.op_type)
-    node.attribute.extend(write_attribute(name, attributes[name], target.kinds[name]) for name in sorted(attributes))
+    for name in sorted(attributes):
+        write_attribute(node, name, attributes[name], target.kinds[name])
     return Form(
         node,
         tuple(sorted(opsets.items())),
         slots,
-        _key("", draft.op_type, version, attributes, slots, draft.outputs),
-        _unknown_decider("", draft.op_type, slots),
+        _key(node, version, attributes, slots, draft.outputs),
+        problem=_unknown_decider("", draft.op_type, slots),
     )
+
+
+def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
+    """Take out what another version does not know, where that changes nothing.
+
+    Raises:
+        Bound: It changes something.
+    """
+    for name in _WITHOUT_EFFECT:
+        draft.pop(name)
+    for name in draft.attributes.keys() - target.kinds.keys():
+        if target.since > source.since or source.defaults.get(name) != draft.attributes[name]:
+            raise Bound(f"attribute {name}")
+        draft.pop(name)  # what a newer version added, at its default
 
 
 def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorType | None, ...]) -> None:
@@ -188,12 +215,9 @@ def _foreign(
         values = {**schema.defaults, **values}
     else:
         version = signature.opset if domain else None
-    node = onnx.NodeProto(op_type=op_type, domain=domain)
-    node.attribute.extend(attributes)
+    node = onnx.NodeProto(op_type=op_type, domain=domain, attribute=attributes)
     opsets = _with_bodies({domain: version or CANONICAL_OPSET}, attributes, signature)
-    return Form(
-        node, opsets, signature.slots, _key(domain, op_type, version, values, signature.slots, signature.outputs)
-    )
+    return Form(node, opsets, signature.slots, _key(node, version, values, signature.slots, signature.outputs))
 
 
 def _with_bodies(
@@ -211,14 +235,17 @@ def _payload(attributes: list[onnx.AttributeProto]) -> str:
     Trees, vocabularies and the like are weights that their operators keep in attributes.
     """
     for attribute in attributes:
-        count = max(len(attribute.floats), len(attribute.strings))
-        for tensor in (attribute.t, *attribute.tensors):
-            elements = 1
-            for extent in tensor.dims:
-                elements *= extent
-            count = max(count, elements)
-        if attribute.type in {onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS}:
-            return f"attribute {attribute.name} is a sparse tensor"
+        match attribute.type:
+            case onnx.AttributeProto.FLOATS:
+                count = len(attribute.floats)
+            case onnx.AttributeProto.STRINGS:
+                count = len(attribute.strings)
+            case onnx.AttributeProto.TENSOR | onnx.AttributeProto.TENSORS:
+                count = max(math.prod(tensor.dims) for tensor in (attribute.t, *attribute.tensors))
+            case onnx.AttributeProto.SPARSE_TENSOR | onnx.AttributeProto.SPARSE_TENSORS:
+                return f"attribute {attribute.name} is a sparse tensor"
+            case _:
+                continue
         if count > CONSTANT_ELEMENTS:
             return f"attribute {attribute.name} holds {count} values, which a suite may not carry"
     return ""
@@ -232,8 +259,7 @@ def _unknown_decider(domain: str, op_type: str, slots: tuple[Slot, ...]) -> str:
 
 
 def _key(
-    domain: str,
-    op_type: str,
+    node: onnx.NodeProto,
     version: int | None,
     attributes: dict[str, Value],
     slots: tuple[Slot, ...],
@@ -241,15 +267,31 @@ def _key(
 ) -> str:
     """SHA-256 of a form as canonical JSON; nothing in it depends on names, order of attributes or the process."""
     description = [
-        domain,
-        op_type,
+        node.domain,
+        node.op_type,
         version,
         [[name, spell_value(attributes[name])] for name in sorted(attributes)],
-        [[slot.role.value, *_spell_type(slot.type), slot.data.hex() if slot.data else None] for slot in slots],
+        _spell_slots(slots),
         [_spell_type(output) for output in outputs],
     ]
-    text = json.dumps(description, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
+
+
+def hash_signature(signature: Signature) -> str:
+    """SHA-256 of an operator as the source has it: identifies a layer that has no key of its own."""
+    description = [
+        signature.domain,
+        signature.op_type,
+        signature.opsets,
+        [attribute.hex() for attribute in signature.attributes],
+        _spell_slots(signature.slots),
+        [_spell_type(output) for output in signature.outputs],
+    ]
+    return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
+
+
+def _spell_slots(slots: tuple[Slot, ...]) -> list[object]:
+    return [[slot.role.value, *_spell_type(slot.type), slot.data.hex() if slot.data else None] for slot in slots]
 
 
 def _spell_type(found: TensorType | None) -> tuple[str | None, tuple[int, ...] | None]:

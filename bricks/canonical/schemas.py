@@ -79,7 +79,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
         return None
     return Schema(
         since=schema.since_version,
-        kinds={name: attribute.type.value for name, attribute in schema.attributes.items()},
+        kinds={name: int(attribute.type.value) for name, attribute in schema.attributes.items()},  # type: ignore[attr-defined]
         defaults={
             name: read_value(attribute.default_value)
             for name, attribute in schema.attributes.items()
