@@ -45,6 +45,9 @@ _MIN_ITEM_BUDGET_S = 0.001
 _HARD_LIMIT = 16
 """Tenths of ``memory_bytes`` at which a worker is stopped; chunks keep below ``memory_bytes`` itself."""
 
+_LEAST_LIMIT = 256 << 20
+"""The reference network and a runtime's own pools must fit, whatever ``memory_bytes`` says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
@@ -156,7 +159,7 @@ def conduct(
             journal = Journal(store, run, conditions, costs)
             memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
             with Session(
-                _launcher(settings, backend, stack, memory_bytes * _HARD_LIMIT // 10),
+                _launcher(settings, backend, stack, max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)),
                 journal,
                 _built_in(REFERENCE),
                 Pace(protocol, budget_s),
