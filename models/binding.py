@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from onnx import ModelProto, ValueInfoProto
 
-from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
+from ..errors import UnboundDimension, UnsupportedModel, UsageError
 from .dimensions import Dimension, Kind, classify, classify_name, default_value, expression
+from .names import require_text
 from .rebatch import Rebatch, apply_rebatch, leading_dimension, plan_rebatch
 from .skeleton import Skeleton, is_weight
 
@@ -124,8 +125,7 @@ def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
         for axis, size in enumerate(shape):
             if size is None:
                 name = tensor.shape.dim[axis].dim_param
-                if not isinstance(name, str):
-                    raise BrokenModel(f"dimension {axis} of input '{value.name}' has a name that is not UTF-8")
+                require_text(name)
                 yield Dimension(value.name, axis, name, tensor.elem_type, shape)
 
 

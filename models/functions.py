@@ -9,6 +9,7 @@ import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from ..errors import BrokenModel, UnsupportedModel
+from .names import require_text
 
 __all__ = ["inline_functions"]
 
@@ -32,6 +33,10 @@ def inline_functions(model: ModelProto) -> ModelProto:
     if not model.functions:
         return model
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    for function in model.functions:
+        require_text(function.domain, function.name, *(opset.domain for opset in function.opset_import))
+        for node in _all_nodes(function.node):
+            require_text(node.domain, node.op_type)
     _measure(model, functions)
     try:
         inlined = onnx.inliner.inline_local_functions(model, not _align(model))

@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from ..errors import BrokenModel
 from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
 from .functions import inline_functions
+from .names import require_text
 from .payload import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_weight
 from .subgraphs import graphs_of, hoist_constants
@@ -154,7 +155,7 @@ class _Normaliser:
             raise BrokenModel(f"'{name}' is defined twice")
         if not name:
             raise BrokenModel("an input or a constant of the graph has no name")
-        _require_text(name)
+        require_text(name)
         self._defined.add(name)
 
     def _add_constant(self, name: str, constant: Constant) -> None:
@@ -206,7 +207,7 @@ class _Normaliser:
         graph = model.graph
         graph.name = self._graph.name or "graph"
         for node in self._live:
-            _require_text(node.name, node.op_type, *[attribute.name for attribute in node.attribute])
+            require_text(node.name, node.op_type, *[attribute.name for attribute in node.attribute])
             _drop_notes(node)
         graph.node.extend(self._live)
         graph.input.extend(inputs)
@@ -246,12 +247,6 @@ def _add_weight(graph: GraphProto, name: str, constant: Constant) -> None:
 def _drop_notes(node: NodeProto) -> None:
     for name in _NOTES:
         node.ClearField(name)
-
-
-def _require_text(*names: object) -> None:
-    for name in names:
-        if type(name) is not str:  # protobuf hands out the bytes where they are no text
-            raise BrokenModel(f"the name {name!r} is not UTF-8")
 
 
 def _label(node: NodeProto) -> str:

@@ -196,6 +196,14 @@ def test_names_that_are_no_text(tmp_path: Path, name: bytes) -> None:
         load_skeleton(path)
 
 
+def test_function_with_an_operator_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(rich_model().replace(b"Add", b"\xffdd"))
+    (tmp_path / "w.bin").write_bytes(bytes(12))
+    with pytest.raises(BrokenModel, match="not UTF-8"):
+        load_skeleton(path)
+
+
 # ---------------------------------------------------------------------- memory
 
 
