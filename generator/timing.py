@@ -11,7 +11,7 @@ from itertools import repeat
 
 import numpy as np
 
-from .cores import last_level_bytes, physical_cores, pin, private_cache_bytes
+from .cores import last_level_bytes, pin, private_cache_bytes
 
 __all__ = ["RAW_NS", "Evictor", "Samples", "measure", "time_once"]
 
@@ -76,11 +76,6 @@ class Evictor:
             np.add(self._buffer, 1, out=self._buffer)
         if not self._cores:
             np.add(self._buffer, 1, out=self._buffer)
-
-    @classmethod
-    def for_threads(cls, threads: int, *, pinned: bool) -> Evictor:
-        """For a runtime that is bound to the first physical cores, or is not bound."""
-        return cls(physical_cores()[:threads] if pinned else ())
 
 
 def time_once(run: Run, synchronize: Run) -> int:

@@ -87,7 +87,8 @@ class _Worker:
             raise UsageError("this worker has a backend already", remedy="start another one")
         backend = get(request.backend)
         options = backend.resolve(request.device, request.options)
-        settings = Settings(request.device, request.threads or len(physical_cores()), options)
+        cores = physical_cores()
+        settings = Settings(request.device, request.threads or len(cores), options, cores)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
         limit_memory(request.limits.memory_bytes)
@@ -142,7 +143,7 @@ class _Worker:
                 raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
             if self._evictor is None:
                 pinned = self._settings.options.get("pinning") == "on"
-                self._evictor = Evictor.for_threads(self._settings.threads, pinned=pinned)
+                self._evictor = Evictor(self._settings.cores[: self._settings.threads] if pinned else ())
             evict = self._evictor
         elif request.cache != "hot":
             raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")

@@ -71,11 +71,14 @@ class Settings:
         device: One of the backend's devices.
         threads: At least 1.
         options: Every option of the backend with its effective value.
+        cores: Physical cores that the process may use, found before anything was bound to one of them; a backend
+            that binds its threads takes the first ones.
     """
 
     device: str
     threads: int
     options: Mapping[str, str]
+    cores: tuple[int, ...] = ()
 
 
 class Executable(Protocol):

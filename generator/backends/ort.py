@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
-from ..cores import physical_cores, pin
+from ..cores import pin
 from ..network import Network
 from .base import WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
 
@@ -59,7 +59,8 @@ _UNSUPPORTED = re.compile(
 )
 _MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate memory|not enough memory", re.IGNORECASE)
 _PREAMBLE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?")
-_SOURCE = re.compile(r"/\S+?\.(cc|h|hpp|cpp):\d+ ")
+_NOISE = re.compile(r"/\S+?\.(cc|h|hpp|cpp):\d+ |Load model from .+? failed:")
+"""Places in the runtime's source and on this machine: a stored reason must name neither."""
 _REASON_LENGTH = 300
 
 
@@ -98,7 +99,7 @@ class OrtBackend:
         except ImportError as error:
             raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
         ort.set_default_logger_severity(_SILENT)
-        if settings.options["pinning"] == "on" and not pin(physical_cores()[:1]):
+        if settings.options["pinning"] == "on" and not pin(settings.cores[:1]):
             raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
@@ -237,10 +238,9 @@ def _released() -> None:
 
 def _pool_cores(settings: Settings) -> list[int]:
     """Logical processors, counted from 1, of the pool's threads: all but the calling one."""
-    cores = physical_cores()
-    if settings.options["pinning"] == "off" or not 1 < settings.threads <= len(cores):
+    if settings.options["pinning"] == "off" or settings.threads > len(settings.cores):
         return []
-    return [core + 1 for core in cores[1 : settings.threads]]
+    return [core + 1 for core in settings.cores[1 : settings.threads]]
 
 
 def _value(array: npt.NDArray[Any]) -> ort.OrtValue:
@@ -269,7 +269,7 @@ def _array(value: ort.OrtValue) -> npt.NDArray[Any]:
 def _meaning(error: Exception) -> Exception:
     """What the runtime's exception means; its text is its only detail."""
     text = " ".join(str(error).split())
-    reason = _SOURCE.sub("", _PREAMBLE.sub("", text))[:_REASON_LENGTH] or type(error).__name__
+    reason = _NOISE.sub("", _PREAMBLE.sub("", text))[:_REASON_LENGTH] or type(error).__name__
     if isinstance(error, MemoryError) or _MEMORY.search(text):
         return MemoryError(reason)
     if _UNSUPPORTED.search(text):

@@ -146,6 +146,11 @@ def executed(network, folder, options=None, model=None) -> Counter[str]:
             MemoryError,
             "Failed to allocate memory for 72 bytes",
         ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Load model from /home/a b failed:a:B(-1) is not a registered function/op",
+            UnsupportedBrick,
+            "cannot express it: a:B(-1) is not",
+        ),
         ("std::bad_alloc", MemoryError, "std::bad_alloc"),
         ("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : first\nsecond", BackendError, "failed: first second"),
     ],
@@ -157,3 +162,4 @@ def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said)
     assert said in str(meaning)
     assert "ONNXRuntimeError" not in str(meaning)
     assert "/onnxruntime_src" not in str(meaning)
+    assert "/home" not in str(meaning)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from dlbricks.generator.cores import physical_cores
 from dlbricks.generator.protocol import (
     Bye,
     Done,
@@ -309,6 +310,32 @@ def test_the_greeting_tells_the_effective_settings(tmp_path):
     assert bye == Done()
     assert worker.process.wait(20) == 0
     worker.end()
+
+
+@pytest.mark.skipif(len(physical_cores()) < 2, reason="one core")
+def test_each_thread_has_a_core_of_its_own_and_cold_samples_leave_it_there(tmp_path):
+    worker = Process(tmp_path)
+    worker.ask(Hello("onnxruntime", threads=2), Greeting)
+    before = bindings(worker.process.pid)
+    worker.ask(Prepare("r", REFERENCE, synthetic=True, unroll=1), Prepared)
+
+    worker.ask(Sample("r", 20_000_000, cache="cold"), Sampled)
+
+    after = bindings(worker.process.pid)
+    pool = [after[thread] for thread in after if thread not in before]
+    first, second = (str(core) for core in physical_cores()[:2])
+    assert after[worker.process.pid] == first
+    assert pool == [second]
+    worker.end()
+
+
+def bindings(pid: int) -> dict[int, str]:
+    """Thread to the processors it may run on."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        lines = (task / "status").read_text().splitlines()
+        found[int(task.name)] = next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list:"))
+    return found
 
 
 def test_requests_out_of_place_are_refused_and_the_worker_goes_on():
