@@ -6,9 +6,10 @@ import uuid
 from statistics import median
 
 from ..db.store import Store
-from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop, Subject
+from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop
 from .costs import RunCosts
 from .item import Item
+from .reference import REFERENCE
 from .statistics import block_values, summarise
 
 __all__ = ["Journal"]
@@ -44,7 +45,7 @@ class Journal:
             found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._conditions)
         if found is not None:
             item.measurement, item.unroll, item.blocks = found
-            if item.subject is Subject.REFERENCE:
+            if item.label == REFERENCE:
                 for block in item.blocks:
                     self._note_reference(block, item.unroll)
 
@@ -66,7 +67,7 @@ class Journal:
                 item.measurement = identity
             self._store.add_block(item.measurement, block)
         item.blocks.append(block)
-        if item.subject is Subject.REFERENCE:
+        if item.label == REFERENCE:  # not just its subject: the overhead network has the same
             self._note_reference(block, item.unroll)
 
     def finish(self, item: Item, stop: Stop) -> None:
