@@ -1,4 +1,4 @@
-"""The reference network is what measurements are compared by; the overhead network beside it must not be taken for it."""
+"""Measurements are compared by the reference network; the overhead network beside it must not be taken for it."""
 
 from __future__ import annotations
 
