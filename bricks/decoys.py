@@ -104,12 +104,7 @@ def _vary(brick: Brick, dice: _Dice) -> Brick | None:
 def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
     """Choose some of the sizes that occur in the inputs, and a new size for each."""
     occurring = sorted(
-        {
-            dimension.dim_value
-            for value in model.graph.input
-            for dimension in value.type.tensor_type.shape.dim
-            if dimension.dim_value >= _SMALLEST
-        }
+        {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
     )
     sizes = {}
     common = _FACTORS[dice.below(len(_FACTORS))]
@@ -126,16 +121,27 @@ def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
     return sizes
 
 
+def _resizable(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The dimensions of the inputs that may change: all but the kernels of filters, which attributes repeat."""
+    slots = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
+    filters = {node.input[slots[node.op_type]] for node in graph.node if node.op_type in slots}
+    for value in graph.input:
+        dimensions = value.type.tensor_type.shape.dim
+        yield from dimensions[:2] if value.name in filters else dimensions
+
+
 def _resize(graph: onnx.GraphProto, sizes: Mapping[int, int]) -> None:
     """Change sizes in inputs, constants and attributes, and forget what followed from the old ones."""
-    for value in graph.input:
-        for dimension in value.type.tensor_type.shape.dim:
-            dimension.dim_value = sizes.get(dimension.dim_value, dimension.dim_value)
+    for dimension in _resizable(graph):
+        dimension.dim_value = sizes.get(dimension.dim_value, dimension.dim_value)
+    targets = {node.input[1] for node in graph.node if node.op_type == "Reshape" and len(node.input) > 1}
     for tensor in graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT64:
             name = tensor.name
             array = numpy_helper.to_array(tensor)
             changed = np.array([sizes.get(int(item), int(item)) for item in array.ravel()], np.int64)
+            if name in targets and changed.size:
+                changed[changed.argmax()] = -1  # most often a product of other sizes: it follows from them
             tensor.CopyFrom(numpy_helper.from_array(changed.reshape(array.shape), name))
     for node in graph.node:
         for attribute in node.attribute:
@@ -164,11 +170,31 @@ def _consistent(layer: Layer) -> bool:
             fits = all(shape == (data[1],) for shape in others)
         case "LayerNormalization" | "RMSNormalization":
             fits = all(data[-len(shape) :] == shape for shape in others if shape)
+        case "Reshape":
+            produced = layer.output_types[0]
+            fits = produced is not None and produced.elements == math.prod(data)
+        case "MaxPool" | "AveragePool" | "LpPool":
+            fits = _whole_windows(node, data)
         case "Gather" | "GatherElements" | "GatherND":  # constant indices may no longer be in range
             fits = all(operand.role is not Role.CONSTANT for operand in layer.operands)
         case _:
             fits = True
     return fits
+
+
+def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
+    """Whether pooling windows fill the plane: runtimes do not agree on what ``ceil_mode`` makes of a rest."""
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if not values.get("ceil_mode", 0):
+        return True
+    spatial = len(data) - 2
+    pads = values.get("pads", [0] * 2 * spatial)
+    return all(
+        (data[2 + axis] + pads[axis] + pads[axis + spatial] - kernel) % stride == 0
+        for axis, (kernel, stride) in enumerate(
+            zip(values["kernel_shape"], values.get("strides", [1] * spatial), strict=True)
+        )
+    )
 
 
 def _comparable(brick: Brick, decoy: Brick) -> bool:

@@ -55,7 +55,8 @@ def rebuild(model: onnx.ModelProto, graph: ModelGraph, sequences: Iterable[Seque
         A model with the inputs, the outputs and the weights of ``model``.
 
     Raises:
-        UnsupportedModel: Two parts need different opsets that no common one can stand in for.
+        UnsupportedModel: Two parts need different opsets that no common one can stand in for; or a folded layer reads
+            a weight that ``model`` has no values of.
     """
     rebuilt = onnx.ModelProto(ir_version=max(IR_VERSION, model.ir_version))
     body = rebuilt.graph
@@ -149,15 +150,19 @@ def _operators(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
 
 
 def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str]) -> list[onnx.TensorProto]:
-    """The values of folded layers that something needs, computed by ONNX's reference implementation."""
+    """The values that are computed before inference and that something needs, by ONNX's reference implementation.
+
+    They come from folded layers, and from nodes that are weights and no layers (a large ConstantOfShape).
+    """
     from onnx.reference import ReferenceEvaluator  # heavy, and of use here alone
 
+    running = {name for layer in graph.layers if layer.state is not LayerState.FOLDED for name in layer.node.output}
     nodes: list[onnx.NodeProto] = []
     needed = set(wanted)
-    for layer in reversed(graph.layers):
-        if layer.state is LayerState.FOLDED and needed.intersection(layer.outputs):
-            nodes.append(layer.node)
-            needed.update(_needs(layer.node))
+    for node in reversed(model.graph.node):
+        if not running.intersection(node.output) and needed.intersection(node.output):
+            nodes.append(node)
+            needed.update(_needs(node))
     if not nodes:
         return []
     made = {name for node in nodes for name in node.output if name}
@@ -170,11 +175,12 @@ def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str])
     folded.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in results)
     # A Shape reads a value that exists at run time only: any array of that shape does.
     stand_ins: dict[str, npt.NDArray[Any]] = {}
-    for name in sorted(needed - made - kept - {""}):
-        kind = graph.types.get(name)
-        if kind is not None and any(name in _needs(node) for node in nodes):
-            stand_ins[name] = np.broadcast_to(np.float32(0), kind.shape)
-            folded.graph.input.append(onnx.helper.make_empty_tensor_value_info(name))
+    measured = {name for node in nodes if node.op_type in {"Shape", "Size"} for name in node.input}
+    for name in sorted({name for node in nodes for name in _needs(node)} - made - kept):
+        if name not in measured or name not in graph.types:
+            raise UnsupportedModel(f"{name!r} has no value", remedy="give the model together with its weights")
+        stand_ins[name] = np.broadcast_to(np.float32(0), graph.types[name].shape)
+        folded.graph.input.append(onnx.helper.make_empty_tensor_value_info(name))
     values = ReferenceEvaluator(folded).run(results, stand_ins)
     return [numpy_helper.from_array(np.asarray(value), name) for name, value in zip(results, values, strict=True)]
 

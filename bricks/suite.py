@@ -237,7 +237,7 @@ def _parse(folder: Path, data: bytes) -> dict[str, Any]:
         SuiteError: It is no manifest of this version.
     """
     try:
-        manifest = json.loads(data)
+        manifest: dict[str, Any] = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"{folder / MANIFEST} is not JSON", remedy="generate the suite again") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
