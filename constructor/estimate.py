@@ -126,7 +126,7 @@ def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate
     graph = model.graph
     parts = _cover(model, stored.bricks) if blank.overlap else model.sequences
     try:
-        quotient = contract(graph.graph.edges(), [part.layers for part in parts])
+        quotient = contract(_edges(graph), [part.layers for part in parts])
     except InvalidSequence as error:
         return _failed(model.source, blank, error)
     measured = [part for part in parts if part.key in stored.bricks]
@@ -144,9 +144,18 @@ def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate
         path = critical_path(quotient, [stored.bricks[part.key].median_ns for part in parts])
         estimate = replace(estimate, **_totals(parts, quotient, path, stored))
     estimate = replace(estimate, **_truth(parts, stored, stored.truths.get(graph.key), estimate))
-    on_path = path.members if path is not None else ()
-    rows = tuple(_row(index, part, graph, stored, frozenset(on_path)) for index, part in enumerate(parts))
-    return replace(estimate, sequences=rows, path=tuple(rows[index] for index in on_path))
+    members = path.members if path is not None else ()
+    on_path = frozenset(members)
+    rows = tuple(_row(index, part, graph, stored, on_path=index in on_path) for index, part in enumerate(parts))
+    return replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
+
+
+def _edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
+    """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
+    for layer in graph.layers:
+        for value in layer.outputs:
+            for consumer in graph.consumers(value):
+                yield layer.index, consumer
 
 
 def _cover(model: _Model, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
@@ -267,23 +276,21 @@ def _truth(parts: Sequence[Part], stored: Stored, truth: Measurement | None, est
     return said
 
 
-def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, on_path: frozenset[int]) -> SequenceLatency:
+def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, *, on_path: bool) -> SequenceLatency:
     layers = [graph.layers[layer] for layer in part.layers]
-    row = SequenceLatency(
+    brick, lowest = stored.bricks.get(part.key), stored.fastest.get(part.key)
+    return SequenceLatency(
         index=index,
         key=part.key,
         layers=part.layers,
         names=tuple(layer.name for layer in layers),
         op_types=tuple(layer.op_type for layer in layers),
-        on_path=index in on_path,
+        latency_ms=None if brick is None else _ms(brick.median_ns),
+        ci95_ms=None if brick is None else (_ms(brick.ci95_ns[0]), _ms(brick.ci95_ns[1])),
+        verdict=None if brick is None else str(brick.verdict),
+        on_path=on_path,
+        lower_bound_ms=None if lowest is None else _ms(lowest.median_ns),
     )
-    brick, lowest = stored.bricks.get(part.key), stored.fastest.get(part.key)
-    if lowest is not None:
-        row = replace(row, lower_bound_ms=_ms(lowest.median_ns))
-    if brick is not None:
-        low, high = brick.ci95_ns
-        row = replace(row, latency_ms=_ms(brick.median_ns), ci95_ms=(_ms(low), _ms(high)), verdict=str(brick.verdict))
-    return row
 
 
 def _ms(nanoseconds: float) -> float:

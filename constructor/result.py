@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency"]
@@ -44,7 +44,7 @@ class SequenceLatency:
     layers: tuple[int, ...]
     names: tuple[str, ...]
     op_types: tuple[str, ...]
-    latency_ms: float | None
+    latency_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     verdict: str | None = None
     on_path: bool = False
@@ -164,4 +164,4 @@ class Estimate:
 
     def record(self) -> dict[str, Any]:
         """As a JSON object; ``sequences`` is its length there, the path its rows."""
-        return asdict(self) | {"sequences": len(self.sequences)}
+        return asdict(replace(self, sequences=())) | {"sequences": len(self.sequences)}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from dlbricks.constructor.selection import Query, choose
+from dlbricks.db import Conditions, Stack, System
+from dlbricks.errors import AmbiguousQuery, UsageError
+
+KEYS = ["a" * 64, "b" * 64]
+
+
+@pytest.fixture
+def filled(lab):
+    lab.put([(KEYS[0], 1.0), (KEYS[1], 1.0)])
+    return lab
+
+
+def add_stack(lab, stack: Stack) -> Stack:
+    lab.store.put_stack(stack)
+    lab.put([(KEYS[0], 1.0)], stack=stack.key)
+    return stack
+
+
+def test_the_only_match_is_used(filled):
+    choice = choose(filled.store, KEYS, Query())
+    assert (choice.system, choice.stack, choice.conditions) == (filled.system, filled.stack, filled.conditions)
+    assert choice.count == 2
+
+
+def test_nothing_matches(filled):
+    assert choose(filled.store, KEYS, Query(backend="openvino")) is None
+    assert choose(filled.store, KEYS, Query(threads=7)) is None
+    assert choose(filled.store, ["c" * 64], Query()) is None
+
+
+def test_several_matches_are_listed_with_what_tells_them_apart(filled):
+    add_stack(filled, Stack("openvino", "cpu", (("openvino", "2026.1"),)))
+    filled.put([(KEYS[0], 1.0)], conditions=Conditions(threads=4, cache="cold"))
+    with pytest.raises(AmbiguousQuery) as error:
+        choose(filled.store, KEYS, Query())
+    text = str(error.value)
+    assert error.value.exit_code == 2
+    assert "\n" not in text
+    assert "3 stored combinations match" in text
+    assert "--backend onnxruntime --threads 1 --cache hot (Xeon Example; onnxruntime 1.31.0; 2 of these bricks)" in text
+    assert "--backend onnxruntime --threads 4 --cache cold" in text
+    assert "--backend openvino --threads 1 --cache hot" in text
+    assert "--device" not in text
+    assert choose(filled.store, KEYS, Query(backend="openvino")).stack.backend == "openvino"
+    assert choose(filled.store, KEYS, Query(threads=4)).conditions.cache == "cold"
+
+
+def test_versions_and_options_are_told_apart_by_the_stack(filled):
+    newer = add_stack(filled, Stack("onnxruntime", "cpu", (("onnxruntime", "1.32.0"),)))
+    with pytest.raises(AmbiguousQuery, match=f"--stack {newer.key[:8]}"):
+        choose(filled.store, KEYS, Query())
+    assert choose(filled.store, KEYS, Query(stack=newer.key[:8])).stack == newer
+
+
+def test_systems_by_the_beginning_of_their_key(filled):
+    other = System("EPYC Example", "x86_64", 64, 128, (), 512)
+    filled.store.put_system(other)
+    filled.put([(KEYS[0], 1.0)], system=other.key)
+    with pytest.raises(AmbiguousQuery, match=f"--system {other.key[:8]}"):
+        choose(filled.store, KEYS, Query())
+    assert choose(filled.store, KEYS, Query(system=other.key[:6])).system == other
+    with pytest.raises(UsageError, match="no stored system") as error:
+        choose(filled.store, KEYS, Query(system="zzz"))
+    assert other.key[:8] in str(error.value)
+    with pytest.raises(UsageError, match="no stored stack"):
+        choose(filled.store, KEYS, Query(stack="zzz"))
+
+
+def test_no_threads_means_all_physical_cores(filled):
+    filled.put([(KEYS[0], 1.0)], conditions=Conditions(threads=filled.system.physical_cores))
+    assert choose(filled.store, KEYS, Query(threads=0)).conditions.threads == 2
+
+
+def test_a_long_list_is_cut(filled):
+    for threads in range(2, 40):
+        filled.put([(KEYS[0], 1.0)], conditions=dataclasses.replace(filled.conditions, threads=threads))
+    with pytest.raises(AmbiguousQuery, match="and 27 more"):
+        choose(filled.store, KEYS, Query())
