@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
+import onnx.numpy_helper
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
@@ -102,8 +103,11 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
         raise BrokenModel(f"brick {expected or ''} is not ONNX", remedy="generate the suite again") from error
-    if not _is_text(model):
-        raise BrokenModel(f"brick {expected or ''} holds names that are not text", remedy="generate the suite again")
+    if not _is_sound(model):
+        raise BrokenModel(
+            f"brick {expected or ''} holds names that are not text, or constants that do not fill their shape",
+            remedy="generate the suite again",
+        )
     _refuse_foreign_parts(model)
     try:
         graph = build_graph(Skeleton(model))
@@ -121,14 +125,25 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
     return _describe(graph, sequence, list(graph.layers), data)
 
 
-def _is_text(message: Message) -> bool:
-    """Whether all text of a message is UTF-8: protobuf gives ``bytes`` where it is not."""
+def _is_sound(message: Message) -> bool:
+    """Whether all text of a message is UTF-8 (protobuf gives ``bytes`` where it is not) and all tensors are whole."""
     for field, value in message.ListFields():
         values = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(item, str) for item in values):
             return False
-        if field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, values)):
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_sound, values)):
             return False
+    return not isinstance(message, onnx.TensorProto) or _is_whole(message)
+
+
+def _is_whole(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor holds as many values as its shape says."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return True  # refused by name, below
+    try:
+        onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, LookupError):
+        return False
     return True
 
 
