@@ -109,13 +109,13 @@ def conduct(
         WorkerError: No worker can be started, or the reference network cannot be run.
         StoreError: The database cannot be written; what was committed stays.
     """
-    begun = time.monotonic()
     settings.check()
     check_again(again)
     costs = RunCosts()
     with ExitStack() as resources:
         if not dry_run:
             resources.enter_context(machine_lock())
+        begun = time.monotonic()  # waiting for another process is not counted against the budget
         backend = get(settings.backend)
         stack = backend.stack(settings.device, settings.options)
         availability = backend.probe()
