@@ -27,13 +27,14 @@ _PUBLIC_SUBJECTS = (Subject.BRICK, Subject.REFERENCE)
 _PUBLIC_OPTIONS = frozenset(
     {
         *("backend", "device", "threads", "cache", "dtype", "processes", "rounds", "unroll", "granularity"),
-        *("budget_s", "item_budget_s", "min_samples", "max_samples", "seed"),
+        *("budget_s", "item_budget_s", "item_timeout_s", "min_samples", "max_samples", "memory_bytes", "seed"),
     }
 )
 _PUBLIC_STATE = frozenset(
     {
         *("governor", "frequency_mhz", "min_frequency_mhz", "max_frequency_mhz", "turbo", "smt", "temperature_c"),
-        *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container"),
+        *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container", "cpus_allowed", "cpu_quota"),
+        "memory_available_gib",
     }
 )
 """What may leave the house, by name: an option or state that a later version adds stays at home until listed here."""
