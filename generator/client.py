@@ -89,14 +89,18 @@ class Worker:
     """
 
     def __init__(self, *, command: Sequence[str] = _COMMAND) -> None:
-        self._folder = tempfile.mkdtemp(prefix="dlbricks-worker-")
+        self._folder = Path(tempfile.mkdtemp(prefix="dlbricks-worker-"))
+        work, temporary = self._folder / "work", self._folder / "tmp"
+        work.mkdir()
+        temporary.mkdir()
         try:
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd=self._folder,
+                cwd=work,
+                env={**os.environ, "TMPDIR": str(temporary)},  # what a runtime leaves there goes with the worker
                 process_group=0,
                 bufsize=0,
             )

@@ -79,6 +79,7 @@ class Session:
         self._progress = progress
         self._worker: Worker | None = None
         self._process = -1
+        self._round = -1
         self._items: Sequence[Item] = ()
         self._slots: dict[str, int] = {}
         self._left = 0
@@ -137,16 +138,15 @@ class Session:
             if self._prepare(item, resident):
                 held += item.size_bytes
         self._pace.overhead_s = overhead_s
-        for round_ in range(self._protocol.rounds):
+        for _ in range(self._protocol.rounds):
             if any(item.open for item in resident.values()):
-                self._sample_reference(round_)
-            for item in interleaved(resident.values(), self._seed, self._process, round_):
+                self._begin_round()
+            for item in interleaved(resident.values(), self._seed, self._process, self._round):
                 if self._pace.expired:
                     return
                 if item.open and item.id in resident:
-                    self._sample(item, round_, resident)
-        if queue:
-            assert self._worker is not None  # noqa: S101
+                    self._sample(item, resident)
+        if queue and self._worker is not None:
             for item in resident.values():
                 self._worker.release(item.id)
 
@@ -174,12 +174,12 @@ class Session:
         resident[item.id] = item
         return True
 
-    def _sample(self, item: Item, round_: int, resident: dict[str, Item]) -> None:
+    def _sample(self, item: Item, resident: dict[str, Item]) -> None:
         """Take one block and commit it; close the item where that was enough."""
         slot = self._pace.slot(item, self._left)
         self._tell(Stage.SAMPLE, item)
         try:
-            block = self._take(item, round_, slot.budget_ns, slot.min_samples)
+            block = self._take(item, slot.budget_ns, slot.min_samples)
         except BackendError as error:
             resident.pop(item.id)
             self._fail(item, error)
@@ -188,19 +188,21 @@ class Session:
             resident.pop(item.id)
             self._lose(item, error, resident)
             if resident:
-                self._sample_reference(round_)
+                self._begin_round()
             return
         self._done += 1
         self._journal.commit(item, block)
         self._settle(item)
         self._count(item)
 
-    def _sample_reference(self, round_: int) -> None:
+    def _begin_round(self) -> None:
+        """Rounds of a process are counted over its chunks; each begins with the reference network."""
+        self._round += 1
         blocks = self._protocol.blocks
         budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
-        self._journal.commit(self._reference, self._take(self._reference, round_, budget_ns, minimum))
+        self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
 
-    def _take(self, item: Item, round_: int, budget_ns: int, min_samples: int) -> Block:
+    def _take(self, item: Item, budget_ns: int, min_samples: int) -> Block:
         assert self._worker is not None  # noqa: S101
         request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=self._cache)
         with self._costs.spend("sample_s"):
@@ -210,7 +212,7 @@ class Session:
         elapsed_ns = sum(elapsed for elapsed, _ in reply.samples)
         self._costs.timed_s += elapsed_ns / 1e9
         item.run_ns = elapsed_ns // max(1, sum(loops for _, loops in reply.samples))
-        return Block(self._process, round_, reply.samples, reply.warmups)
+        return Block(self._process, self._round, reply.samples, reply.warmups)
 
     def _settle(self, item: Item) -> None:
         with self._costs.spend("statistics_s"):
@@ -247,6 +249,7 @@ class Session:
         with self._costs.spend("start_s"):
             self._worker = self._launch()
             self._process += 1
+            self._round = -1
             self._reference.unroll = self._worker.prepare(self._reference.request(self._seed)).unroll
 
     def _passes_left(self) -> int:

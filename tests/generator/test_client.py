@@ -172,6 +172,7 @@ def test_the_working_folder_is_empty_and_removed():
         assert list(folder.iterdir()) == []
 
     assert not folder.exists()
+    assert not folder.parent.exists()
 
 
 def test_closing_leaves_no_process():

@@ -86,7 +86,8 @@ def test_the_time_of_a_short_brick_is_that_of_one_execution(small_suite, store):
 def test_a_bad_brick_costs_only_itself(small_suite, store, faulty, fault, kind, reason):
     faulty({"Sqrt": fault})
 
-    report = run(small_suite, store=store, backend="faulty", item_timeout_s=2, memory_bytes=1 << 29, **QUICKEST)
+    timeout_s = 3 if "hang" in fault else 60
+    report = run(small_suite, store=store, backend="faulty", item_timeout_s=timeout_s, memory_bytes=1 << 29, **QUICKEST)
 
     (bad,) = _keys_with(small_suite, "Sqrt")
     assert (report.measured, report.failed, report.remaining) == (9, 1, 0)

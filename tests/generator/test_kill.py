@@ -1,0 +1,153 @@
+"""A run that is killed at any point goes on where it was."""
+
+from __future__ import annotations
+
+import collections
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from dlbricks.bricks.suite import Suite
+from dlbricks.db.store import Store
+from dlbricks.db.values import Subject
+from dlbricks.generator.run import run
+
+_SCRIPT = """
+import sys
+from dlbricks.db.store import Store
+from dlbricks.generator.run import run
+with Store.open(sys.argv[2]) as store:
+    run(sys.argv[1], store=store, item_budget_s=0.1, processes=2, rounds=3)
+"""
+
+
+def _start(suite: Suite, database: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database)], stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _blocks(database: Path) -> dict[tuple[str, int, int], bytes]:
+    """Every committed block, read around the store: (measurement, process, round) to its raw samples."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        rows = connection.execute(
+            "SELECT b.measurement_id, b.process, b.round, b.data FROM block b "
+            "JOIN measurement m ON m.id = b.measurement_id"
+        ).fetchall()
+    connection.close()
+    assert len(rows) == len({row[:3] for row in rows})
+    return {(measurement, process, round_): data for measurement, process, round_, data in rows}
+
+
+def _wait_for_blocks(database: Path, more_than: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the run has committed something new, so that a slow start is not all that is ever killed."""
+    deadline = time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if len(_blocks(database)) > more_than:
+                return
+        except sqlite3.OperationalError:
+            pass  # the schema is not there yet
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_path):
+    database = tmp_path / "killed.db"
+    moments = random.Random(11)
+    committed: dict[tuple[str, int, int], bytes] = {}
+    kills = 0
+    for _ in range(8):
+        process = _start(small_suite, database)
+        _wait_for_blocks(database, len(committed), process)
+        time.sleep(moments.uniform(0, 0.4))
+        workers = psutil.Process(process.pid).children() if process.poll() is None else []
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        process.communicate()
+        _, alive = psutil.wait_procs(workers, timeout=10)
+        assert alive == []
+        after = _blocks(database)
+        assert after.items() >= committed.items()
+        committed = after
+    assert kills >= 3
+
+    with Store.open(database) as store:
+        report = run(small_suite, store=store, item_budget_s=0.1)
+        assert (report.measured + report.reused, report.failed, report.remaining) == (10, 0, 0)
+        measurements = store.measurements(subject=Subject.BRICK, latest=False)
+        assert sorted(entry.key for entry in measurements) == sorted(small_suite.keys)
+        for entry in measurements:
+            assert entry.samples == sum(len(block.samples) for block in store.blocks(entry.id))
+            assert entry.samples >= 10
+            assert entry.reference_ns is not None
+        assert store.info()["counts"]["open"] == 0
+    assert _blocks(database).items() >= committed.items()
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_a_process_number_means_one_process(small_suite, tmp_path):
+    """Blocks of an interrupted run keep their numbers; the next worker gets the next one, for every item."""
+    database = tmp_path / "killed.db"
+    process = _start(small_suite, database)
+    _wait_for_blocks(database, 8, process)
+    process.kill()
+    process.communicate()
+    before = {process for _, process, _ in _blocks(database)}
+
+    with Store.open(database) as store:
+        run(small_suite, store=store, item_budget_s=0.1)
+        numbers = collections.Counter(
+            block.process
+            for entry in store.measurements(subject=Subject.REFERENCE, latest=False)
+            for block in store.blocks(entry.id)
+        )
+
+    assert before == set(range(len(before)))
+    assert set(numbers) == set(range(max(numbers) + 1))
+    assert max(numbers) > max(before)
+
+
+def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
+    database = tmp_path / "interrupted.db"
+    process = _start(small_suite, database)
+    _wait_for_blocks(database, 5, process)
+    workers = psutil.Process(process.pid).children()
+
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=30)
+
+    assert b"KeyboardInterrupt" in message
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    kept = _blocks(database)
+    with Store.open(database) as store:
+        assert store.runs()[0].finished is None
+        report = run(small_suite, store=store, item_budget_s=0.1)
+        assert report.measured + report.reused == 10
+    assert _blocks(database).items() >= kept.items()
+
+
+def test_a_killed_worker_costs_one_block(small_suite, tmp_path):
+    """The kernel's out-of-memory killer strikes from outside: the brick is tried again and measured."""
+    with Store.open(tmp_path / "test.db") as store:
+        struck = []
+
+        def strike(event):
+            children = psutil.Process().children()
+            if event.stage == "sample" and event.done == 4 and not struck:
+                struck.append(event.label)
+                children[0].kill()
+
+        report = run(small_suite, store=store, item_budget_s=0.05, progress=strike)
+
+    assert struck
+    assert (report.measured, report.failed) == (10, 0)
