@@ -91,8 +91,8 @@ def demo(*, out: Path, form: str) -> None:
     Example:
         dlbricks demo
     """
-    from .analyzer.answers import demonstrated
     from .analyzer.demo import demo as show
+    from .analyzer.demo import demonstrated
 
     with Reporter() as progress:
         result = show(out, progress=progress)

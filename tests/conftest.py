@@ -1,10 +1,102 @@
-"""What every test relies on."""
+"""What every test relies on, and the command line as tests call it."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
 
 # Tests that measure take the machine's lock; those that run at the same time wait for it.
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
 os.environ.pop("DLBRICKS_DB", None)
+
+BRANCHES = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4,16,16] x) => (float[1,4,16,16] y) {
+    a = Conv<pads=[1,1,1,1]>(x, w)
+    b = Relu(a)
+    c = Conv<pads=[1,1,1,1]>(b, w)
+    d = Sigmoid(b)
+    e = Add(c, d)
+    y = Relu(e)
+}
+"""
+"""Six layers, four of them unique (Conv and Relu twice), two branches."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        """The one line of an error; anything else on stderr fails the test."""
+        (line,) = [line for line in self.err.splitlines() if not line.startswith(("decomposing", "drawn"))]
+        assert line.startswith("dlbricks: ")
+        return line.removeprefix("dlbricks: ")
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call a command in this process, through the entry point that the shell uses."""
+    from dlbricks.cli import main
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["dlbricks", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def write_branches() -> Callable[[Path], Path]:
+    """Write the model ``BRANCHES`` to a file."""
+
+    def write(path: Path) -> Path:
+        model = onnx.parser.parse_model(BRANCHES)
+        weights = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def branches(here: Path, write_branches: Callable[[Path], Path]) -> Path:
+    """The file ``branches.onnx`` in an empty working folder."""
+    return write_branches(here / "branches.onnx")

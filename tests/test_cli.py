@@ -1,0 +1,441 @@
+"""The command line: keys and exit codes that scripts rely on, what goes to stdout, and what is left out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+Cli = Callable[..., Any]
+
+GENERATE = {"name", "layers", "folded", "sequences", "unique", "macs", "weight_bytes", "skipped", "error"}
+MEASURE = {
+    "name", "backend", "latency_ms", "ci95_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms", "verdict", "error",
+}  # fmt: skip
+ESTIMATE = {
+    "name", "system", "stack", "backend", "device", "threads", "cache", "dtype", "granularity", "graph", "batch",
+    "dims",
+    "estimate_ms", "ci95_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
+    "lower_bound_critical_path_ms", "benanza_ratio_sequential", "benanza_ratio_critical_path", "measured_ms", "ratio",
+    "coverage", "known_ms", "missing",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, write_branches: Callable[[Path], Path]) -> Path:
+    """A folder with a model, its suite, and a database that holds its bricks and itself."""
+    folder = tmp_path_factory.mktemp("measured")
+    write_branches(folder / "branches.onnx")
+    for line in ("generate branches.onnx -g 1 -o suite", "run suite --with branches.onnx --budget 8s"):
+        done = subprocess.run(
+            [sys.executable, "-m", "dlbricks", *line.split()], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def work(measured: Path, here: Path) -> Path:
+    """A working folder with copies of what ``measured`` holds."""
+    shutil.copytree(measured, here, dirs_exist_ok=True)
+    return here
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# generate -----------------------------------------------------------------------------------------------------------
+
+
+def test_generate_answers_with_the_documented_keys(cli: Cli, branches: Path) -> None:
+    done = cli("generate", branches, "-g", "1", "-o", "suite", "--json")
+
+    answer = done.json
+    (row,) = answer["results"]
+    assert done.code == 0
+    assert answer["schema"] == 1
+    assert set(row) >= GENERATE
+    assert (row["name"], row["layers"], row["folded"], row["sequences"], row["unique"]) == ("branches", 6, 0, 6, 4)
+    assert (row["macs"], row["skipped"], row["error"]) == (2 * 4 * 4 * 9 * 16 * 16, [], None)
+    assert {name: answer[name] for name in ("suite", "granularity", "layers", "folded", "sequences", "unique")} == {
+        "suite": "suite", "granularity": 1, "layers": 6, "folded": 0, "sequences": 6, "unique": 4,
+    }  # fmt: skip
+    assert len(list(Path("suite/bricks").iterdir())) == 4
+
+
+def test_one_broken_model_does_not_stop_the_others(cli: Cli, branches: Path) -> None:
+    Path("broken.onnx").write_bytes(b"no model")
+
+    done = cli("generate", "broken.onnx", branches, "-o", "suite", "--json")
+
+    broken, whole = done.json["results"]
+    assert done.code == 3
+    assert "broken.onnx" in broken["error"]
+    assert broken["layers"] is None
+    assert whole["error"] is None
+    assert Path("suite/manifest.json").is_file()
+
+
+def test_nothing_but_broken_models_is_an_error(cli: Cli, here: Path) -> None:
+    Path("broken.onnx").write_bytes(b"no model")
+
+    done = cli("generate", "broken.onnx", "-o", "suite", "--json")
+
+    assert done.code == 1
+    assert done.json["suite"] is None
+    assert not Path("suite").exists()
+
+
+def test_several_batches_give_one_row_each(cli: Cli, here: Path) -> None:
+    done = cli("generate", "squeezenet", "--batch", "1,4", "-o", "suite", "--json")
+
+    one, four = done.json["results"]
+    assert (one["name"], four["name"]) == ("squeezenet@b1", "squeezenet@b4")
+    assert four["macs"] == 4 * one["macs"]
+
+
+def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> None:
+    folder = cli("generate", branches, "squeezenet", "-o", "suite", "--plot", "plots")
+    single = cli("generate", branches, "-o", "suite", "--plot", "share.svg")
+
+    assert folder.code == single.code == 0
+    assert {path.name for path in Path("plots").iterdir()} == {"unique.png", "similarity.png"}
+    assert Path("share.svg").read_text().startswith("<?xml")
+    assert cli("generate", branches, "-o", "suite", "--plot", "share.xyz").code == 2
+
+
+# run and measure ----------------------------------------------------------------------------------------------------
+
+
+def test_run_reuses_what_is_stored(cli: Cli, work: Path) -> None:
+    done = cli("run", "suite", "--json")
+
+    answer = done.json
+    assert done.code == 0
+    assert answer["results"] == []
+    assert {name: answer[name] for name in ("bricks", "measured", "reused", "failed")} == {
+        "bricks": 4, "measured": 0, "reused": 4, "failed": 0,
+    }  # fmt: skip
+    assert all(isinstance(answer[name], float) for name in ("wall_s", "timed_s", "prepare_s"))
+
+
+def test_a_dry_run_forecasts_and_stores_nothing(cli: Cli, work: Path) -> None:
+    done = cli("run", "suite", "--with", "branches.onnx", "--again", "all", "--dry-run", "--db", "fresh.db", "--json")
+
+    assert done.code == 0
+    assert done.json["dry_run"] is True
+    assert done.json["forecast_s"] > 0
+    assert cli("db", "info", "--db", "fresh.db", "--json").json["results"] == []
+
+
+def test_models_may_follow_with_as_a_list(cli: Cli, work: Path) -> None:
+    shutil.copy("branches.onnx", "other.onnx")
+
+    done = cli("run", "suite", "--with", "branches.onnx", "other.onnx", "--dry-run", "--json")
+
+    assert done.code == 0
+    assert done.json["models"] == 1  # the same network twice is one model
+    assert cli("run", "suite", "other.onnx").error.startswith("'other.onnx' is a second suite")
+
+
+def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
+    Path("broken.onnx").write_bytes(b"no model")
+
+    done = cli("measure", "branches.onnx", "broken.onnx", "--budget", "3s", "--json")
+
+    whole, broken = done.json["results"]
+    assert done.code == 3
+    assert set(whole) >= MEASURE
+    assert set(broken) == set(whole)
+    assert whole["ci95_ms"][0] <= whole["latency_ms"] <= whole["p90_ms"] <= whole["p99_ms"]
+    assert whole["load_ms"] > 0
+    assert whole["first_run_ms"] > 0
+    assert (broken["latency_ms"], broken["verdict"]) == (None, None)
+    assert "broken.onnx" in broken["error"]
+
+
+# estimate -----------------------------------------------------------------------------------------------------------
+
+
+def test_estimate_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
+    done = cli("estimate", "branches.onnx", "--json")
+
+    (row,) = done.json["results"]
+    assert done.code == 0
+    assert set(row) >= ESTIMATE
+    assert row["coverage"] == {"sequences": 1.0, "macs": 1.0}
+    assert row["missing"] == []
+    assert row["ci95_ms"][0] <= row["estimate_ms"] <= row["ci95_ms"][1]
+    assert 0 < row["critical_path_ms"] < row["sequential_ms"] == row["known_ms"]
+    assert row["lower_bound_sequential_ms"] <= row["sequential_ms"]
+    assert row["measured_ms"] > 0
+    assert row["ratio"] is None or row["ratio"] == pytest.approx(row["estimate_ms"] / row["measured_ms"])
+
+
+def test_an_incomplete_estimate_has_no_totals_and_says_what_is_missing(cli: Cli, work: Path) -> None:
+    done = cli("estimate", "branches.onnx", "-g", "2", "--json")
+
+    (row,) = done.json["results"]
+    assert done.code == 3
+    assert (row["estimate_ms"], row["sequential_ms"], row["critical_path_ms"], row["ratio"]) == (None, None, None, None)
+    assert row["known_ms"] >= 0
+    assert 0 <= row["coverage"]["sequences"] < 1
+    assert row["missing"][0]["command"].startswith("dlbricks generate branches.onnx -g 2")
+    assert "dlbricks generate branches.onnx -g 2" in cli("estimate", "branches.onnx", "-g", "2").out
+
+
+def test_the_missing_command_measures_what_is_missing(cli: Cli, work: Path) -> None:
+    (row,) = cli("estimate", "branches.onnx", "-g", "2", "--json").json["results"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    subprocess.run(
+        row["missing"][0]["command"], shell=True, check=True, capture_output=True, env={**os.environ, "PATH": path}
+    )
+
+    assert cli("estimate", "branches.onnx", "-g", "2").code == 0
+
+
+def test_an_ambiguous_estimate_lists_the_combinations(cli: Cli, work: Path) -> None:
+    assert cli("run", "suite", "--option", "optimization=none").code == 0
+
+    done = cli("estimate", "branches.onnx")
+
+    assert done.code == 2
+    assert "2 stored combinations match" in done.error
+    stacks = {row["stack"] for row in cli("db", "info", "--json").json["results"]}
+    assert all(cli("estimate", "branches.onnx", "--stack", stack[:16]).code == 0 for stack in stacks)
+
+
+def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
+    (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
+
+    assert [part["op_types"] for part in row["parts"]] == [["Conv"], ["Relu"], ["Conv"], ["Sigmoid"], ["Add"], ["Relu"]]
+    on_path = [part["op_types"][0] for part in row["path"]]
+    assert on_path in (["Conv", "Relu", "Conv", "Add", "Relu"], ["Conv", "Relu", "Sigmoid", "Add", "Relu"])
+    assert sum(part["latency_ms"] for part in row["path"]) == pytest.approx(row["critical_path_ms"])
+    text = cli("estimate", "branches.onnx", "--explain").out
+    assert "critical path, 5 of 6 sequences" in text
+    assert "path" not in cli("estimate", "branches.onnx", "--json").json["results"][0]
+
+
+def test_estimates_are_drawn(cli: Cli, work: Path) -> None:
+    shutil.copy("branches.onnx", "again.onnx")
+
+    done = cli("estimate", "branches.onnx", "again.onnx", "--plot", "plots")
+    cli("estimate", "branches.onnx", "--plot", "one.png")
+
+    assert done.code == 0
+    assert {path.name for path in Path("plots").iterdir()} == {
+        "estimates.png", "layers-branches.png", "layers-again.png",
+    }  # fmt: skip
+    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+
+
+# what there is ------------------------------------------------------------------------------------------------------
+
+
+def test_bricks_are_listed_shown_and_exported(cli: Cli, work: Path) -> None:
+    listed = cli("brick", "list", "--suite", "suite", "--json").json
+    sigmoid = next(row for row in listed["results"] if row["operators"] == ["Sigmoid"])
+
+    shown = cli("brick", "show", sigmoid["key"][:20], "--suite", "suite", "--json").json
+    exported = cli("brick", "export", sigmoid["key"][:20], "--suite", "suite", "-o", "out.onnx")
+
+    assert len(listed["results"]) == 4
+    assert all(row["latency_ms"] > 0 for row in listed["results"])
+    assert shown["brick"]["key"] == sigmoid["key"]
+    assert [row["verdict"] for row in shown["results"]]
+    assert exported.code == 0
+    onnx.checker.check_model("out.onnx", full_check=True)
+
+
+def test_measured_bricks_are_listed_without_a_suite(cli: Cli, work: Path) -> None:
+    keys = [row["key"] for row in cli("brick", "list", "--json").json["results"]]
+
+    assert keys == sorted(path.stem for path in Path("suite/bricks").iterdir())
+    assert cli("brick", "show", keys[0]).code == 0
+    assert "no brick 'zz' in database" in cli("brick", "show", "zz").error
+    assert cli("brick", "show", "").code == 2
+
+
+def test_models_are_listed_and_exported(cli: Cli, here: Path) -> None:
+    listed = cli("models", "list", "--json").json["results"]
+    done = cli("models", "export", "squeezenet", "nosuch", "-o", "zoo", "--json")
+
+    assert {"squeezenet", "bert_base", "gpt2", "vit_b16"} <= {row["name"] for row in listed if row["available"]}
+    assert done.code == 3
+    exported, unknown = done.json["results"]
+    assert exported["file"] == "zoo/squeezenet.onnx"
+    assert "nosuch" in unknown["error"]
+    model = onnx.load("zoo/squeezenet.onnx")
+    assert len(model.graph.input) == 1
+    assert cli("generate", "zoo/squeezenet.onnx", "-o", "s", "--json").json["layers"] == 66
+
+
+def test_backends_say_whether_they_run_here(cli: Cli) -> None:
+    (ort,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "onnxruntime"]
+
+    assert ort["available"] is True
+    assert "cpu" in ort["devices"]
+    assert ort["options"]["optimization"] == "all"
+
+
+def test_the_system_is_shown_as_recorded(cli: Cli, work: Path) -> None:
+    (row,) = cli("system", "--json").json["results"]
+
+    assert row["key"] in {entry["system"] for entry in cli("db", "info", "--json").json["results"]}
+    assert isinstance(row["quiet"], bool)
+    assert row["quiet"] == (not row["reasons"])
+    assert os.uname().nodename not in json.dumps(row) or len(os.uname().nodename) < 3
+
+
+def test_measurements_are_exported_and_merged(cli: Cli, work: Path) -> None:
+    exported = cli("db", "export", "out.db", "--measurements-only")
+    table = cli("db", "export", "out.csv")
+    merged = cli("db", "merge", "out.db", "--db", "home.db", "--json")
+
+    assert exported.code == table.code == merged.code == 0
+    assert merged.json["results"][0]["measurements"] >= 4
+    assert cli("db", "merge", "out.db", "--db", "home.db", "--json").json["results"][0]["measurements"] == 0
+    assert {row["subject"] for row in rows(Path("out.csv").read_text())} == {"brick", "model", "reference"}
+    assert cli("estimate", "branches.onnx", "--db", "home.db").code == 0
+    assert cli("db", "upgrade", "--db", "home.db").out == "home.db: up to date already\n"
+
+
+# how it answers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["models list", "backends list", "system", "db info", "brick list", "estimate branches.onnx", "run suite"],
+)
+def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str) -> None:
+    results = cli(*command.split(), "--format", "json").json["results"]
+    table = cli(*command.split(), "--format", "table")
+    parsed = rows(cli(*command.split(), "--format", "csv").out)
+
+    assert table.code == 0
+    assert len(parsed) == len(results)
+    assert table.out.endswith("\n")
+    if results:
+        assert set(parsed[0]) == {key for row in results for key in row}
+
+
+def test_the_database_comes_from_the_environment(cli: Cli, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("dlbricks.db").rename("elsewhere.db")
+    monkeypatch.setenv("DLBRICKS_DB", "elsewhere.db")
+
+    assert cli("estimate", "branches.onnx").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["generate", "-o", "s"], "Missing argument 'MODEL...'"),
+        (["generate", "squeezenet"], "Missing option '-o' / '--out'"),
+        (["generate", "squeezenet", "-o", "s", "-g", "0"], "0 is not in the range x>=1"),
+        (["generate", "squeezenet", "-o", "s", "--batch", "1,x"], "'1,x' is no list of batch sizes"),
+        (["generate", "squeezenet", "-o", "s", "--batch", "0"], "'0' is no list of batch sizes"),
+        (["generate", "squeezenet", "-o", "s", "--dim", "a"], "'a' is not NAME=N"),
+        (["generate", "squeezenet", "-o", "s", "--decoys", "3"], "decoys are drawn from a secret"),
+        (["generate", "squeezenet", "-o", "s", "--graph", "runtime"], "'runtime' is not 'source'"),
+        (["run", "s", "--budget", "soon"], "'soon' is no time; write 90, 90s, 5m or 1h"),
+        (["run", "s", "--budget", "-1"], "'-1' is not a positive time"),
+        (["run", "s", "--cache", "model"], "'model' is not one of 'hot', 'cold'"),
+        (["run", "s", "--option", "x"], "'x' is not NAME=VALUE"),
+        (["measure", "squeezenet", "--option", "no=1"], "backend onnxruntime has no option 'no'"),
+        (["measure", "squeezenet", "--backend", "nosuch"], "there is no backend 'nosuch'"),
+        (["measure", "squeezenet", "--device", "cuda"], "backend onnxruntime has no device 'cuda'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(cli: Cli, here: Path, arguments: list[str], message: str) -> None:
+    done = cli(*arguments)
+
+    assert done.code == 2
+    assert message in done.error
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("1.5s", 1.5), ("5m", 300.0), ("1h", 3600.0)])
+def test_times_have_units(text: str, seconds: float) -> None:
+    from dlbricks import options
+
+    assert options.seconds(text) == seconds
+
+
+def test_progress_goes_to_stderr_and_json_to_stdout_alone(cli: Cli, work: Path) -> None:
+    done = cli("generate", "branches.onnx", "-o", "new", "--json")
+
+    assert json.loads(done.out)
+    assert done.err.startswith("decomposing: 1 of 1")
+
+
+# in a process of its own --------------------------------------------------------------------------------------------
+
+
+def start(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dlbricks", *arguments]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def test_a_closed_pipe_is_quiet(here: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m dlbricks models list | true", shell=True, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+
+
+def test_a_full_disk_under_stdout_is_one_line(here: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dlbricks", "models", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "dlbricks: No space left on device\n"
+
+
+def test_an_interrupted_run_says_so_and_goes_on_later(cli: Cli, work: Path) -> None:
+    running = start("run", "suite", "--again", "all", "--db", "other.db")
+    deadline = time.monotonic() + 400
+    while not Path("other.db").exists() or "measuring" not in _lines_so_far(running):
+        assert time.monotonic() < deadline
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+
+    _, err = running.communicate(timeout=60)
+
+    assert running.returncode == 130
+    assert err.splitlines()[-1].startswith("dlbricks: interrupted")
+    assert cli("run", "suite", "--db", "other.db").code == 0
+    assert cli("estimate", "branches.onnx", "--db", "other.db").code == 0
+
+
+def _lines_so_far(running: subprocess.Popen[str]) -> str:
+    assert running.stderr is not None
+    return running.stderr.readline()
+
+
+def test_a_name_in_another_encoding_is_written(here: Path, write_branches: Callable[[Path], Path]) -> None:
+    os.rename(write_branches(here / "x.onnx"), os.fsencode(here) + b"/\xff\x1b[2J.onnx")  # noqa: PTH104
+
+    done = start("generate", ".", "-o", "suite", env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"})
+    out, err = done.communicate(timeout=60)
+
+    assert done.returncode == 0, err
+    assert "\x1b" not in out
+    assert r"\udcff\x1b[2J" in out
