@@ -11,6 +11,9 @@ import time
 import pytest
 from dlbricks.db import Store, Subject
 
+# Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 ROUNDS = 6
 
 

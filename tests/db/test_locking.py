@@ -11,6 +11,9 @@ import pytest
 from dlbricks.db import Store
 from dlbricks.errors import DatabaseLocked
 
+# Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 
 def together(*actions: Callable[[], None]) -> list[str]:
     """Run each in a process of its own, all at once; what went wrong in each."""

@@ -17,6 +17,9 @@ from dlbricks.errors import (
     StoreError,
 )
 
+# Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 NOBODY = 65534
 
 
