@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import onnx
 from onnx import numpy_helper
 
@@ -23,6 +21,10 @@ from .tensor import TensorType
 __all__ = ["Assembly"]
 
 _NO_OPERAND = Operand("", None, Role.ABSENT)
+
+_Types = tuple[TensorType | None, ...]
+_COSTS: dict[tuple[Form, _Types, tuple[int, ...]], Cost | None] = {}
+"""Layers repeat within a model and between models; a form is compared by identity, as ``canonical_form`` keeps it."""
 
 
 class Assembly:
@@ -82,7 +84,7 @@ class Assembly:
                 return self._live(index, form, outputs, types)
         return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
 
-    def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: tuple[TensorType | None, ...]) -> Layer:
+    def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: _Types) -> Layer:
         node = self._nodes[index]
         operands = tuple([_operand(slot, position, node) for position, slot in enumerate(form.slots)])
         canonical = None
@@ -102,7 +104,7 @@ class Assembly:
             outputs=outputs,
             output_types=types,
             key=form.key,
-            cost=_cost(form, types, _repeats(operands)),
+            cost=_cost(form, canonical if canonical is not None else node, operands, types),
             state=LayerState.LIVE,
         )
 
@@ -149,7 +151,7 @@ class Assembly:
             wanted.pop()
         return tuple(wanted)
 
-    def _signature(self, index: int, node: onnx.NodeProto, types: tuple[TensorType | None, ...]) -> Signature:
+    def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> Signature:
         domain, op_type = _domain(node.domain), node.op_type
         slots = self._slots(domain, op_type, node)
         if may_have_bodies(node) and next(bodies(node), None) is not None:
@@ -239,19 +241,14 @@ def _repeats(operands: tuple[Operand, ...]) -> tuple[int, ...]:
     return tuple(map(names.index, names)) if len(set(names)) < len(names) else ()
 
 
-@lru_cache(maxsize=16384)
-def _cost(form: Form, types: tuple[TensorType | None, ...], repeats: tuple[int, ...]) -> Cost | None:
+def _cost(form: Form, node: onnx.NodeProto, operands: tuple[Operand, ...], types: _Types) -> Cost | None:
     """The cost of a layer: a matter of its form, and of which operands are one value."""
-    first = repeats or range(len(form.slots))
-    operands = [
-        Operand("" if slot.role is Role.ABSENT else f"%{position}", slot.type, slot.role, slot.data)
-        for position, slot in zip(first, form.slots, strict=True)
-    ]
-    node = onnx.NodeProto()
-    node.CopyFrom(form.node)
-    node.input.extend([operand.value for operand in operands])
-    node.output.extend(["" if found is None else f"y{slot}" for slot, found in enumerate(types)])
-    return layer_cost(node, operands, types)
+    decisive = (form, types, _repeats(operands))
+    if decisive not in _COSTS:
+        if len(_COSTS) >= 16384:  # a service that reads models for months must not grow
+            _COSTS.clear()
+        _COSTS[decisive] = layer_cost(node, operands, types)
+    return _COSTS[decisive]
 
 
 def _domain(domain: str) -> str:
