@@ -218,10 +218,16 @@ def _decompositions(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Itera
                 yield position, Decomposition(source.name, error=f"model {source.name} ended the process that read it")
 
 
+_built: set[str] = set()
+"""In a process of the pool: keys of the bricks that it has handed over already."""
+
+
 def _decompose_alone(source: ModelSource, cut: Cut) -> Decomposition:
     """What a process of the pool does."""
     with WorkerOracle() as oracle:
-        return decompose(source, cut, oracle=oracle)
+        result = decompose(source, cut, oracle=oracle, known=_built)
+    _built.update(result.bricks)
+    return result
 
 
 def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition]]:
@@ -234,13 +240,20 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=confine)
+    broken: BrokenProcessPool | None = None
     try:
         futures: dict[Future[Decomposition], int] = {
             pool.submit(_decompose_alone, source, cut): position for position, source in left.items()
         }
         for future in as_completed(futures):
-            result = future.result()
+            try:
+                result = future.result()
+            except BrokenProcessPool as error:
+                broken = error  # every result that came in before is still worth having
+                continue
             del left[futures[future]]
             yield futures[future], result
     finally:
         pool.shutdown(cancel_futures=True)
+    if broken is not None:
+        raise broken

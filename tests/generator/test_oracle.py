@@ -12,11 +12,7 @@ from dlbricks.models import find_models
 
 
 def test_types_come_from_an_execution(skeleton_of):
-    model = skeleton_of(
-        "(float[3,5] x0) => (float[n] v1) {v0 = Relu(x0) v1 = Compress(v0, x1)}".replace(
-            "(float[3,5] x0)", "(float[3,5] x0, bool[15] x1)"
-        )
-    )
+    model = skeleton_of("(float[3,5] x0, bool[15] x1) => (float[n] v1) {v0 = Relu(x0) v1 = Compress(v0, x1)}")
 
     with WorkerOracle() as oracle:
         found = oracle(model, ["v0", "v1"])
