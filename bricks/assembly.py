@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import onnx
 from onnx import numpy_helper
 
@@ -54,9 +56,12 @@ class Assembly:
         _check_order(graph, self._captures)
         self._read = self._values_read(graph)
         self._data: dict[str, bytes] = {}
-        self._makers = {name: node for node in graph.node for name in node.output}
         self.idle: dict[int, Signature] = {}
         self.layers = tuple([self._layer(index, node) for index, node in enumerate(graph.node)])
+
+    @cached_property
+    def _makers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self._nodes for name in node.output}
 
     def _values_read(self, graph: onnx.GraphProto) -> set[str]:
         """Values that something needs at inference: an operator that is not folded, or the model's user."""
@@ -202,11 +207,11 @@ class Assembly:
     def _why_untyped(self, index: int, signature: Signature, outputs: tuple[str, ...]) -> str:
         """Why a layer has no static type, naming the value; empty where it has all."""
         node = self._nodes[index]
-        for slot, name in zip(signature.slots, node.input, strict=True):
+        for position, slot in enumerate(signature.slots):
             if slot.type is None and slot.role is not Role.ABSENT:
-                return f"input {self._describe(name)}"
+                return f"input {self._describe(node.input[position])}"
         for name, found in zip(outputs, signature.outputs, strict=True):
-            if name and found is None:
+            if found is None and name:
                 if find_schema(signature.domain, node.op_type, signature.opset) is None:
                     return f"unknown operator {signature.domain or 'ai.onnx'}:{node.op_type}: {self._describe(name)}"
                 return f"output {self._describe(name)}"

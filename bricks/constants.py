@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from ..errors import BrokenModel
 from .tensor import ELEMENT_BITS, TensorType
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "element_number",
     "encode_array",
     "encode_tensor",
+    "tensor_array",
     "tensor_type",
     "tensor_type_of_array",
     "type_of",
@@ -67,6 +69,20 @@ def type_of(tensor: onnx.TensorProto) -> TensorType | None:
     return tensor_type(tensor.data_type, tensor.dims)
 
 
+def tensor_array(tensor: onnx.TensorProto) -> Array:
+    """The values of a tensor.
+
+    Raises:
+        BrokenModel: They do not fill its shape.
+    """
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        raise BrokenModel(
+            f"constant {tensor.name!r} does not fill its shape {list(tensor.dims)}", remedy="export the model again"
+        ) from error
+
+
 def encode_tensor(tensor: onnx.TensorProto) -> bytes:
     """Serialise a tensor without its name, documentation and choice of field.
 
@@ -75,6 +91,9 @@ def encode_tensor(tensor: onnx.TensorProto) -> bytes:
 
     Returns:
         A serialised ``TensorProto`` whose values are in ``raw_data`` (strings in ``string_data``).
+
+    Raises:
+        BrokenModel: Its values do not fill its shape.
     """
     if tensor.HasField("raw_data") or tensor.data_type == onnx.TensorProto.STRING:
         plain = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
@@ -84,7 +103,7 @@ def encode_tensor(tensor: onnx.TensorProto) -> bytes:
             plain.raw_data = tensor.raw_data
         data: bytes = plain.SerializeToString(deterministic=True)
         return data
-    return encode_array(numpy_helper.to_array(tensor))
+    return encode_array(tensor_array(tensor))
 
 
 def encode_array(array: Array) -> bytes:

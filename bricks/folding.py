@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from ..models.skeleton import is_weight
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
-from .constants import Array, tensor_type_of_array
+from .constants import Array, tensor_array, tensor_type_of_array
 from .subgraphs import captures, contains_operator
 from .tensor import TensorType
 
@@ -54,7 +53,7 @@ class Constants:
         """The values of a constant; None where they are not known."""
         known = self.arrays.get(name)
         if known is None and name in self.tensors:
-            known = self.arrays[name] = numpy_helper.to_array(self.tensors[name])
+            known = self.arrays[name] = tensor_array(self.tensors[name])
         return known
 
     @property

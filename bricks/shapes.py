@@ -21,6 +21,8 @@ ShapeOracle = Callable[[onnx.ModelProto, Sequence[str]], Mapping[str, TensorType
 _ROUNDS = 8
 """Bound on alternating inference and folding; real models need two or three."""
 
+_SORTED_AXES = frozenset({"Squeeze", "Unsqueeze"})
+
 
 @dataclass(frozen=True, slots=True)
 class Inference:
@@ -89,7 +91,17 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     bare.graph.initializer.extend(source.initializer)
     bare.graph.sparse_initializer.extend(source.sparse_initializer)
     bare.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in source.output)
+    for node in bare.graph.node:
+        if node.op_type in _SORTED_AXES:
+            _sort_axes(node)
     return bare
+
+
+def _sort_axes(node: onnx.NodeProto) -> None:
+    """Sort an attribute's axes, whose order means nothing: onnx infers a wrong shape where they do not ascend."""
+    for attribute in node.attribute:
+        if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
+            attribute.ints[:] = sorted(attribute.ints)
 
 
 def _infer(model: onnx.ModelProto) -> onnx.ModelProto:

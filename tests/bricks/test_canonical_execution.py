@@ -71,6 +71,7 @@ CASES = {
     "squeeze-11": Case(11, "Squeeze<axes = [-2]>(x)", {"x": (1, 3, 1, 4)}),
     "squeeze-13": Case(13, "Squeeze(x, axes)", {"x": (1, 3, 1, 4)}, constants={"axes": _ints(-2, 0)}),
     "unsqueeze-1": Case(9, "Unsqueeze<axes = [0, 3]>(x)", {"x": (3, 4)}),
+    "unsqueeze-1 descending": Case(9, "Unsqueeze<axes = [3, 0]>(x)", {"x": (3, 4)}),
     "unsqueeze-11": Case(11, "Unsqueeze<axes = [-1]>(x)", {"x": (3, 4)}),
     "unsqueeze-13": Case(13, "Unsqueeze(x, axes)", {"x": (3, 4)}, constants={"axes": _ints(-1, 0)}),
     "reduce-mean-1": Case(9, "ReduceMean<axes = [1, 2], keepdims = 0>(x)", X),
@@ -333,7 +334,11 @@ def test_canonical_form_computes_the_same(name: str) -> None:
     (layer,) = graph.layers
     assert layer.canonical.op_type == (case.op_type or model.graph.node[0].op_type)
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(canonical, strict_mode=True))
+    (again,) = build_graph(Skeleton(canonical)).layers
+    assert again.key == layer.key  # a brick's key is recomputed from its file
     execute = _executor(model, feeds)
-    for wanted, found in zip(execute(model, feeds), execute(canonical, feeds), strict=True):
+    kinds = [kind for kind in layer.output_types if kind is not None]
+    for wanted, found, kind in zip(execute(model, feeds), execute(canonical, feeds), kinds, strict=True):
         assert found.dtype == wanted.dtype
+        assert found.shape == kind.shape
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
