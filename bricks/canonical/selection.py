@@ -1,4 +1,4 @@
-"""Rules of operators along axes: reductions, gathers, scatters, sorting, quantisation."""
+"""Rules of operators along axes: reductions, gathers, scatters, sorting, quantisation, normalisation."""
 
 from __future__ import annotations
 
