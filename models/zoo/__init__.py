@@ -8,6 +8,7 @@
 Nothing is downloaded; weights are synthetic (``dlbricks.models.weights``). docs/zoo.md lists every entry.
 """
 
-from .catalog import ZooEntry, names, structure
+from .catalog import names, structure
+from .entry import ZooEntry
 
 __all__ = ["ZooEntry", "names", "structure"]

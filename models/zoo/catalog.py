@@ -4,39 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from ...errors import ModelError, ModelNotFound
 from ..skeleton import Skeleton
 from .bert import bert_base
+from .cache import exported
+from .entry import ZooEntry
 from .gpt2 import gpt2
 from .light import LIGHT_FILES, light
+from .recipes import RECIPES
 from .vit import vit_b16
 
-__all__ = ["ZooEntry", "names", "structure"]
-
-
-@dataclass(frozen=True, slots=True)
-class ZooEntry:
-    """One architecture of the zoo.
-
-    Attributes:
-        name: What the user types.
-        task: What the model is for: ``image classification``, ``language modelling``.
-        family: Kind of architecture: ``cnn``, ``transformer``.
-        origin: ``light`` (a file of the onnx wheel), ``built-in`` (written by code), ``export`` (from transformers).
-        extra: The optional dependencies that it needs, as in ``pip install 'dlbricks[zoo]'``; None for none.
-        dims: Named dimensions that can be chosen beside the batch, with their defaults.
-        denormals: Why the architecture itself makes denormal numbers; empty where it does not.
-    """
-
-    name: str
-    task: str
-    family: str
-    origin: Literal["light", "built-in", "export"]
-    extra: str | None = None
-    dims: tuple[tuple[str, int], ...] = ()
-    denormals: str = ""
+__all__ = ["names", "structure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +46,17 @@ _BUILT_IN = {
     )
 }
 _BATCHES = (1, 65536)
+_SIZES = (1, 1 << 24)
 _LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name in LIGHT_FILES}
 
 
 def names() -> list[ZooEntry]:
     """Every entry of the zoo, whether or not its extra is installed: light, built-in, exported."""
-    return [*_LIGHT.values(), *(built.entry for built in _BUILT_IN.values())]
+    return [
+        *_LIGHT.values(),
+        *(built.entry for built in _BUILT_IN.values()),
+        *(recipe.entry for recipe in RECIPES.values()),
+    ]
 
 
 def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
@@ -99,6 +83,12 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
         for key, value in values.items():
             _check(name, key, value, built.limits[key])
         return built.build(size, **values)
+    if name in RECIPES:
+        recipe = RECIPES[name]
+        values = {key: chosen.get(key, default) for key, default in recipe.entry.dims}
+        for key, value in values.items():
+            _check(name, key, value, _SIZES)
+        return exported(recipe, size, values)
     raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
 
 

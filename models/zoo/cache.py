@@ -1,0 +1,100 @@
+"""Architectures exported from ``transformers`` on demand, kept as skeletons in a folder of the user's.
+
+The folder is ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``. A file's name carries a digest of everything that made
+it: recipe, dimensions, and the versions of this tool, torch, transformers and onnxscript. Files hold no weights (some
+hundred kilobytes each) and appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ...errors import ModelError
+from ...version import __version__
+from ..skeleton import Skeleton
+from .recipes import Recipe
+from .writer import constant_bytes
+
+__all__ = ["cache_folder", "exported"]
+
+_EXPORTER = Path(__file__).with_name("exports.py")
+_NEEDED = ("torch", "transformers", "onnxscript")
+_REMEDY = "pip install 'dlbricks[zoo]'"
+
+
+def cache_folder() -> Path:
+    """Where exported skeletons are kept: ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``."""
+    chosen = os.environ.get("DLBRICKS_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "dlbricks"
+
+
+def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
+    """The skeleton of a recipe, from the cache or exported now (seconds to a minute, in a process of its own).
+
+    Args:
+        recipe: What to build.
+        batch: Inputs per execution.
+        dims: A value for every dimension of the recipe.
+
+    Raises:
+        ModelError: The ``zoo`` extra is not installed, the exporter failed, or the cache cannot be written.
+    """
+    path = cache_folder() / "zoo" / f"{recipe.entry.name}-{_digest(recipe, batch, dims)}.onnx"
+    model = _cached(path)
+    if model is None:
+        _export(recipe, batch, dims, path)
+        model = onnx.load(path)
+    return Skeleton(model, bound={"batch": batch, **dims}, weight_bytes=constant_bytes(model))
+
+
+def _digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
+    try:
+        versions = [metadata.version(name) for name in _NEEDED]
+    except metadata.PackageNotFoundError as error:
+        raise ModelError(
+            f"zoo model '{recipe.entry.name}' is exported with {error.name}, which is not installed", remedy=_REMEDY
+        ) from error
+    parts = (__version__, *versions, _EXPORTER.read_text(), repr(recipe), str(batch), repr(sorted(dims.items())))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _cached(path: Path) -> onnx.ModelProto | None:
+    try:
+        return onnx.load(path)
+    except (FileNotFoundError, DecodeError):  # a damaged file is exported again
+        return None
+
+
+def _export(recipe: Recipe, batch: int, dims: Mapping[str, int], path: Path) -> None:
+    name = recipe.entry.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
+            made = Path(folder) / "model.onnx"
+            chosen = [f"{key}={value}" for key, value in dims.items()]
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *chosen],
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},  # a recipe that would download is a mistake
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+                reason = reason.removeprefix(f"{ModelError.__module__}.{ModelError.__qualname__}: ")
+                raise ModelError(f"zoo model '{name}' cannot be exported at {', '.join(chosen)}: {reason}")
+            made.replace(path)
+    except OSError as error:
+        raise ModelError(
+            f"cannot keep zoo model '{name}' in {path.parent}: {error}", remedy="set DLBRICKS_CACHE to another folder"
+        ) from error

@@ -1,0 +1,247 @@
+"""The child process that turns a recipe into a skeleton: the only module that imports torch and transformers.
+
+Run as ``python -m dlbricks.models.zoo.exports NAME OUT BATCH [DIMENSION=VALUE...]``. No weight is ever stored: each
+parameter is one "not a number" stretched over its shape (a view of four bytes). What the exporter folds out of
+parameters is then not a number either, and everything else is a true constant of the architecture: masks, positions,
+indices. Parameters carry different payload bits, so that the exporter does not merge equal-looking ones.
+"""
+
+# ruff: noqa: TID251 - the one module of the zoo that runs torch, in a process of its own
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from ...errors import ModelError
+from ..skeleton import mark_weight
+from .recipes import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["export"]
+
+_OPSET = 18  # the newest that the exporter writes without converting
+_IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
+_QUIET_NAN = 0x7FC00000
+
+
+def export(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> onnx.ModelProto:
+    """Build the model of a recipe and export its structure.
+
+    Args:
+        recipe: What to build.
+        batch: Inputs per execution.
+        dims: A value for every dimension of the recipe.
+
+    Returns:
+        Skeleton-form ONNX.
+    """
+    import torch
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    config = _configuration(recipe.config, recipe.sizes, dims)
+    with no_init_weights():
+        model = getattr(transformers, recipe.architecture)(config)
+    model.tie_weights()
+    if recipe.part:
+        model = model.get_submodule(recipe.part)
+    _forget(model)
+    values = {"batch": batch, **dims}
+    call = _as_function(model, recipe).eval()
+    names, tensors = [value.name for value in recipe.inputs], _example(recipe, values)
+    outputs = list(recipe.outputs)
+    if recipe.cached:
+        past = _past(config, batch, dims["past_length"])
+        layers = range(len(past) // 2)
+        names += [f"past.{layer}.{part}" for layer in layers for part in ("key", "value")]
+        outputs += [f"present.{layer}.{part}" for layer in layers for part in ("key", "value")]
+        tensors += past
+    program = torch.onnx.export(
+        call, tuple(tensors), input_names=names, output_names=outputs, dynamo=True, opset_version=_OPSET, verbose=False
+    )
+    skeleton = _skeleton(program)
+    onnx.checker.check_model(skeleton, full_check=True)
+    return skeleton
+
+
+def _configuration(name: str, sizes: Mapping[str, Any], dims: Mapping[str, int]) -> Any:
+    """A configuration object; an image size of the recipe's dimensions becomes that of the configuration."""
+    import transformers
+
+    arguments = {
+        key: _configuration(value["class"], {k: v for k, v in value.items() if k != "class"}, {})
+        if isinstance(value, Mapping) and "class" in value
+        else value
+        for key, value in sizes.items()
+    }
+    config = getattr(transformers, name)(attn_implementation="eager", **arguments)
+    size = dims.get("image_size")
+    if size is not None and "image_size" in vars(config):
+        config.image_size = [size, size] if isinstance(config.image_size, (list, tuple)) else size
+    return config
+
+
+def _forget(model: torch.nn.Module) -> None:
+    """Replace every learned number by not-a-number, without memory; computed buffers keep their values."""
+    import torch
+
+    for module in model.modules():
+        if torch.nn.utils.parametrize.is_parametrized(module):
+            for name in list(module.parametrizations):
+                torch.nn.utils.parametrize.remove_parametrizations(module, name)
+    learned: list[torch.Tensor] = list(model.parameters())
+    for module in model.modules():
+        if "BatchNorm" in type(module).__name__:
+            learned += [buffer for buffer in module.buffers(recurse=False) if buffer.is_floating_point()]
+    for index, tensor in enumerate(learned):
+        tensor.requires_grad_(requires_grad=False)
+        unknown = torch.tensor(_QUIET_NAN + 1 + index, dtype=torch.int32).view(torch.float32)
+        tensor.data = unknown.to(tensor.dtype).expand(tensor.shape)
+
+
+def _as_function(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
+    """The model as a module that takes and returns tensors alone, which is what an exporter wants."""
+    import torch
+    import transformers
+
+    class Function(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            named = dict(zip((value.name for value in recipe.inputs), tensors, strict=False))
+            past = tensors[len(recipe.inputs) :]
+            options = dict(recipe.options)
+            if recipe.cached:
+                cache = transformers.DynamicCache(config=model.config)
+                for layer in range(len(past) // 2):
+                    cache.update(past[2 * layer], past[2 * layer + 1], layer)
+                options |= {"past_key_values": cache, "use_cache": True}
+            result = self.model(**named, **options)
+            found = [result[name] for name in recipe.outputs]
+            if recipe.cached:
+                found += [part for layer in result.past_key_values.layers for part in (layer.keys, layer.values)]
+            return tuple(found)
+
+    return Function()
+
+
+def _example(recipe: Recipe, values: Mapping[str, int]) -> list[torch.Tensor]:
+    """Inputs of the right types; the exporter looks at nothing else."""
+    import torch
+
+    tensors = []
+    for value in recipe.inputs:
+        shape = [_size(dimension, values) for dimension in value.shape]
+        tensors.append(torch.zeros(shape) if value.dtype == "float32" else torch.ones(shape, dtype=torch.int64))
+    return tensors
+
+
+def _size(dimension: int | str, values: Mapping[str, int]) -> int:
+    if isinstance(dimension, int):
+        return dimension
+    return sum(values[part] if part in values else int(part) for part in dimension.split("+"))
+
+
+def _past(config: Any, batch: int, length: int) -> list[torch.Tensor]:
+    """Empty keys and values of every layer: (batch, heads of the cache, length, width of a head)."""
+    import torch
+
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    shape = (batch, getattr(config, "num_key_value_heads", None) or heads, length, width)
+    return [torch.zeros(shape) for _ in range(2 * config.num_hidden_layers)]
+
+
+def _skeleton(program: Any) -> onnx.ModelProto:
+    """Skeleton form of an exported program: parameters become inputs in the order of their use, constants stay."""
+    graph = program.model.graph
+    used = {value: None for node in graph for value in node.inputs if value is not None}
+    constants = [value for value in used if value.name in graph.initializers]
+    learned = {value: None for value in constants if _is_learned(value.const_value.numpy())}
+    graph.initializers.clear()
+    graph.initializers.update({value.name: value for value in constants if value not in learned})
+    graph.inputs[:] = [value for value in graph.inputs if value in used]
+    public = len(graph.inputs)
+    graph.inputs.extend(learned)
+    for value in learned:
+        value.const_value = None
+    model: onnx.ModelProto = program.model_proto
+    model.ir_version = _IR_VERSION
+    _strip(model)
+    _merge_equal_constants(model.graph)
+    for info in model.graph.input[public:]:
+        mark_weight(info)
+    return model
+
+
+def _merge_equal_constants(graph: onnx.GraphProto) -> None:
+    """Keep one of the tables (relative positions, masks) that every layer carries again."""
+    first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    renamed: dict[str, str] = {}
+    kept = []
+    for tensor in graph.initializer:
+        name = first.setdefault(
+            (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()), tensor.name
+        )
+        if name == tensor.name:
+            kept.append(tensor)
+        else:
+            renamed[tensor.name] = name
+    for node in graph.node:
+        for slot, value in enumerate(node.input):
+            if value in renamed:
+                node.input[slot] = renamed[value]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _is_learned(array: npt.NDArray[Any]) -> bool:
+    """Whether a constant was made from parameters, which are not numbers."""
+    return array.dtype.kind == "f" and bool(np.isnan(array.flat[:1]).any() or np.isnan(array).any())
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Drop what only the exporter needed: stack traces, module names, documentation."""
+    for holder in (
+        model,
+        model.graph,
+        *model.graph.node,
+        *model.graph.value_info,
+        *model.graph.input,
+        *model.graph.output,
+    ):
+        holder.ClearField("doc_string")
+        holder.ClearField("metadata_props")
+
+
+def main(arguments: list[str]) -> None:
+    """Export one recipe to a file; arguments as in the module's docstring."""
+    name, out, batch, *dims = arguments
+    chosen = {key: int(value) for key, value in (item.split("=") for item in dims)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = export(RECIPES[name], int(batch), chosen)
+    except Exception as error:  # models and the exporter raise anything; the parent reads the last line
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the exporter wraps what the model said in advice on the exporter
+            cause = cause.__cause__
+        raise ModelError(f"{type(cause).__name__}: {cause}") from error
+    Path(out).write_bytes(model.SerializeToString(deterministic=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
