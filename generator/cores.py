@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 __all__ = ["last_level_bytes", "physical_cores", "pin", "private_cache_bytes"]
@@ -49,6 +50,7 @@ def _allowed() -> set[int]:
         return set(range(os.cpu_count() or 1))
 
 
+@cache
 def _caches(root: Path) -> dict[int, int]:
     """Level to bytes of the data and unified caches."""
     found: dict[int, int] = {}

@@ -17,7 +17,7 @@ class RunCosts:
     Attributes:
         start_s: Starting and ending workers, the reference network included.
         prepare_s: ``prepare`` requests: reading, filling, session creation, first run, choice of the unroll.
-        load_s: Of ``prepare_s``, what the runtime itself took: session creation and first run.
+        load_s: Of ``prepare_s``, what the runtime itself took: creation of sessions and first runs.
         sample_s: ``sample`` requests: warm-up and timed samples.
         timed_s: Of ``sample_s``, the timed samples.
         store_s: Commits and queries.

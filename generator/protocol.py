@@ -195,6 +195,7 @@ class Prepared(Reply):
         load_ns: Time that the runtime took to load the network (session creation).
         first_run_ns: Time of its first execution.
         prepare_ns: Time of the whole request, both included.
+        loading_ns: What the runtime took of it: every loading and first execution, those of the copies included.
         bytes: Weights, inputs and outputs that the worker holds for it.
         unroll: Copies in the network; divide a loop's time by it.
     """
@@ -202,6 +203,7 @@ class Prepared(Reply):
     load_ns: int
     first_run_ns: int
     prepare_ns: int
+    loading_ns: int
     bytes: int
     unroll: int
 

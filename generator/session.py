@@ -166,7 +166,7 @@ class Session:
         except WorkerError as error:
             self._lose(item, error, resident)
             return False
-        self._costs.load_s += (reply.load_ns + reply.first_run_ns) / 1e9
+        self._costs.load_s += reply.loading_ns / 1e9
         item.unroll, item.size_bytes = reply.unroll, reply.bytes
         item.run_ns = item.run_ns or reply.first_run_ns
         if item.load_ns is None:

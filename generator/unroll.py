@@ -12,6 +12,9 @@ __all__ = ["MOST_COPIES", "choose_unroll"]
 _SHORT_NS = 100_000
 """A network that runs shorter than this is unrolled, so that the cost of a call is spread over many copies..."""
 
+_LONG_NS = 4 * _SHORT_NS
+"""A run this long needs no second look."""
+
 _UNROLLED_NS = 400_000
 """...until one run takes about 200 to 400 microseconds."""
 
@@ -30,7 +33,10 @@ def choose_unroll(executable: Executable, network: Network) -> int:
 
     All copies together stay within a quarter of L2, weights included: runtimes repack weights per node.
     """
-    elapsed = min(time_once(executable.run, executable.synchronize) for _ in range(_PROBES))
+    elapsed = time_once(executable.run, executable.synchronize)
+    if elapsed >= _LONG_NS:
+        return 1
+    elapsed = min(elapsed, *(time_once(executable.run, executable.synchronize) for _ in range(_PROBES - 1)))
     if elapsed >= _SHORT_NS:
         return 1
     held = network.weight_bytes + network.feed_bytes + executable.output_bytes()
