@@ -27,8 +27,9 @@ class Skeleton:
 
     Attributes:
         model: ONNX in normal form. No Constant nodes and no ConstantOfShape of a constant shape: each is an
-            initializer (at most ``KEPT_ELEMENTS`` elements, value known) or a graph input with ``role=weight``
-            (dtype and shape known, value not read). Model-local functions are inlined. Every other graph input
+            initializer (value known; at most ``KEPT_ELEMENTS`` elements, more only for the masks, positions and
+            indices that a zoo recipe computes) or a graph input with ``role=weight`` (dtype and shape known, value
+            not read). Model-local functions are inlined. Every other graph input
             has static dimensions. Node order is the file's.
         bound: What binding fixed, by dimension name (``batch``, ``sequence_length``, or ``input[axis]`` for an
             unnamed dimension) to its value. Empty for a model that was static.

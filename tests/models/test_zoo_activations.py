@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from dlbricks.models.weights import synthesise
 from dlbricks.models.zoo import ZooEntry, names, structure
 from onnx import helper
 
+INSTALLED = all(find_spec(name) for name in ("torch", "transformers", "onnxscript"))
 CHUNK_BYTES = 512 << 20  # of values that one execution hands out
 
 
@@ -80,4 +82,17 @@ def unhealthy_values(entry: ZooEntry) -> dict[str, str]:
 
 @pytest.mark.parametrize("entry", [entry for entry in names() if entry.extra is None], ids=lambda entry: entry.name)
 def test_activations_are_finite_and_normal(entry: ZooEntry) -> None:
+    assert not entry.denormals
     assert not unhealthy_values(entry)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
+@pytest.mark.parametrize("entry", [entry for entry in names() if entry.extra], ids=lambda entry: entry.name)
+def test_activations_of_exports_are_finite_and_normal(entry: ZooEntry) -> None:
+    """Exports go to the user's cache. Architectures that make denormals by themselves say so in their entry."""
+    found = unhealthy_values(entry)
+    if entry.denormals:
+        assert set(found.values()) == {"denormal"}
+    else:
+        assert not found

@@ -1,0 +1,106 @@
+"""Architectures exported from transformers: the table, the cache, and what is said where the extra is missing."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx
+import pytest
+from dlbricks.errors import ModelError
+from dlbricks.models.skeleton import is_weight
+from dlbricks.models.zoo import names, structure
+from dlbricks.models.zoo.recipes import RECIPES
+
+INSTALLED = all(find_spec(name) for name in ("torch", "transformers", "onnxscript"))
+needs_extra = pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path))
+    return tmp_path / "zoo"
+
+
+def test_the_table_covers_every_kind_of_model() -> None:
+    exports = [entry for entry in names() if entry.origin == "export"]
+    assert len(exports) >= 30
+    assert all(entry.extra == "zoo" for entry in exports)
+    assert {entry.task for entry in exports} >= {
+        "image classification", "object detection", "segmentation", "text encoding", "language modelling",
+        "language modelling, one step with KV cache", "encoder-decoder", "speech",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_name_their_dimensions(name: str) -> None:
+    recipe = RECIPES[name]
+    used = {
+        part
+        for value in recipe.inputs
+        for dimension in value.shape
+        if isinstance(dimension, str)
+        for part in dimension.split("+")
+        if not part.isdigit()
+    }
+    assert used | ({"past_length"} if recipe.cached else set()) == {"batch", *dict(recipe.entry.dims)}
+
+
+@pytest.mark.skipif(INSTALLED, reason="the zoo extra is installed")
+def test_a_missing_extra_is_named_with_its_remedy() -> None:
+    with pytest.raises(ModelError, match=r"'resnet18' .* not installed; pip install 'dlbricks\[zoo\]'"):
+        structure("resnet18")
+
+
+@needs_extra
+@pytest.mark.slow
+def test_exports_are_kept_and_repaired(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skeleton = structure("resnet18", batch=2, dims={"image_size": 96})
+    onnx.checker.check_model(skeleton.model, full_check=True)
+    graph = skeleton.model.graph
+    weights = [value for value in graph.input if is_weight(value)]
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.input]
+    assert shapes[0] == [2, 3, 96, 96]
+    # 11.69 M parameters of ResNet-18; batch normalisation is folded into the convolutions.
+    assert sum(math.prod(shape) for shape in shapes[1:]) / 1e6 == pytest.approx(11.69, rel=0.01)
+    assert len(weights) == len(graph.input) - 1
+    assert not any(holder.metadata_props or holder.doc_string for holder in graph.node)
+    (file,) = cache.iterdir()
+    assert file.stat().st_size < 100_000  # structure alone
+
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    assert structure("resnet18", batch=2, dims={"image_size": 96}).model == skeleton.model  # no second export
+    with pytest.raises(ModelError, match="cannot keep zoo model 'resnet18'"):
+        structure("resnet18", batch=3)
+
+    monkeypatch.undo()
+    monkeypatch.setenv("DLBRICKS_CACHE", str(cache.parent))
+    file.write_bytes(b"\xff" * 100)
+    assert structure("resnet18", batch=2, dims={"image_size": 96}).model == skeleton.model
+    assert [path.name for path in cache.iterdir()] == [file.name]
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_step_takes_and_returns_its_cache() -> None:
+    skeleton = structure("distilgpt2_step", dims={"past_length": 16})
+    shapes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*skeleton.model.graph.input, *skeleton.model.graph.output)
+    }
+    assert shapes["input_ids"] == [1, 1]
+    assert shapes["attention_mask"] == [1, 17]
+    assert shapes["past.5.value"] == [1, 12, 16, 64]
+    assert shapes["present.5.value"] == [1, 12, 17, 64]
+    assert skeleton.bound == {"batch": 1, "past_length": 16}
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_failing_export_says_why_in_one_line(cache: Path) -> None:
+    with pytest.raises(ModelError, match=r"'clip_text' cannot be exported at sequence_length=99: .*77") as raised:
+        structure("clip_text", dims={"sequence_length": 99})
+    assert "\n" not in str(raised.value)
+    assert not list(cache.iterdir())
