@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from ..models.skeleton import Skeleton, is_weight
 from .assembly import Assembly
@@ -17,6 +16,9 @@ from .layer import Layer, LayerState
 from .shapes import ShapeOracle, infer_types
 from .subgraphs import captures
 from .tensor import TensorType
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["CAPTURE", "ModelGraph", "build_graph"]
 
@@ -144,6 +146,8 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> Mod
 
 
 def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.MultiDiGraph[int]:
+    import networkx as nx  # 150 ms, which a caller that never asks for the DAG need not wait for
+
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
     graph.add_nodes_from((layer.index, {"layer": layer}) for layer in layers)
     producers: dict[str, int] = {}
