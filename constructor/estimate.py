@@ -16,7 +16,7 @@ from ..db import Measurement, Store
 from ..db.queries import Fastest
 from ..errors import DlbricksError, InvalidSequence, UsageError
 from ..generator.oracle import WorkerOracle
-from ..models import ModelSource
+from ..models import ModelSource, require_known
 from .bound import lower_bound
 from .commands import Commands
 from .composition import CriticalPath, Quotient, contract, critical_path, sequential
@@ -76,7 +76,7 @@ def estimate(
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: Granularity less than 1, or a system or stack that is not stored.
+        UsageError: Granularity less than 1, a dimension that no model has, or a system or stack that is not stored.
         StoreError: The database cannot be read.
 
     Example:
@@ -111,6 +111,9 @@ def estimate(
             except DlbricksError as error:
                 decomposed.append(_failed(source, blank, error))
     readable = [model for model in decomposed if isinstance(model, _Model)]
+    if readable:
+        dims = {name: size for source in models for name, size in source.dims}
+        require_known(dims, [model.graph for model in readable])
     keys = {sequence.key for model in readable for sequence in model.sequences}
     stored = look_up(store, query, bricks=keys, models={model.graph.key for model in readable})
     commands = Commands(store, stored.choice, query, granularity=granularity, overlap=overlap, connected=connected)

@@ -15,7 +15,7 @@ from ..bricks.brick import Brick
 from ..bricks.decoys import decoys as draw_decoys
 from ..bricks.suite import Suite, write_suite
 from ..errors import UsageError
-from ..models import ModelSource
+from ..models import ModelSource, require_known
 from .decompose import Cut, Decomposition, SkippedLayer, decompose
 from .oracle import WorkerOracle
 from .progress import Progress, ProgressCallback, Stage
@@ -125,7 +125,7 @@ def generate(
         One row per model; a broken model is a row with ``error``, and the others go on.
 
     Raises:
-        UsageError: An option has a wrong value.
+        UsageError: An option has a wrong value, or none of the models has a dimension that was given.
         SuiteError: The suite cannot be written.
 
     Example:
@@ -147,6 +147,8 @@ def generate(
             left = elapsed / len(found) * (len(models) - len(found))
             progress(Progress(Stage.GENERATE, len(found), len(models), result.name, elapsed, left))
     ordered = [found[position] for position in range(len(models))]
+    if readable := [result for result in ordered if result.error is None]:
+        require_known({name: size for source in models for name, size in source.dims}, readable)
     bricks: dict[str, Brick] = {}
     for result in ordered:
         for key, brick in result.bricks.items():
@@ -154,7 +156,7 @@ def generate(
     unique = len(bricks)
     dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
     suite = None
-    if any(result.error is None for result in ordered):
+    if readable:
         suite = write_suite(
             Path(out),
             bricks | dummies,

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bricks.graph import build_graph
+from ..bricks.graph import ModelGraph, build_graph
 from ..bricks.shapes import ShapeOracle
 from ..bricks.suite import Suite
 from ..db.values import Subject
 from ..errors import DlbricksError
-from ..models import ModelSource
+from ..models import ModelSource, require_known
 from .item import Item
 
 __all__ = ["ModelItems", "brick_items", "inspect_bricks", "model_items"]
@@ -67,10 +67,14 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
         sources: Models.
         folder: Where runnable forms are written that do not exist as files.
         oracle: Finds shapes that inference does not.
+
+    Raises:
+        UsageError: None of the models has a dimension that was given.
     """
     items: dict[str, Item] = {}
     names: list[tuple[str, str | None]] = []
     problems: dict[str, str] = {}
+    graphs: list[ModelGraph] = []
     for number, source in enumerate(sources):
         try:
             graph = build_graph(source.skeleton(), oracle=oracle)
@@ -82,6 +86,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
             problems[source.name] = str(error)
             names.append((source.name, None))
             continue
+        graphs.append(graph)
         names.append((source.name, graph.key))
         if graph.key not in items:
             costs = [graph.layers[index].cost for index in graph.live]
@@ -97,4 +102,6 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
                 macs=sum(cost.macs for cost in costs if cost is not None),
                 unroll=1,  # a model is measured as it is run
             )
+    if graphs:
+        require_known({name: size for source in sources for name, size in source.dims}, graphs)
     return ModelItems(tuple(items.values()), tuple(names), problems)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from onnx import ModelProto, ValueInfoProto
 
@@ -15,7 +16,7 @@ from ..errors import UnboundDimension, UnsupportedModel, UsageError
 from .dimensions import Dimension, Kind, classify, classify_name, default_value, expression
 from .names import require_text
 from .rebatch import Rebatch, apply_rebatch, leading_dimension, plan_rebatch
-from .skeleton import Skeleton, is_weight
+from .skeleton import is_weight
 
 __all__ = ["Binding", "apply", "plan", "require_known"]
 
@@ -98,13 +99,25 @@ def apply(model: ModelProto, binding: Binding) -> None:
                 _substitute(value, binding.bound)
 
 
-def require_known(dims: Mapping[str, int], skeletons: Iterable[Skeleton]) -> None:
+class Bound(Protocol):
+    """A skeleton, or anything that was made of one."""
+
+    @property
+    def bound(self) -> Mapping[str, int]:
+        """Dimension name to its value."""
+
+
+def require_known(dims: Mapping[str, int], models: Iterable[Bound]) -> None:
     """Check that each name of ``--dim`` is a dimension of at least one of the models.
+
+    Args:
+        dims: Value by dimension name.
+        models: The models that could be read, as skeletons or graphs.
 
     Raises:
         UsageError: It is of none; the message says which there are.
     """
-    known: set[str] = set().union(*(skeleton.bound for skeleton in skeletons))
+    known: set[str] = set().union(*(model.bound for model in models))
     if unknown := sorted(set(dims) - known):
         there = ", ".join(sorted(known)) or "none: the model's shapes are static"
         raise UsageError(f"--dim {unknown[0]}: no model has such a dimension", remedy=f"there are: {there}")

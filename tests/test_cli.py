@@ -209,7 +209,7 @@ def test_the_missing_command_measures_what_is_missing(cli: Cli, work: Path) -> N
 
 
 def test_an_ambiguous_estimate_lists_the_combinations(cli: Cli, work: Path) -> None:
-    assert cli("run", "suite", "--option", "optimization=none").code == 0
+    assert cli("run", "suite", "--option", "optimization=disabled").code == 0
 
     done = cli("estimate", "branches.onnx")
 

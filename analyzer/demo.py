@@ -1,0 +1,118 @@
+"""The demo: the whole way, from real models to estimates beside their measured latency, on two cores in minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..constructor.estimate import Estimate, estimate
+from ..db import Store
+from ..generator.generate import GenerateReport, generate
+from ..generator.progress import ProgressCallback
+from ..generator.run import RunReport, run
+from ..models import find_models
+from .answers import estimated
+from .drawing import draw_estimates, draw_generated
+from .tables import Answer, Column
+from .units import duration, milliseconds, percent, ratio
+
+__all__ = ["MODELS", "Demo", "demo", "demonstrated"]
+
+MODELS = ("squeezenet", "shufflenet", "alexnet", "inception_v1", "inception_v2", "resnet50", "vit_b16", "bert_base")
+"""Chains and branches, convolutions and attention; 1 ms to 1 s each on one core."""
+
+_BUDGET_S = 210.0
+_ITEM_BUDGET_S = 0.12
+"""Half of the default: 460 bricks and 8 models then take two minutes on a quiet machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the demo did.
+
+    Attributes:
+        folder: Where the suite, the database and the plots are.
+        generated: How the models were decomposed.
+        measured: How the bricks were measured.
+        estimates: One per model.
+        plots: Files of the plots.
+    """
+
+    folder: Path
+    generated: GenerateReport
+    measured: RunReport
+    estimates: tuple[Estimate, ...]
+    plots: tuple[Path, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every model has its estimate."""
+        return self.measured.complete and all(entry.complete for entry in self.estimates)
+
+
+def demo(folder: Path, *, budget_s: float = _BUDGET_S, progress: ProgressCallback | None = None) -> Demo:
+    """Decompose models of the built-in zoo at G=1, measure bricks and models together, estimate, and draw.
+
+    What the folder holds from an earlier demo is not measured again.
+
+    Args:
+        folder: Where everything goes; made where it is missing.
+        budget_s: Time for measuring.
+        progress: Told between requests to the worker.
+
+    Raises:
+        DlbricksError: The machine cannot measure now, or the folder holds something else.
+        OSError: The folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    models = find_models(MODELS)
+    generated = generate(models, granularity=1, out=folder / "suite", progress=progress)
+    with Store.open(folder / "dlbricks.db") as store:
+        measured = run(
+            folder / "suite",
+            store=store,
+            models=models,
+            budget_s=budget_s,
+            item_budget_s=_ITEM_BUDGET_S,
+            progress=progress,
+        )
+        estimates = tuple(estimate(models, store=store, threads=1, cache="hot"))
+    plots = (*draw_generated(generated, folder), *draw_estimates(estimates, folder))
+    return Demo(folder, generated, measured, estimates, plots)
+
+
+def demonstrated(result: Demo) -> Answer:
+    """The answer of ``demo``: one row per model, as ``estimate`` gives it."""
+    answer = estimated(result.estimates)
+    made, took = result.generated, result.measured
+    share = percent(made.unique / made.sequences) if made.sequences else "0%"
+    known = f"{took.measured} measured" + (f", {took.reused} known before" if took.reused else "")
+    return Answer(
+        answer.results,
+        totals={
+            "folder": str(result.folder),
+            "sequences": made.sequences,
+            "unique": made.unique,
+            "bricks": took.bricks,
+            "measured": took.measured,
+            "reused": took.reused,
+            "failed": took.failed,
+            "wall_s": took.wall_s,
+            "plots": [str(path) for path in result.plots],
+        },
+        columns=[
+            Column("name", "model"),
+            Column("layers", "layers"),
+            Column("unique", "unique"),
+            Column("sequential_ms", "sequential ms", milliseconds),
+            Column("critical_path_ms", "critical path ms", milliseconds),
+            Column("measured_ms", "measured ms", milliseconds),
+            Column("ratio", "ratio", ratio),
+        ],
+        summary=[
+            *answer.summary,
+            f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
+            "ratio = sequential / measured. The critical path would be the latency if branches ran at once.",
+            f"Suite, database and {len(result.plots)} plots: {result.folder}/",
+        ],
+    )

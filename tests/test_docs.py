@@ -1,0 +1,142 @@
+"""What the documentation says is so: every command and option is documented, and the examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from dlbricks.cli import commands
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def leaves(group: click.Group = commands, path: str = "dlbricks") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with its whole name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS = dict(leaves())
+
+
+def section(name: str) -> str:
+    """The section of docs/cli.md about a command."""
+    match = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", (ROOT / "docs/cli.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert match, f"docs/cli.md has no section '## {name}'"
+    return match[1]
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
+
+
+def blocks(path: Path) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+
+    (example,) = re.findall(rf"^ +({name}\b.*)$", command.help, re.MULTILINE)
+
+    words = shlex.split(example)[len(name.split()) :]
+    command.make_context(name, words)  # raises where an argument or an option is wrong
+    for param in command.params:
+        assert isinstance(param, click.Argument) or param.help or param.metavar or param.type.name == "choice"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_documented_and_no_other(name: str) -> None:
+    listed = re.search(r"^Options: (.*?)\n\n", section(name), re.DOTALL | re.MULTILINE)
+    assert listed
+
+    outside_parentheses = re.sub(r"\([^()]*\)", "", listed[1])
+
+    assert set(re.findall(r"`(-[-\w]+)`", outside_parentheses)) == options(COMMANDS[name])
+
+
+def test_every_command_stands_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    missing = [name for name in COMMANDS if name.split()[1] not in readme]
+
+    assert not missing
+
+
+def test_documented_commands_exist() -> None:
+    documented = re.findall(r"^## (dlbricks .*)$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+
+    assert documented == sorted(documented, key=list(COMMANDS).index) or set(documented) == set(COMMANDS)
+    assert len(documented) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)", path.read_text())
+
+    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+
+    assert not missing
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(path: Path) -> None:
+    named = re.findall(r"`((?:\w+/)+[\w.]+\.(?:py|md))`", path.read_text())
+
+    missing = [name for name in named if not (ROOT / name).exists()]
+
+    assert not missing
+
+
+def run_example(block: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", block],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_private_round_trip_runs_as_written(tmp_path: Path, write_branches: Callable[[Path], Path]) -> None:
+    """The model stays at home, the suite goes out, latencies come back, and nothing names the model on the way."""
+    write_branches(tmp_path / "private" / "model.onnx")
+    generate, measure, estimate = blocks(ROOT / "docs/private-models.md")
+
+    run_example(generate, tmp_path)
+    away = tmp_path / "away"
+    away.mkdir()
+    (tmp_path / "outbox").rename(away / "outbox")
+    run_example(measure, away)
+    (away / "latencies.db").rename(tmp_path / "latencies.db")
+    run_example(estimate, tmp_path)
+
+    travelled = [(tmp_path / "latencies.db").read_bytes()]
+    travelled += [file.read_bytes() for file in (away / "outbox").rglob("*") if file.is_file()]
+    secrets = [b"private", b"model.onnx", str(tmp_path).encode(), os.uname().nodename.encode()]
+    assert not [secret for secret in secrets for data in travelled if len(secret) > 2 and secret in data]
+    assert not (away / "private").exists()
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
+    (example,) = blocks(ROOT / "README.md")
+
+    run_example(example, tmp_path)
