@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .lazy import lazy
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -69,51 +70,38 @@ __all__ = [
     "write_suite",
 ]
 
-_HOMES = {
-    "Brick": "bricks.brick",
-    "Conditions": "db.values",
-    "DlbricksError": "errors",
-    "Estimate": "constructor.estimate",
-    "Failure": "db.values",
-    "GenerateReport": "generator.generate",
-    "Layer": "bricks.layer",
-    "MeasureReport": "generator.measure",
-    "Measurement": "db.values",
-    "ModelGraph": "bricks.graph",
-    "ModelSource": "models.source",
-    "Run": "db.values",
-    "RunReport": "generator.run",
-    "Sequence": "bricks.sequence",
-    "Stack": "db.values",
-    "Store": "db.store",
-    "Suite": "bricks.suite",
-    "System": "db.values",
-    "build_brick": "bricks.brick",
-    "build_graph": "bricks.graph",
-    "estimate": "constructor.estimate",
-    "find_models": "models.source",
-    "generate": "generator.generate",
-    "load_brick": "bricks.brick",
-    "make_sequence": "bricks.wiring",
-    "measure": "generator.measure",
-    "run": "generator.run",
-    "sequences": "bricks.wiring",
-    "split": "bricks.split",
-    "write_suite": "bricks.suite",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its home on first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Brick": "bricks.brick",
+        "Conditions": "db.values",
+        "DlbricksError": "errors",
+        "Estimate": "constructor.estimate",
+        "Failure": "db.values",
+        "GenerateReport": "generator.generate",
+        "Layer": "bricks.layer",
+        "MeasureReport": "generator.measure",
+        "Measurement": "db.values",
+        "ModelGraph": "bricks.graph",
+        "ModelSource": "models.source",
+        "Run": "db.values",
+        "RunReport": "generator.run",
+        "Sequence": "bricks.sequence",
+        "Stack": "db.values",
+        "Store": "db.store",
+        "Suite": "bricks.suite",
+        "System": "db.values",
+        "build_brick": "bricks.brick",
+        "build_graph": "bricks.graph",
+        "estimate": "constructor.estimate",
+        "find_models": "models.source",
+        "generate": "generator.generate",
+        "load_brick": "bricks.brick",
+        "make_sequence": "bricks.wiring",
+        "measure": "generator.measure",
+        "run": "generator.run",
+        "sequences": "bricks.wiring",
+        "split": "bricks.split",
+        "write_suite": "bricks.suite",
+    },
+)

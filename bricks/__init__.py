@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..lazy import lazy
+
 if TYPE_CHECKING:
     from .brick import Brick, build_brick, load_brick
     from .costs import Cost, layer_cost
@@ -46,45 +48,32 @@ __all__ = [
     "write_suite",
 ]
 
-_HOMES = {
-    "Brick": "brick",
-    "Cost": "costs",
-    "Layer": "layer",
-    "LayerState": "layer",
-    "ModelGraph": "graph",
-    "Operand": "layer",
-    "Repetition": "similarity",
-    "Role": "layer",
-    "Sequence": "sequence",
-    "SimilarityMatrix": "similarity",
-    "Suite": "suite",
-    "TensorType": "tensor",
-    "build_brick": "brick",
-    "build_graph": "graph",
-    "jaccard": "similarity",
-    "layer_cost": "costs",
-    "layer_keys": "similarity",
-    "load_brick": "brick",
-    "make_sequence": "wiring",
-    "repetition": "similarity",
-    "sequences": "wiring",
-    "similarity_matrix": "similarity",
-    "write_suite": "suite",
-}
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Brick": "brick",
+        "Cost": "costs",
+        "Layer": "layer",
+        "LayerState": "layer",
+        "ModelGraph": "graph",
+        "Operand": "layer",
+        "Repetition": "similarity",
+        "Role": "layer",
+        "Sequence": "sequence",
+        "SimilarityMatrix": "similarity",
+        "Suite": "suite",
+        "TensorType": "tensor",
+        "build_brick": "brick",
+        "build_graph": "graph",
+        "jaccard": "similarity",
+        "layer_cost": "costs",
+        "layer_keys": "similarity",
+        "load_brick": "brick",
+        "make_sequence": "wiring",
+        "repetition": "similarity",
+        "sequences": "wiring",
+        "similarity_matrix": "similarity",
+        "write_suite": "suite",
+    },
+)
 # Functions that share their module's name (split, decoys, rebuild) are imported from there: a name cannot be both.
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its home on first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,23 +1,33 @@
-"""The database: what was measured, on which system and stack, and where each number came from."""
+"""The database: what was measured, on which system and stack, and where each number came from.
 
-from .export import export, frame
-from .merge import merge
-from .store import Store
-from .transfer import Transferred
-from .upgrade import Upgrade, upgrade
-from .values import (
-    Block,
-    Combination,
-    Conditions,
-    Failure,
-    Measurement,
-    Run,
-    Stack,
-    Stop,
-    Subject,
-    System,
-    Verdict,
-)
+Names are imported on first use: a worker wants the value types, and neither SQLAlchemy nor pandas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from .exporting import export, frame
+    from .merging import merge
+    from .store import Store
+    from .transfer import Transferred
+    from .upgrading import Upgrade, upgrade
+    from .values import (
+        Block,
+        Combination,
+        Conditions,
+        Failure,
+        Measurement,
+        Run,
+        Stack,
+        Stop,
+        Subject,
+        System,
+        Verdict,
+    )
 
 __all__ = [
     "Block",
@@ -39,3 +49,27 @@ __all__ = [
     "merge",
     "upgrade",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Block": "values",
+        "Combination": "values",
+        "Conditions": "values",
+        "Failure": "values",
+        "Measurement": "values",
+        "Run": "values",
+        "Stack": "values",
+        "Stop": "values",
+        "Store": "store",
+        "Subject": "values",
+        "System": "values",
+        "Transferred": "transfer",
+        "Upgrade": "upgrading",
+        "Verdict": "values",
+        "export": "exporting",
+        "frame": "exporting",
+        "merge": "merging",
+        "upgrade": "upgrading",
+    },
+)

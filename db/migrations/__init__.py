@@ -1,1 +1,1 @@
-"""The schema's history: one alembic script per revision, run by ``db.upgrade`` and never by hand."""
+"""The schema's history: one alembic script per revision, run by ``db.upgrading`` and never by hand."""

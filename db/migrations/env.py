@@ -1,4 +1,4 @@
-"""Alembic's environment: runs scripts over the connection that ``db.upgrade`` hands it.
+"""Alembic's environment: runs scripts over the connection that ``db.upgrading`` hands it.
 
 Alembic executes this file by its path, outside any package (hence no import of our own: what it needs comes in
 ``config.attributes``). Imported by anything else it does nothing.

@@ -85,7 +85,7 @@ def test_everything_that_works_in_a_file_works_on_a_server(url, bench, block, tm
 def test_alembic_finds_no_difference_on_the_server(url):
     from alembic import command
     from dlbricks.db.place import Place, engine
-    from dlbricks.db.upgrade import migration_config
+    from dlbricks.db.upgrading import migration_config
 
     Store.open(url).close()
     made = engine(Place.of(url))

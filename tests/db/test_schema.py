@@ -9,13 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Store, schema, upgrade
+from dlbricks.db import Store, schema, upgrade, upgrading
 from dlbricks.db.place import WRITING, Place, engine
 from dlbricks.db.revision import mark
 from dlbricks.errors import ForeignDatabase, NewerDatabase, OlderDatabase, StoreError
 from sqlalchemy import inspect
-
-upgrade_module = sys.modules["dlbricks.db.upgrade"]
 
 
 def plain(value: object) -> object:
@@ -77,7 +75,7 @@ def test_alembic_finds_no_difference(tmp_path):
     Store.open(tmp_path / "a.db").close()
     made = engine(Place.of(tmp_path / "a.db"))
     with made.connect() as connection:
-        command.check(upgrade_module.migration_config(connection))
+        command.check(upgrading.migration_config(connection))
     made.dispose()
 
 
@@ -86,7 +84,7 @@ def test_the_list_of_revisions_is_that_of_the_scripts(tmp_path):
 
     made = engine(Place.of("sqlite://"))
     with made.connect() as connection:
-        scripts = ScriptDirectory.from_config(upgrade_module.migration_config(connection))
+        scripts = ScriptDirectory.from_config(upgrading.migration_config(connection))
     made.dispose()
     assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == schema.REVISIONS
 
@@ -128,9 +126,9 @@ def next_version(tmp_path, monkeypatch):
 
     def make(then: str = "pass") -> None:
         scripts = tmp_path / "migrations"
-        shutil.copytree(upgrade_module._SCRIPTS, scripts)
+        shutil.copytree(upgrading._SCRIPTS, scripts)
         (scripts / "versions" / "0002_note.py").write_text(SECOND.format(then=then))
-        monkeypatch.setattr(upgrade_module, "_SCRIPTS", scripts)
+        monkeypatch.setattr(upgrading, "_SCRIPTS", scripts)
         for module in ("schema", "revision", "upgrade"):
             monkeypatch.setattr(sys.modules[f"dlbricks.db.{module}"], "REVISIONS", ("0001", "0002"))
 

@@ -383,7 +383,7 @@ def test_what_a_library_prints_cannot_reach_the_protocol():
 def test_a_worker_loads_nothing_that_it_does_not_need():
     script = (
         "import sys, dlbricks.generator.worker\n"
-        "heavy = 'alembic pandas matplotlib networkx click rich torch onnxruntime'.split()\n"
+        "heavy = 'alembic sqlalchemy pandas matplotlib networkx click rich torch onnxruntime'.split()\n"
         "print([name for name in heavy if name in sys.modules])"
     )
 
