@@ -129,7 +129,7 @@ def next_version(tmp_path, monkeypatch):
         shutil.copytree(upgrading._SCRIPTS, scripts)
         (scripts / "versions" / "0002_note.py").write_text(SECOND.format(then=then))
         monkeypatch.setattr(upgrading, "_SCRIPTS", scripts)
-        for module in ("schema", "revision", "upgrade"):
+        for module in ("schema", "revision", "upgrading"):
             monkeypatch.setattr(sys.modules[f"dlbricks.db.{module}"], "REVISIONS", ("0001", "0002"))
 
     return make
