@@ -158,7 +158,7 @@ def test_an_unknown_operator_without_a_shape_is_skipped_by_name(cli: Cli, here: 
     assert done.code == 3
     assert row["error"] is None
     assert (row["layers"], row["sequences"]) == (3, 1)
-    assert [skipped["layer"] for skipped in row["skipped"]][0] == "the_odd_one"
+    assert row["skipped"][0]["layer"] == "the_odd_one"
     assert all(skipped["reason"] for skipped in row["skipped"])
 
 
