@@ -1,4 +1,4 @@
-"""The first two moments of a tensor's elements, and what rectifying and pooling do to them."""
+"""The first two moments of a tensor's elements, and what pooling does to them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ class Moments:
     def scaled(self, factor: float) -> Moments:
         """Moments of the value times a positive factor."""
         return Moments(self.rms * factor, self.mean * factor)
-
-    def rectified(self) -> Moments:
-        """Moments of max(x, 0).
-
-        With z = mean / deviation: the mean is mean·cdf(z) + deviation·pdf(z), the mean square
-        (mean² + deviation²)·cdf(z) + mean·deviation·pdf(z).
-        """
-        mean, deviation = self.mean, self.deviation
-        if deviation <= 1e-6 * self.rms:
-            return self
-        share, density = _NORMAL.cdf(mean / deviation), _NORMAL.pdf(mean / deviation)
-        square = self.rms * self.rms * share + mean * deviation * density
-        return Moments(math.sqrt(max(square, 0.0)), mean * share + deviation * density)
 
     def largest_of(self, count: int) -> Moments:
         """Moments of the largest of ``count`` independent elements.

@@ -171,29 +171,7 @@ def _softmax(walk: Walk, node: NodeProto) -> Moments:
     return Moments(1.0 / math.sqrt(terms), 1.0 / terms)
 
 
-# Elementwise functions and pooling -----------------------------------------------------------------------------------
-
-
-def _rectify(walk: Walk, node: NodeProto) -> Moments:
-    """Relu and its kin."""
-    if node.op_type == "PRelu":
-        walk.claim(node.input[1], Draw("uniform", 0.2, 0.3))
-    data = walk.moments(node.input[0])
-    if node.input[0] in walk.averages:  # a clipped softmax is still an average
-        walk.averages.update(node.output)
-        return data
-    return data.rectified()
-
-
-def _bounded(walk: Walk, node: NodeProto) -> Moments:
-    walk.moments(node.input[0])
-    limit = _BOUNDED[node.op_type]
-    return Moments(limit, limit) if "igmoid" in node.op_type else Moments(min(walk.rms(node.input[0]), limit))
-
-
-def _exponential(walk: Walk, node: NodeProto) -> Moments:
-    size = math.exp(min(walk.rms(node.input[0]), 5.0))
-    return Moments(size, size / 2)
+# Pooling and reductions -----------------------------------------------------------------------------------
 
 
 def _root(walk: Walk, node: NodeProto) -> Moments:
@@ -256,8 +234,6 @@ def _where(walk: Walk, node: NodeProto) -> Moments:
     return max((walk.moments(value) for value in node.input[1:]), key=lambda found: found.rms)
 
 
-_BOUNDED = {"Sigmoid": 0.5, "HardSigmoid": 0.5, "Tanh": 0.65, "Erf": 0.65, "Sin": 0.7, "Cos": 0.7, "Softsign": 0.5}
-
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
@@ -266,9 +242,6 @@ RULES: Mapping[str, Rule] = {
                      "SimplifiedLayerNormalization", "MeanVarianceNormalization", "LpNormalization"), _norm),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "HardSwish",
-                     "Swish", "Mish", "Clip", "FastGelu", "BiasGelu", "QuickGelu"), _rectify),
-    **dict.fromkeys(_BOUNDED, _bounded),
     **dict.fromkeys(("Sqrt", "Reciprocal", "Log"), _root),
     **dict.fromkeys(("ReduceSum", "ReduceL2"), _reduce_sum),
     **dict.fromkeys(("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast", "CastLike",
@@ -281,7 +254,6 @@ RULES: Mapping[str, Rule] = {
     "DequantizeLinear": dequantise,
     "Div": _divide,
     "Einsum": _einsum,
-    "Exp": _exponential,
     "Gather": _gather,
     "Gemm": _gemm,
     "MatMul": _matmul,

@@ -21,6 +21,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from ..skeleton import is_weight
 from .draws import Draw
+from .elementwise import FUNCTIONS, Profile, combine
 from .legal import index_bound, legal_values
 from .moments import UNKNOWN, Moments
 from .rules import BIAS, RULES, unknown_operator
@@ -72,6 +73,7 @@ class Walk:
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self._moments: dict[str, Moments] = {}
+        self._profiles: dict[str, Profile] = {}
         for value in (*graph.input, *graph.value_info, *graph.output):
             kind = value.type.tensor_type
             if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
@@ -85,11 +87,37 @@ class Walk:
                 for graph in attribute.graphs:
                     self.run(graph.node)
             self._settle_integers(node)
-            found = RULES.get(node.op_type, unknown_operator)(self, node)
+            profile = self._follow(node)
+            found = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(self, node)
             rms = min(max(found.rms, 1 / _LARGEST), _LARGEST)
             moments = Moments(rms, min(max(found.mean, -rms), rms))
             for value in node.output:
                 self._moments[value] = moments
+                if profile:
+                    self._profiles[value] = profile
+
+    def _follow(self, node: NodeProto) -> Profile | None:
+        """The output of an elementwise operator as a function of its operands' common root; None where it is none."""
+        if node.op_type not in FUNCTIONS:
+            return None
+        if node.op_type == "PRelu":
+            self.claim(node.input[1], Draw("uniform", 0.2, 0.3))
+        if node.input[0] in self.averages:  # a cast or rectified softmax is still an average
+            self.averages.update(node.output)
+        operands: list[Profile | float | None] = []
+        for value in node.input[: FUNCTIONS[node.op_type][0]]:
+            number = self.scalar(value)
+            if not value:
+                operands.append(None)
+            elif value in self.sources or (value in self.constants and number is None):
+                return None  # weights are claimed, and tables counted, by the operator's rule
+            elif number is not None:
+                if abs(number) > _SENTINEL:
+                    return None
+                operands.append(number)
+            else:
+                operands.append(self._profiles.get(value) or Profile.normal(value, self.moments(value)))
+        return combine(node, operands)
 
     def moments(self, value: str) -> Moments:
         """Moments of a value; a weight that nobody has claimed yet becomes a bias."""
