@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path) -> list[Path]:
     if not drawable:
         raise UsageError("there is nothing to draw", remedy="leave --plot out")
     plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
-    plots |= {f"layers-{_slug(entry.name)}": lambda entry=entry: _along(entry) for entry in drawable}
+    plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
     return _draw(plots, place, alone="estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}")
 
 

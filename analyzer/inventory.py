@@ -41,17 +41,10 @@ def zoo() -> Answer:
 
 def runtimes() -> Answer:
     """The answer of ``backends list``."""
-    rows = []
+    rows: list[dict[str, object]] = []
+    summary = []
     for name, availability in registry.backends().items():
-        devices: tuple[str, ...] = ()
-        options: dict[str, str] = {}
-        try:
-            backend = registry.get(name)
-        except BackendUnavailable:
-            pass  # the reason is in its availability
-        else:
-            devices = tuple(backend.devices)
-            options = backend.resolve(devices[0], {})
+        devices, options = _abilities(name)
         rows.append(
             {
                 "name": name,
@@ -62,6 +55,9 @@ def runtimes() -> Answer:
                 "options": options,
             }
         )
+        if options:
+            defaults = " ".join(f"{option}={value}" for option, value in options.items())
+            summary.append(f"options of {name}, with their defaults: {defaults}")
     return Answer(
         rows,
         columns=[
@@ -71,13 +67,17 @@ def runtimes() -> Answer:
             Column("devices", "devices", ", ".join),
             Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
         ],
-        summary=[
-            f"options of {row['name']}, with their defaults: "
-            + " ".join(f"{name}={value}" for name, value in options.items())
-            for row in rows
-            if isinstance(options := row["options"], dict) and options
-        ],
+        summary=summary,
     )
+
+
+def _abilities(name: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Devices of a backend and its options with their defaults; nothing of one that cannot be loaded."""
+    try:
+        backend = registry.get(name)
+    except BackendUnavailable:
+        return (), {}  # its availability has the reason
+    return tuple(backend.devices), backend.resolve(backend.devices[0], {})
 
 
 def machine() -> Answer:

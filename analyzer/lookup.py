@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from ..bricks.brick import Brick
 from ..bricks.suite import Suite
-from ..db import Failure, Measurement, Store, Subject
+from ..db import Failure, Measurement, Stack, Store, Subject
 from ..db.place import Place
 from ..errors import MissingBrick, UsageError
 from .tables import Answer, Column
@@ -63,40 +63,19 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
         SuiteError: The suite or the brick cannot be read.
         StoreError: There is neither a suite nor a database, or the database cannot be read.
     """
-    brick: Brick | None = None
-    found: list[Measurement] = []
-    failed: list[Failure] = []
-    key = ""
-    if suite is not None:
-        opened = Suite.open(suite)
-        key = find_key(beginning, opened.keys, f"suite {suite}")
-        brick = opened.brick(key)
-    stacks = {}
-    if suite is None or _exists(database):
+    opened = None if suite is None else Suite.open(suite)
+    key = "" if opened is None else find_key(beginning, opened.keys, f"suite {suite}")
+    rows: list[dict[str, object]] = []
+    if opened is None or _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
-            if brick is None:
-                entries = (*store.measurements(subject=Subject.BRICK), *store.failures(subject=Subject.BRICK))
-                key = find_key(beginning, {entry.key for entry in entries}, f"database {database}")
+            if opened is None:
+                key = find_key(beginning, _known_keys(store), f"database {database}")
+            stacks = store.stacks()
             found = store.measurements(subject=Subject.BRICK, keys=[key], variant=None, latest=False)
             failed = store.failures(subject=Subject.BRICK, keys=[key], variant=None)
-            stacks = store.stacks()
-    rows = [
-        {
-            "system": entry.system,
-            "stack": entry.stack,
-            "backend": stacks[entry.stack].backend,
-            "device": stacks[entry.stack].device,
-            **asdict(entry.conditions),
-            "variant": entry.variant,
-            "latency_ms": entry.median_ns / _NS_PER_MS if isinstance(entry, Measurement) else None,
-            "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns] if isinstance(entry, Measurement) else None,
-            "samples": entry.samples if isinstance(entry, Measurement) else 0,
-            "verdict": entry.verdict if isinstance(entry, Measurement) else entry.kind,
-            "reason": None if isinstance(entry, Measurement) else entry.reason,
-        }
-        for entry in (*found, *failed)
-    ]
-    about = {"key": key} if brick is None else _described(brick)
+            rows += [_where(entry, stacks) | _measured(entry) for entry in found]
+            rows += [_where(entry, stacks) | _failed(entry) for entry in failed]
+    brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
     if brick is not None:
         lines += [
@@ -107,7 +86,7 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
         ]
     return Answer(
         rows,
-        totals={"brick": about},
+        totals={"brick": {"key": key} if brick is None else _described(brick)},
         columns=[
             Column("system", "system", short),
             Column("backend", "backend"),
@@ -121,6 +100,38 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
         ],
         summary=lines,
     )
+
+
+def _known_keys(store: Store) -> set[str]:
+    """Keys of every brick that was measured or failed."""
+    measured = {entry.key for entry in store.measurements(subject=Subject.BRICK, variant=None)}
+    return measured | {entry.key for entry in store.failures(subject=Subject.BRICK, variant=None)}
+
+
+def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:
+    stack = stacks[entry.stack]
+    return {
+        "system": entry.system,
+        "stack": entry.stack,
+        "backend": stack.backend,
+        "device": stack.device,
+        **asdict(entry.conditions),
+        "variant": entry.variant,
+    }
+
+
+def _measured(entry: Measurement) -> dict[str, object]:
+    return {
+        "latency_ms": entry.median_ns / _NS_PER_MS,
+        "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns],
+        "samples": entry.samples,
+        "verdict": entry.verdict,
+        "reason": None,
+    }
+
+
+def _failed(entry: Failure) -> dict[str, object]:
+    return {"latency_ms": None, "ci95_ms": None, "samples": 0, "verdict": entry.kind, "reason": entry.reason}
 
 
 def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
