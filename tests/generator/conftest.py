@@ -51,6 +51,8 @@ def fail(fault):
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault == "exit":
         os._exit(3)
+    elif fault == "slow":
+        time.sleep(0.25)
     elif fault == "hang":
         time.sleep(3600)
     elif fault == "memory":
@@ -127,7 +129,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[st
     """Installs the backend ``faulty`` as any plug-in would be, and says how it fails.
 
     It is ONNX Runtime, but for networks that hold certain operators: ``{"Sqrt": "run:crash"}``; faults are crash,
-    exit, hang, memory and unsupported, in ``prepare`` or in ``run``.
+    exit, slow, hang, memory and unsupported, in ``prepare`` or in ``run``.
     """
     folder = tmp_path / "plugin"
     (folder / "faulty-1.0.dist-info").mkdir(parents=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dlbricks.db.values import Block, Verdict
 from dlbricks.generator.statistics import block_values, median_interval, summarise, trimmed_mean
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -44,6 +44,7 @@ def test_an_outlier_does_not_move_the_trimmed_mean():
     assert trimmed_mean(np.asarray([1.0, 2.0, 2.0, 2.0, 1e9])) == 2.0
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 1000), min_size=1, max_size=8), min_size=2, max_size=4),
 )
@@ -63,6 +64,7 @@ def test_the_interval_is_the_bootstrap_over_blocks(values):
     assert median_interval(arrays) == (expected_low, expected_high)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), min_size=1, max_size=9))
 def test_the_interval_lies_within_the_samples(values):
     arrays = [np.asarray(entry, dtype=float) for entry in values]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlbricks.db.values import Block, Stop
 from dlbricks.generator.statistics import MIN_SAMPLES
 from dlbricks.generator.stopping import Protocol, decide, next_slot, spent_ns
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 _MS = 1_000_000
@@ -67,6 +67,7 @@ def test_an_enormous_sample_times_out():
     assert decide(_blocks((0, [60 * _MS]), (0, [60 * _MS])), 1, protocol) is Stop.TIMEOUT
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(1, 4),
