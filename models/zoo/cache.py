@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from ...errors import ModelError
 from ...version import __version__
 from ..skeleton import Skeleton
+from .entry import ZooEntry
 from .recipes import Recipe
 from .writer import constant_bytes
 
@@ -29,6 +31,7 @@ __all__ = ["cache_folder", "exported"]
 
 _EXPORTER = Path(__file__).with_name("exports.py")
 _NEEDED = ("torch", "transformers", "onnxscript")
+_NAMELESS = ZooEntry("", "", "cnn", "export")
 _REMEDY = "pip install 'dlbricks[zoo]'"
 
 
@@ -64,7 +67,8 @@ def _digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
         raise ModelError(
             f"zoo model '{recipe.entry.name}' is exported with {error.name}, which is not installed", remedy=_REMEDY
         ) from error
-    parts = (__version__, *versions, _EXPORTER.read_text(), repr(recipe), str(batch), repr(sorted(dims.items())))
+    build = replace(recipe, entry=_NAMELESS)  # what the list says about it makes no difference
+    parts = (__version__, *versions, _EXPORTER.read_text(), repr(build), str(batch), repr(sorted(dims.items())))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
