@@ -49,6 +49,13 @@ class Journal:
                 for block in item.blocks:
                     self._note_reference(block, item.unroll)
 
+    def abandon(self, item: Item) -> None:
+        """Drop what an interrupted run left of an item."""
+        if item.measurement is not None:
+            with self._costs.spend("store_s"):
+                self._store.discard(item.measurement)
+            item.measurement, item.blocks = None, []
+
     def commit(self, item: Item, block: Block) -> None:
         """Store a block before anything else is asked of the worker; opens the item with its first block."""
         with self._costs.spend("store_s"):

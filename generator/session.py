@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from ..db.values import Block, Stop
+from ..db.values import Block, Stop, Subject
 from ..errors import (
     BackendError,
     DlbricksError,
@@ -98,10 +98,15 @@ class Session:
     def measure(self, items: Sequence[Item]) -> None:
         """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
         self._items = items
-        for item in (self._reference, *items):
-            if self._journal.interrupted:
+        everything = (self._reference, *items)
+        if self._journal.interrupted:
+            for item in everything:
                 self._journal.resume(item)
-            self._process = max([self._process, *(block.process for block in item.blocks)])
+        if not any(item.blocks for item in items if item.subject is not Subject.REFERENCE):
+            # The reference of items that are done by now: with today's samples it would mix two days.
+            for item in everything:
+                self._journal.abandon(item)
+        self._process = max((block.process for item in everything for block in item.blocks), default=-1)
         for item in items:
             self._settle(item)
             self._count(item)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from dlbricks.bricks.suite import Suite
 from dlbricks.db.store import Store
-from dlbricks.db.values import Subject
+from dlbricks.db.values import Block, Subject
 from dlbricks.generator.run import run
 
 _SCRIPT = """
@@ -114,6 +114,37 @@ def test_a_process_number_means_one_process(small_suite, tmp_path):
     assert before == set(range(len(before)))
     assert set(numbers) == set(range(max(numbers) + 1))
     assert max(numbers) > max(before)
+
+
+def test_a_kill_after_the_last_brick_leaves_nothing_open(small_suite, tmp_path):
+    """What is open then is the reference alone, which no brick waits for."""
+    with Store.open(tmp_path / "test.db") as store:
+        report = run(small_suite, store=store, item_budget_s=0.02, processes=1, rounds=1)
+        (entry, *_) = store.measurements(subject=Subject.REFERENCE)
+        store.begin(
+            "left-over", report.run, Subject.REFERENCE, entry.key, report.system, report.stack, entry.conditions, 1
+        )
+        assert store.info()["counts"]["open"] == 1
+
+        run(small_suite, store=store, item_budget_s=0.02, processes=1, rounds=1)
+
+        assert store.info()["counts"]["open"] == 0
+
+
+def test_a_stale_reference_is_not_continued(small_suite, tmp_path):
+    """Its first blocks belong to bricks that are done; mixed with new ones it would tell of two days at once."""
+    with Store.open(tmp_path / "test.db") as store:
+        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
+        report = run(small_suite, store=store, **options)
+        (entry, *_) = store.measurements(subject=Subject.REFERENCE)
+        store.begin("stale", report.run, Subject.REFERENCE, entry.key, report.system, report.stack, entry.conditions, 1)
+        store.add_block("stale", Block(7, 0, ((10**9, 1),) * 10))
+
+        again = run(small_suite, store=store, again=["all"], **options)
+
+        assert again.measured == 10
+        assert "stale" not in {found.id for found in store.measurements(subject=Subject.REFERENCE, latest=False)}
+        assert store.info()["counts"]["open"] == 0
 
 
 def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
