@@ -148,7 +148,9 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer
         rows.append(row)
     summary = [line for entry in estimates for line in _remarks(entry)]
     if explain:
-        summary += [line for entry in estimates if entry.sequences for line in ("", *_explained(entry))]
+        for entry in estimates:
+            if entry.sequences:
+                summary += [*([""] if summary else []), *_explained(entry)]
     return Answer(
         rows,
         columns=[
@@ -173,7 +175,9 @@ def _remarks(entry: Estimate) -> list[str]:
     lines = []
     if entry.missing:
         count = sum(missing.count for missing in entry.missing)
-        lines.append(f"{entry.name}: {count} sequences are not measured; the rest takes {entry.known_ms or 0:.3f} ms")
+        lines.append(
+            f"{entry.name}: {count} sequences are not measured; the rest takes {milliseconds(entry.known_ms or 0)} ms"
+        )
         reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
         for reason, command in list(reasons)[:_REASONS]:
             lines.append(f"  {reason}" + (f": {command}" if command else ""))

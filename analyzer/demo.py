@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +51,20 @@ class Demo:
         return self.measured.complete and all(entry.complete for entry in self.estimates)
 
 
-def demo(folder: Path, *, budget_s: float = _BUDGET_S, progress: ProgressCallback | None = None) -> Demo:
+def demo(
+    folder: Path,
+    *,
+    models: Sequence[str] = MODELS,
+    budget_s: float = _BUDGET_S,
+    progress: ProgressCallback | None = None,
+) -> Demo:
     """Decompose models of the built-in zoo at G=1, measure bricks and models together, estimate, and draw.
 
     What the folder holds from an earlier demo is not measured again.
 
     Args:
         folder: Where everything goes; made where it is missing.
+        models: Names in the zoo.
         budget_s: Time for measuring.
         progress: Told between requests to the worker.
 
@@ -65,18 +73,18 @@ def demo(folder: Path, *, budget_s: float = _BUDGET_S, progress: ProgressCallbac
         OSError: The folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    models = find_models(MODELS)
-    generated = generate(models, granularity=1, out=folder / "suite", progress=progress)
+    sources = find_models(models)
+    generated = generate(sources, granularity=1, out=folder / "suite", progress=progress)
     with Store.open(folder / "dlbricks.db") as store:
         measured = run(
             folder / "suite",
             store=store,
-            models=models,
+            models=sources,
             budget_s=budget_s,
             item_budget_s=_ITEM_BUDGET_S,
             progress=progress,
         )
-        estimates = tuple(estimate(models, store=store, threads=1, cache="hot"))
+        estimates = tuple(estimate(sources, store=store, threads=1, cache="hot"))
     plots = (*draw_generated(generated, folder), *draw_estimates(estimates, folder))
     return Demo(folder, generated, measured, estimates, plots)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 __all__ = ["duration", "milliseconds", "percent", "quantity", "ratio", "short", "size"]
@@ -22,8 +23,10 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A latency in ms with three decimals: a microsecond is the last digit that repeats from run to run."""
-    return f"{value:,.3f}"
+    """A latency in ms: three decimals, and three significant digits of what is shorter than 0.1 ms."""
+    if not 0 < abs(value) < 0.1:
+        return f"{value:,.3f}"
+    return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
 def quantity(value: float) -> str:

@@ -56,6 +56,8 @@ def _write(path: Path, data: bytes) -> int:
     try:
         partial.write_bytes(data)
         partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # the user knows no partial file
     finally:
         partial.unlink(missing_ok=True)
     return len(data)

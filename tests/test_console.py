@@ -83,4 +83,5 @@ def test_durations_are_said_as_people_say_them(seconds: float, text: str) -> Non
 def test_numbers_have_prefixes() -> None:
     assert [quantity(n) for n in (0, 999, 1000, 4.09e9, 999.7e6)] == ["0", "999", "1 k", "4.09 G", "1 G"]
     assert [size(n) for n in (12, 1 << 20, 102_230_000)] == ["12 B", "1 MiB", "97.5 MiB"]
-    assert milliseconds(1234.5678) == "1,234.568"
+    latencies = [milliseconds(n) for n in (1234.5678, 12.5, 0.1, 0.0999, 0.00023456, 0.0)]
+    assert latencies == ["1,234.568", "12.500", "0.100", "0.0999", "0.000235", "0.000"]
