@@ -24,6 +24,7 @@ __all__ = ["BIAS", "RULES", "unknown_operator"]
 BIAS = 0.02
 _EMBEDDING = Draw("normal", high=0.02)  # what BERT and GPT-2 initialise their tables with
 _SMALL = Draw("normal", high=BIAS)
+_LOGITS = 4.0  # magnitude of a softmax's input from which the smallest of some thousand exponentials is in danger
 _NEAR_ONE = Draw("uniform", 0.9, 1.1)
 _VARIANCE = Draw("uniform", 0.5, 1.5)
 _INVERSE_VARIANCE = math.log(_VARIANCE.high / _VARIANCE.low) / (_VARIANCE.high - _VARIANCE.low)
@@ -165,7 +166,9 @@ def _skip_norm(walk: Walk, node: NodeProto) -> Moments:
 
 
 def _softmax(walk: Walk, node: NodeProto) -> Moments:
-    walk.moments(node.input[0])
+    size = walk.rms(node.input[0])
+    if size > _LOGITS:  # T5 does not divide its scores: exponentials of them would underflow
+        walk.damp(node.input[0], 1.0 / size)
     walk.averages.update(node.output)
     terms = walk.extent(node.input[0], integer_attributes(node).get("axis", -1)) or 1
     return Moments(1.0 / math.sqrt(terms), 1.0 / terms)

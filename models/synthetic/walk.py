@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -33,6 +34,12 @@ _LARGEST = 1e30
 _FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT8E4M3FN,
      TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
+)  # fmt: skip
+
+_FILTERING = frozenset(("MatMul", "Gemm", "Conv"))
+_LINEAR = _FILTERING | frozenset(
+    ("Add", "Sub", "Mul", "Div", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "Slice",
+     "Split", "Concat", "Neg")
 )  # fmt: skip
 
 
@@ -74,6 +81,7 @@ class Walk:
         self.shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self._moments: dict[str, Moments] = {}
         self._profiles: dict[str, Profile] = {}
+        self._producers: dict[str, NodeProto] = {}
         for value in (*graph.input, *graph.value_info, *graph.output):
             kind = value.type.tensor_type
             if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
@@ -92,6 +100,7 @@ class Walk:
             rms = min(max(found.rms, 1 / _LARGEST), _LARGEST)
             moments = Moments(rms, min(max(found.mean, -rms), rms))
             for value in node.output:
+                self._producers[value] = node
                 self._moments[value] = moments
                 if profile:
                     self._profiles[value] = profile
@@ -192,6 +201,22 @@ class Walk:
             size /= self.steps[value]
             recipe = Draw("uniform", 0.9 * size, 1.1 * size)
         return Moments(self.claim(value, recipe) * fan * partner)
+
+    def damp(self, value: str, factor: float) -> None:
+        """Scale a linear value by scaling the filter nearest in front of it, where there is one."""
+        pending, seen = [value], {value}
+        while pending:
+            node = self._producers.get(pending.pop())
+            if node is None or node.op_type not in _LINEAR:
+                continue
+            for operand in node.input[:2] if node.op_type in _FILTERING else ():
+                names = self.sources.get(operand, ())
+                recipes = {name: self.draws[name] for name in names if name in self.draws}
+                if recipes and all(recipe.kind == "normal" for recipe in recipes.values()):
+                    self.draws |= {name: replace(item, high=item.high * factor) for name, item in recipes.items()}
+                    return
+            pending += [operand for operand in reversed(node.input) if operand not in seen]
+            seen.update(node.input)
 
     def quantise(self, value: str, rms: float) -> None:
         """Make every undecided integer weight behind ``value`` quantised data; 0 makes it a zero point."""

@@ -220,6 +220,22 @@ def test_filters_follow_any_activation(steps: str, function: Callable[[np.ndarra
     assert std(weights["w"]) == pytest.approx(1 / (8 * std(function(normal))), rel=0.02)
 
 
+def test_scores_in_front_of_a_softmax_stay_small() -> None:
+    text = """f (
+        float[64,256] x, float[256] g, float[256,256] q, float[256,256] k
+    ) => (float[64,64] s, float[64,64] y) {
+        n = LayerNormalization(x, g)  a = MatMul(n, q)  b = MatMul(n, k)
+        t = Transpose<perm=[1,0]>(b)  s = MatMul(a, t)  y = Softmax(s)
+    }"""
+    model = skeleton(text, "g", "q", "k")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = synthesise(model, seed=0)
+    feeds["x"] = np.random.default_rng(0).standard_normal((64, 256), dtype=np.float32)
+    scores, shares = session.run(["s", "y"], feeds)
+    assert std(scores) == pytest.approx(1, rel=0.2)  # 16 without care: unscaled products over 256 elements
+    assert shares.min() > 1e-6
+
+
 def test_a_deep_residual_network_keeps_its_scale() -> None:
     model = structure("resnet50").model
     logits = next(node.input[0] for node in model.graph.node if node.op_type == "Softmax")
