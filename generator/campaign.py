@@ -171,8 +171,6 @@ def conduct(
             ) as session:
                 session.measure([*pending, _built_in(OVERHEAD)])
             store.end_run(run.id, after=machine_state(), finished=_now())
-        elif not dry_run:
-            _drop_leftovers(store, system.key, stack.key, conditions)
     return Campaign(
         run=run.id if run is not None else None,
         system=system,
@@ -192,16 +190,6 @@ def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
     if not items:
         return {}
     return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
-
-
-def _drop_leftovers(store: Store, system: str, stack: str, conditions: Conditions) -> None:
-    """A run killed after its last brick leaves its reference open; with nothing to measure nobody will take it up."""
-    if store.info()["counts"]["open"]:
-        for name in (REFERENCE, OVERHEAD):
-            item = _built_in(name)
-            found = store.open_item(item.subject, item.key, system, stack, conditions)
-            if found is not None:
-                store.discard(found[0])
 
 
 def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float) -> Protocol:

@@ -49,12 +49,16 @@ class Journal:
                 for block in item.blocks:
                     self._note_reference(block, item.unroll)
 
-    def abandon(self, item: Item) -> None:
-        """Drop what an interrupted run left of an item."""
-        if item.measurement is not None:
+    def close(self, item: Item) -> None:
+        """End what an interrupted run left of an item, and begin it anew: its samples stay, as a measurement."""
+        if item.measurement is None:
+            return
+        if item.blocks:
+            self.finish(item, Stop.BUDGET)
+        else:
             with self._costs.spend("store_s"):
                 self._store.discard(item.measurement)
-            item.measurement, item.blocks = None, []
+        item.measurement, item.blocks, item.result = None, [], None
 
     def commit(self, item: Item, block: Block) -> None:
         """Store a block before anything else is asked of the worker; opens the item with its first block."""

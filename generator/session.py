@@ -105,7 +105,7 @@ class Session:
         if not any(item.blocks for item in items if item.subject is not Subject.REFERENCE):
             # The reference of items that are done by now: with today's samples it would mix two days.
             for item in everything:
-                self._journal.abandon(item)
+                self._journal.close(item)
         self._process = max((block.process for item in everything for block in item.blocks), default=-1)
         for item in items:
             self._settle(item)
