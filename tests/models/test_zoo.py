@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -168,3 +169,18 @@ def test_the_writer_shares_equal_constants_and_ties_equal_weights() -> None:
     assert len(skeleton.model.graph.initializer) == 1
     assert [value.name for value in skeleton.model.graph.input] == ["x", "w"]
     assert skeleton.weight_bytes == 4 * 4 + 4
+
+
+def test_the_documented_table_is_the_zoo() -> None:
+    lines = (Path(__file__).resolve().parents[2] / "docs" / "zoo.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
+    table = {row[0]: row[1:] for row in rows}
+    for entry in names():
+        dims = ", ".join(f"{key}={value}" for key, value in entry.dims)
+        described = [entry.task, entry.family, entry.origin, dims]
+        assert table[entry.name][:4] == described
+        assert table[entry.name][7] == entry.denormals
+    assert list(table) == [entry.name for entry in names()]
+    for name in OFFLINE:
+        model = structure(name).model
+        assert table[name][4:6] == [str(len(model.graph.node)), f"{parameters(model) / 1e6:.2f}"]
