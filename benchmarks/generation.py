@@ -1,14 +1,15 @@
 """How fast and how lean `dlbricks generate` is (issue 2, 'It must show' 3).
 
-    python benchmarks/generation.py [--repeat 5] [--parts light,peer,big,scale] [--json FILE]
+    python benchmarks/generation.py [--repeat 5] [--parts light,peer,start,big,scale] [--json FILE]
 
-Four parts, each of whole processes or of interleaved repetitions, medians with ranges:
+Five parts, each of whole processes or of interleaved repetitions, medians with ranges:
 
 light   the nine light models of the onnx wheel, G = 1, process start included: wall time and peak memory
 peer    per light model: ours (read, shapes, graph, bricks) beside onnx-tool's shape inference and profile of the
         same file, alternating in one process each
+start   per light model: a whole process of ours beside a whole process of onnx-tool, alternating
 big     a 4 GB model with external data and a 1.9 GB model with embedded weights (both sparse on disk)
-scale   25, 50 and 100 models with one and with two jobs
+scale   27, 54 and 108 models (the light ones at several batch sizes) with one and with two jobs
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ MIB = 2**20
 def process(arguments: list[str]) -> tuple[float, float]:
     """Run ``dlbricks`` as a whole process; wall seconds and peak MiB (the largest of it and its children)."""
     start = time.perf_counter()
-    child = subprocess.Popen([sys.executable, "-m", "dlbricks", *arguments], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dlbricks", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - start
     if status:
@@ -96,6 +99,27 @@ def peer(repeat: int) -> dict[str, Any]:
                     times[name].append((time.perf_counter() - start) * 1e3)
         ratios = [a / b for a, b in zip(times["dlbricks_ms"], times["onnx_tool_ms"], strict=True)]
         result[path.stem] = {name: spread(values) for name, values in times.items()} | {"ratio": spread(ratios)}
+    return result
+
+
+def start(repeat: int) -> dict[str, Any]:
+    """One model as a whole process, alternating with a whole process of onnx-tool."""
+    script = (
+        "import contextlib, io, sys, onnx_tool\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    model = onnx_tool.Model(sys.argv[1]); model.graph.shape_infer(); model.graph.profile()"
+    )
+    result = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in LIGHT:
+            times: dict[str, list[float]] = {"dlbricks_s": [], "onnx_tool_s": []}
+            for _ in range(repeat):
+                times["dlbricks_s"].append(process(["generate", str(path), "-o", f"{folder}/s", "--json"])[0])
+                begun = time.perf_counter()
+                subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+                times["onnx_tool_s"].append(time.perf_counter() - begun)
+            ratios = [a / b for a, b in zip(*times.values(), strict=True)]
+            result[path.stem] = {name: spread(values) for name, values in times.items()} | {"ratio": spread(ratios)}
     return result
 
 
@@ -186,27 +210,19 @@ def big(repeat: int) -> dict[str, Any]:
     return result
 
 
-def variants(folder: Path, count: int) -> Iterator[str]:
-    """Copies of the light models, each with a width of its own so that nothing is shared."""
-    for index in range(count):
-        source = LIGHT[index % len(LIGHT)]
-        path = folder / f"{source.stem}_{index}.onnx"
-        shutil.copy(source, path)
-        yield str(path)
-
-
 def scale(repeat: int) -> dict[str, Any]:
-    """Wall time over the number of models, one and two jobs."""
+    """Wall time over the number of models, one and two jobs; every batch size makes bricks of its own."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = list(variants(Path(folder), 100))
-        for count in (25, 50, 100):
-            for jobs in (1, 2):
-                walls = [
-                    process(["generate", *paths[:count], "-o", f"{folder}/s", "--jobs", str(jobs), "--json"])[0]
-                    for _ in range(repeat)
-                ]
-                result[f"{count} models, {jobs} job{'s' * (jobs > 1)}"] = spread(walls)
+        for batches in (3, 6, 12):
+            sizes = ",".join(str(size) for size in range(1, batches + 1))
+            walls: dict[int, list[float]] = {1: [], 2: []}
+            for _ in range(repeat):
+                for jobs, found in walls.items():
+                    command = ["generate", *map(str, LIGHT), "--batch", sizes, "-o", f"{folder}/s", "--jobs", str(jobs)]
+                    found.append(process([*command, "--json"])[0])
+            for jobs, found in walls.items():
+                result[f"{batches * len(LIGHT)} models, {jobs} job{'s' * (jobs > 1)}"] = spread(found)
     return result
 
 
@@ -214,10 +230,16 @@ def main() -> None:
     """Run the parts and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--parts", default="light,peer,big,scale")
+    parser.add_argument("--parts", default="light,peer,start,big,scale")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    parts: dict[str, Callable[[int], dict[str, Any]]] = {"light": light, "peer": peer, "big": big, "scale": scale}
+    parts: dict[str, Callable[[int], dict[str, Any]]] = {
+        "light": light,
+        "peer": peer,
+        "start": start,
+        "big": big,
+        "scale": scale,
+    }
     figures = {}
     for name in options.parts.split(","):
         figures[name] = parts[name](options.repeat)
