@@ -83,23 +83,6 @@ def test_documented_commands_exist() -> None:
     assert len(documented) == len(COMMANDS)
 
 
-def test_the_zoo_is_listed_as_it_is() -> None:
-    from dlbricks.models.zoo import names
-
-    listed = re.findall(
-        r"^\| (\w+) \| ([^|]+) \| (\w+) \| ([\w-]+) \| ([^|]*) \|$", (ROOT / "docs/zoo.md").read_text(), re.M
-    )
-
-    expected = [
-        (entry.name, entry.task, entry.family, entry.origin, " ".join(f"{name}={size}" for name, size in entry.dims))
-        for entry in names()
-    ]
-    assert [tuple(cell.strip() for cell in row) for row in listed[1:]] == expected
-    assert {entry.name for entry in names() if entry.denormals} == set(
-        re.findall(r"^- (\w+):", (ROOT / "docs/zoo.md").read_text(), re.MULTILINE)
-    )
-
-
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)", path.read_text())
