@@ -8,8 +8,8 @@ compared saw the same machine. Written under ``--out``: ``paper.json`` (all figu
 
 Definitions are the paper's: latency is the 20 % trimmed mean; normalised latency is constructed / measured, and
 its aggregate the geometric mean; benchmarking speed-up is the sum of the models' latencies over the sum of the
-unique bricks' latencies, that is, at equal sample counts. Wall time (session creation, warm-up and samples of
-what was really run) stands beside it.
+unique bricks' latencies, that is, at equal sample counts. It is null where a brick failed: what was not measured is
+not free. Beside it stands the time to create each session once, run it once, and take ten samples.
 """
 
 from __future__ import annotations
@@ -55,10 +55,18 @@ PAPER_SPEEDUP = {  # Figure 12, read off the plot
 PAPER_UNIQUE = (10_815, 1_529)  # section 2.2: layers of the 50 models, unique ones
 
 
-def spent_s(store: Store, measurement: Measurement) -> float:
-    """Seconds that one subject really took: session creation, first run and all samples."""
-    sampled = sum(elapsed for block in store.blocks(measurement.id) for elapsed, _ in block.samples)
-    return (sampled + (measurement.load_ns or 0) + (measurement.first_run_ns or 0)) / 1e9
+def ten_samples_s(measurement: Measurement) -> float:
+    """Seconds to create a session, run it once and take ten samples, from what was measured."""
+    return ((measurement.load_ns or 0) + (measurement.first_run_ns or 0) + 10 * measurement.mean_ns) / 1e9
+
+
+def drift(bricks: list[Measurement], model: Measurement) -> float | None:
+    """How far the machine's speed differed between a model and its bricks, by the reference network."""
+    if model.reference_ns is None or not bricks or any(brick.reference_ns is None for brick in bricks):
+        return None
+    total = sum(brick.trimmed_mean_ns for brick in bricks)
+    seen = sum((brick.reference_ns or 0) * brick.trimmed_mean_ns for brick in bricks) / total
+    return abs(seen / model.reference_ns - 1)
 
 
 def experiment(
@@ -97,6 +105,7 @@ def experiment(
                 "constructed_ms": None if missing else constructed / 1e6,
                 "measured_ms": measured.trimmed_mean_ns / 1e6,
                 "normalised": None if missing else constructed / measured.trimmed_mean_ns,
+                "drift": drift([brick_rows[s.key] for s in items if s.key in brick_rows], measured),
             }
         ratios = [row["normalised"] for row in models.values() if row["normalised"] is not None]
         model_ms = sum(m.trimmed_mean_ns for m in model_rows.values()) / 1e6
@@ -107,15 +116,16 @@ def experiment(
             "unique": len(bricks),
             "failed": report.failed,
             "models": models,
-            "geomean": math.exp(statistics.fmean(map(math.log, ratios))),
-            "min": min(ratios),
-            "max": max(ratios),
-            "median_error": statistics.median(abs(ratio - 1) for ratio in ratios),
+            "geomean": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
+            "min": min(ratios, default=None),
+            "max": max(ratios, default=None),
+            "drift": max((row["drift"] for row in models.values() if row["drift"] is not None), default=None),
+            "median_error": statistics.median(abs(ratio - 1) for ratio in ratios) if ratios else None,
             "sum_models_ms": model_ms,
             "sum_bricks_ms": brick_ms,
-            "speedup": model_ms / brick_ms,
-            "wall_models_s": sum(spent_s(store, m) for m in model_rows.values()),
-            "wall_bricks_s": sum(spent_s(store, m) for m in brick_rows.values()),
+            "speedup": None if report.failed else model_ms / brick_ms,
+            "ten_samples_models_s": sum(ten_samples_s(m) for m in model_rows.values()),
+            "ten_samples_bricks_s": sum(ten_samples_s(m) for m in brick_rows.values()),
             "run_wall_s": report.wall_s,
         }
 
@@ -148,6 +158,11 @@ def provenance(store: Store) -> dict[str, Any]:
     return {"dlbricks": __version__, "system": asdict(system), "stack": asdict(stack)}
 
 
+def cell(value: float | None, form: str) -> str:
+    """A number as it stands in a table; a dash for one that is not known."""
+    return "-" if value is None else format(value, form)
+
+
 def tables(figures: dict[str, Any]) -> str:
     """The figures as Markdown, the paper's beside ours."""
     layers = figures["repetition"]
@@ -175,23 +190,25 @@ def tables(figures: dict[str, Any]) -> str:
         "## Accuracy and benchmarking speed-up against G",
         "",
         "Normalised latency = constructed / measured (20 % trimmed means). Speed-up = sum of model latencies / sum of",
-        "unique brick latencies (equal sample counts). Wall = session creation, first runs and all samples.",
+        "unique brick latencies (equal sample counts). Ten samples = sessions created, run once, sampled ten times.",
+        "Drift = largest difference of the reference network between a model and its bricks.",
         "",
         (
-            "| G | sequences | unique | geomean | min | max | median error | paper geomean (4 systems) | speed-up "
-            "| paper speed-up | wall models (s) | wall bricks (s) |"
+            "| G | sequences | unique | geomean | min | max | median error | drift | paper geomean (4 systems) | speed-up "
+            "| paper speed-up | ten samples of models (s) | ten samples of bricks (s) |"
         ),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in figures["granularities"]:
         place = row["granularity"] - 1
         accuracy = [values[place] for values in PAPER_ACCURACY.values()]
         speedup = [values[place] for values in PAPER_SPEEDUP.values()]
         lines.append(
-            f"| {row['granularity']} | {row['sequences']} | {row['unique']} | {row['geomean']:.3f} | {row['min']:.2f} "
-            f"| {row['max']:.2f} | {row['median_error']:.1%} | {min(accuracy):.3f}-{max(accuracy):.3f} "
-            f"| {row['speedup']:.2f} | {min(speedup):.2f}-{max(speedup):.2f} "
-            f"| {row['wall_models_s']:.1f} | {row['wall_bricks_s']:.1f} |"
+            f"| {row['granularity']} | {row['sequences']} | {row['unique']} | {cell(row['geomean'], '.3f')} "
+            f"| {cell(row['min'], '.2f')} | {cell(row['max'], '.2f')} | {cell(row['median_error'], '.1%')} "
+            f"| {cell(row['drift'], '.1%')} | {min(accuracy):.3f}-{max(accuracy):.3f} "
+            f"| {cell(row['speedup'], '.2f')} | {min(speedup):.2f}-{max(speedup):.2f} "
+            f"| {row['ten_samples_models_s']:.1f} | {row['ten_samples_bricks_s']:.1f} |"
         )
     steps = [row["granularity"] for row in figures["granularities"]]
     lines += [
@@ -264,8 +281,8 @@ def main() -> None:
             row = experiment(sources, graphs, granularity, Path(folder), options)
             figures["granularities"].append(row)
             print(
-                f"G={granularity}: {row['unique']} of {row['sequences']} unique, geomean {row['geomean']:.3f}, "
-                f"speed-up {row['speedup']:.2f}, {row['run_wall_s']:.0f} s",
+                f"G={granularity}: {row['unique']} of {row['sequences']} unique, geomean {cell(row['geomean'], '.3f')}, "
+                f"speed-up {cell(row['speedup'], '.2f')}, {row['run_wall_s']:.0f} s",
                 flush=True,
             )
         with Store.open(Path(folder) / f"g{first}.db", read_only=True) as store:
