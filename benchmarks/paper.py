@@ -194,8 +194,8 @@ def tables(figures: dict[str, Any]) -> str:
         "Drift = largest difference of the reference network between a model and its bricks.",
         "",
         (
-            "| G | sequences | unique | geomean | min | max | median error | drift | paper geomean (4 systems) | speed-up "
-            "| paper speed-up | ten samples of models (s) | ten samples of bricks (s) |"
+            "| G | sequences | unique | geomean | min | max | median error | drift | paper geomean (4 systems) "
+            "| speed-up | paper speed-up | ten samples of models (s) | ten samples of bricks (s) |"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -281,8 +281,9 @@ def main() -> None:
             row = experiment(sources, graphs, granularity, Path(folder), options)
             figures["granularities"].append(row)
             print(
-                f"G={granularity}: {row['unique']} of {row['sequences']} unique, geomean {cell(row['geomean'], '.3f')}, "
-                f"speed-up {cell(row['speedup'], '.2f')}, {row['run_wall_s']:.0f} s",
+                f"G={granularity}: {row['unique']} of {row['sequences']} unique, "
+                f"geomean {cell(row['geomean'], '.3f')}, speed-up {cell(row['speedup'], '.2f')}, "
+                f"{row['run_wall_s']:.0f} s",
                 flush=True,
             )
         with Store.open(Path(folder) / f"g{first}.db", read_only=True) as store:
