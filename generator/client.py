@@ -114,6 +114,12 @@ class Worker:
             assert stream is not None  # noqa: S101  # both were asked for as pipes
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream.fileno(), selectors.EVENT_READ, stream is self._process.stdout)
+        self._ending = None
+        if hasattr(os, "pidfd_open"):
+            # Ready when the worker ends: its output stays open where a process that it started still holds it.
+            self._ending = os.pidfd_open(self._process.pid)
+            self._selector.register(self._ending, selectors.EVENT_READ)
+        self._killed = False
         self.greeting: Greeting | None = None
 
     @classmethod
@@ -193,11 +199,15 @@ class Worker:
 
     def kill(self) -> None:
         """End the worker and everything it started, now."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._killed:
+            return  # by now its number may be that of somebody else's group
+        self._killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # the group outlives its leader
         self._process.wait()
         self._selector.close()
+        if self._ending is not None:
+            os.close(self._ending)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -236,7 +246,10 @@ class Worker:
                 self.kill()
                 raise WorkerTimeout(self._with_last_words(f"the worker did not answer '{op}' in time and was killed"))
             for key, _ in ready:
-                self._drain(key.fd, reply=bool(key.data))
+                if key.fd != self._ending:
+                    self._drain(key.fd, reply=bool(key.data))
+            if {key.fd for key, _ in ready} == {self._ending}:
+                raise self._obituary()  # everything that it said has been read
         line, _, rest = bytes(self._pending).partition(b"\n")
         self._pending = bytearray(rest)
         return line.decode(errors="replace")

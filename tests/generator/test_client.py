@@ -215,3 +215,37 @@ def test_the_parent_sleeps_while_the_worker_works(worker):
 
     assert time.monotonic() - begun > 0.3
     assert time.process_time() - before < 0.05
+
+
+_LEAVES_A_CHILD = (
+    "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, file=sys.stderr, flush=True); "
+)
+
+
+def test_a_dead_worker_is_seen_though_its_child_holds_the_pipes():
+    begun = time.monotonic()
+
+    with pytest.raises(WorkerCrashed, match="status 7") as caught:
+        Worker.start("onnxruntime", command=_ends_with(_LEAVES_A_CHILD + "os._exit(7)"))
+
+    assert time.monotonic() - begun < Timeouts.hello / 4
+    _, alive = _ended(int(str(caught.value).rpartition(" ")[2]))
+    assert alive == []
+
+
+def test_killing_reaches_the_children_of_a_dead_worker():
+    worker = Worker(command=(sys.executable, "-c", f"import os, sys; {_LEAVES_A_CHILD} os._exit(0)"))
+    worker._process.wait()
+    child = int(worker._process.stderr.read())
+
+    worker.kill()
+
+    _, alive = _ended(child)
+    assert alive == []
+
+
+def _ended(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    try:
+        return psutil.wait_procs([psutil.Process(pid)], timeout=10)
+    except psutil.NoSuchProcess:
+        return [], []
