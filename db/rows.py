@@ -31,6 +31,8 @@ __all__ = [
 
 _SAMPLE_BYTES = 16
 """Two int64: elapsed_ns and loops."""
+_MOST_SAMPLES = 1_000_000
+"""Of one request to a worker, and thus of a block."""
 
 _M = table_of(MeasurementRow).c
 STATISTICS = (
@@ -52,9 +54,18 @@ def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _unpack_samples(data: bytes, samples: int) -> tuple[tuple[int, int], ...]:
-    raw = data if len(data) == samples * _SAMPLE_BYTES else zlib.decompress(data)
-    if len(raw) != samples * _SAMPLE_BYTES:
-        raise StoreError(f"a stored block holds {len(raw)} bytes instead of {samples} samples", remedy="restore a copy")
+    size = samples * _SAMPLE_BYTES
+    if not 0 <= samples <= _MOST_SAMPLES:
+        raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")
+    raw = data
+    if len(data) != size:
+        # Databases of others are merged: deflated, a few bytes can stand for gigabytes.
+        try:
+            raw = zlib.decompressobj().decompress(data, size + 1)
+        except zlib.error as error:
+            raise StoreError(f"a stored block cannot be read: {error}", remedy="restore a copy") from error
+    if len(raw) != size:
+        raise StoreError(f"a stored block holds something else instead of {samples} samples", remedy="restore a copy")
     flat = array("q", raw)
     if sys.byteorder == "big":
         flat.byteswap()

@@ -146,11 +146,14 @@ class Store(Handle):
     def discard(self, measurement_id: str) -> None:
         """Drop an open item and its blocks; a finished measurement cannot be dropped."""
         with self.writing() as connection:
-            query = select(_measurement.c.id).where(_measurement.c.id == measurement_id, _is_open)
-            if connection.scalar(query) is None:
-                raise StoreError(f"database {self.place} holds no open measurement {measurement_id}")
-            connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
-            connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
+            self._discard(connection, measurement_id)
+
+    def _discard(self, connection: Connection, measurement_id: str) -> None:
+        query = select(_measurement.c.id).where(_measurement.c.id == measurement_id, _is_open)
+        if connection.scalar(query) is None:
+            raise StoreError(f"database {self.place} holds no open measurement {measurement_id}")
+        connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
+        connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
 
     def add_block(self, measurement_id: str, block: Block) -> None:
         """Commit the samples of one process and round.
@@ -204,9 +207,17 @@ class Store(Handle):
                     connection.execute(insert(table), values)
         return len(added)
 
-    def add_failure(self, failure: Failure) -> None:
-        """Store why an item could not be measured; an older measurement of it stays."""
+    def add_failure(self, failure: Failure, *, instead_of: str | None = None) -> None:
+        """Store why an item could not be measured; an older measurement of it stays.
+
+        Args:
+            failure: What to store.
+            instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would
+                leave neither samples nor failure.
+        """
         with self.writing() as connection:
+            if instead_of is not None:
+                self._discard(connection, instead_of)
             row = {
                 "id": failure.id,
                 "item_id": item_id(connection, Identity.of(failure)),

@@ -127,10 +127,8 @@ class Journal:
             reason=reason,
         )
         with self._costs.spend("store_s"):
-            if item.measurement is not None:
-                self._store.discard(item.measurement)
-                item.measurement = None
-            self._store.add_failure(item.failure)
+            self._store.add_failure(item.failure, instead_of=item.measurement)
+        item.measurement = None
 
     def _note_reference(self, block: Block, unroll: int) -> None:
         self._reference[block.process, block.round] = float(median(block_values([block], unroll)[0]))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 import uuid
+import zlib
 
 import pytest
 from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
@@ -87,6 +88,28 @@ def test_an_item_is_open_once(bench):
         bench.begin(bench.measurement("a"))
     bench.begin(bench.measurement("a", variant="winograd"))  # another identity
     bench.begin(bench.measurement("a", conditions=Conditions(threads=2)))
+
+
+def test_a_block_that_inflates_beyond_its_samples_is_refused():
+    for data, samples in ((zlib.compress(bytes(1 << 24)), 4), (b"no deflate", 4), (b"", -1), (b"", 10**9)):
+        with pytest.raises(StoreError, match="restore a copy"):
+            to_block((0, 0, 0, samples, data))
+
+
+def test_a_failure_takes_the_place_of_an_open_item_in_one_commit(bench, block):
+    made = bench.measurement("a")
+    bench.begin(made)
+    bench.store.add_block(made.id, block(0, 0))
+    unknown = dataclasses.replace(bench.failure("a"), run="no such run")
+
+    with pytest.raises(StoreError):
+        bench.store.add_failure(unknown, instead_of=made.id)
+
+    assert len(bench.store.blocks(made.id)) == 1  # neither half was committed
+    assert bench.store.failures() == []
+    bench.store.add_failure(bench.failure("a"), instead_of=made.id)
+    assert bench.store.blocks(made.id) == []
+    assert len(bench.store.failures()) == 1
 
 
 def test_discarding_drops_open_items_only(bench, block):
