@@ -211,9 +211,10 @@ class Session:
         assert self._worker is not None  # noqa: S101
         request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=self._cache)
         with self._costs.spend("sample_s"):
-            reply = self._worker.sample(request, timeout_s=self._protocol.timeout_ns / 1e9)
-        if not reply.samples:
-            raise WorkerError("the worker took no samples")
+            # The minimum of samples fits into the hard limit as far as ``run_ns`` is true; one run is warm-up.
+            reply = self._worker.sample(request, timeout_s=(self._protocol.timeout_ns + 2 * item.run_ns) / 1e9)
+        if not 0 < len(reply.samples) <= request.max_samples:
+            raise WorkerError(f"the worker took {len(reply.samples)} samples")
         elapsed_ns = sum(elapsed for elapsed, _ in reply.samples)
         self._costs.timed_s += elapsed_ns / 1e9
         item.run_ns = elapsed_ns // max(1, sum(loops for _, loops in reply.samples))

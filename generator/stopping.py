@@ -86,7 +86,8 @@ def next_slot(blocks: Sequence[Block], run_ns: int, protocol: Protocol) -> Slot:
     """What the next block of an item may spend.
 
     The budget left is spread over the blocks left; the minimum of samples is spread likewise, so that it is reached
-    by the last block even where the budget is short. Neither may run past the hard limit.
+    by the last block even where the budget is short. Neither may run past the hard limit, and the worker executes
+    once before its first sample; one sample is asked for even where that does not fit.
 
     Args:
         blocks: Taken so far.
@@ -96,7 +97,7 @@ def next_slot(blocks: Sequence[Block], run_ns: int, protocol: Protocol) -> Slot:
     left = max(1, protocol.blocks - len(blocks))
     spent = spent_ns(blocks)
     wanted = -(-max(0, MIN_SAMPLES - sum(len(block.samples) for block in blocks)) // left)
-    affordable = (protocol.timeout_ns - spent) // max(1, run_ns)
+    affordable = (protocol.timeout_ns - spent) // max(1, run_ns) - 1  # the warm-up
     return Slot(
         budget_ns=max(0, protocol.item_budget_ns - spent) // left,
         min_samples=max(1, min(wanted, affordable)),

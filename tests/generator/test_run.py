@@ -44,7 +44,7 @@ def test_a_measurement_says_how_it_came_about(small_suite, small_models, store):
         assert {block.process for block in blocks} == {0, 1}
         assert entry.samples == sum(len(block.samples) for block in blocks) >= 10
         assert len(entry.block_medians_ns) == len(blocks)
-        assert entry.min_ns <= entry.ci95_ns[0] <= entry.median_ns <= entry.ci95_ns[1]
+        assert 0 <= entry.ci95_ns[0] <= entry.median_ns <= entry.ci95_ns[1]
         assert entry.median_ns <= entry.p90_ns <= entry.p99_ns
         assert entry.verdict in {Verdict.STABLE, Verdict.NOISY, Verdict.UNSTABLE}
         assert entry.stop in {Stop.CONVERGED, Stop.PLATEAU, Stop.BUDGET}
@@ -198,6 +198,19 @@ def test_an_enormous_sample_times_out(small_suite, store, faulty):
     assert entry.verdict is Verdict.TIMED_OUT
     assert 1 <= entry.samples < 10
     assert entry.min_ns >= 250_000_000
+
+
+def test_an_execution_as_long_as_half_the_limit_is_no_failure(small_suite, store, faulty):
+    """Warm-up and one sample take the limit, and the request may take longer."""
+    faulty({"Sqrt": "run:slow"})
+
+    report = run(small_suite, store=store, backend="faulty", item_timeout_s=0.6, **QUICKEST)
+
+    assert (report.measured, report.failed) == (10, 0)
+    (slow,) = _keys_with(small_suite, "Sqrt")
+    (entry,) = store.measurements(keys=[slow])
+    assert entry.verdict is Verdict.TIMED_OUT
+    assert entry.samples >= 1
 
 
 def test_bricks_that_do_not_fit_together_go_in_chunks(small_suite, store):

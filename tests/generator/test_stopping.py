@@ -113,3 +113,10 @@ def test_one_enormous_sample_is_asked_for_one_at_a_time():
     protocol = Protocol(timeout_ns=1000 * _MS)
 
     assert next_slot([], 900 * _MS, protocol).min_samples == 1
+
+
+def test_the_warm_up_counts_towards_the_limit():
+    protocol = Protocol(processes=1, rounds=1, timeout_ns=1000 * _MS)
+
+    assert next_slot([], 300 * _MS, protocol).min_samples == 2
+    assert next_slot([], 2000 * _MS, protocol).min_samples == 1
