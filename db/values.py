@@ -166,7 +166,7 @@ class Measurement:
     p90_ns: float
     p99_ns: float
     ci95_ns: tuple[float, float]
-    """Bootstrap interval of the median over processes and rounds."""
+    """Interval of the median, by what processes and rounds differ by."""
     samples: int
     block_medians_ns: tuple[float, ...]
     """Median of each block in (process, round) order: what interval propagation resamples."""
