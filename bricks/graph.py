@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..models.skeleton import Skeleton, is_weight
 from .assembly import Assembly
-from .canonical.form import Signature, hash_signature
+from .canonical import Signature
+from .canonical.form import hash_signature
 from .layer import Layer, LayerState
 from .shapes import ShapeOracle, infer_types
 from .subgraphs import captures

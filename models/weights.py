@@ -9,7 +9,7 @@ import onnx
 
 from .skeleton import is_weight
 from .synthetic.draws import draw
-from .synthetic.walk import plan_draws
+from .synthetic.plan import plan_draws
 
 __all__ = ["synthesise"]
 

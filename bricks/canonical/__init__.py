@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from . import elementwise, layout, recurrent, resampling, selection, spatial
-from .form import Form, Signature, canonical_form
+from .form import canonical_form
 from .schemas import CANONICAL_OPSET
+from .signature import Form, Signature
 
 __all__ = [
     "CANONICAL_OPSET",

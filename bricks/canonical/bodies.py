@@ -7,7 +7,6 @@ initializers; a body that reads anything else from outside cannot leave its mode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -19,9 +18,7 @@ from ..subgraphs import captures
 from ..tensor import TensorType
 from .draft import ABSENT, Bound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
-
-if TYPE_CHECKING:
-    from .form import Form, Signature
+from .signature import Form, Signature
 
 __all__ = ["nameless_attributes", "upgrade_body"]
 
@@ -199,8 +196,6 @@ class _Upgrade:
         return target, needed
 
     def _signature(self, node: onnx.NodeProto, values: Mapping[str, Slot], read: set[str]) -> Signature:
-        from .form import Signature
-
         slots = []
         for index, name in enumerate(node.input):
             if not name:

@@ -1,17 +1,11 @@
-"""The canonical form of an operator, and its key.
-
-A ``Signature`` is all that decides a layer's identity, free of names: two layers with equal signatures are one
-computation, so the form is found once per signature and process.
-"""
+"""The canonical form of an operator, and its key: found once per signature and process."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import onnx
 
@@ -23,8 +17,9 @@ from .draft import Bound, Draft, Slot
 from .registry import find_rule
 from .roles import CONSTANT_ELEMENTS, is_deciding
 from .schemas import CANONICAL_OPSET, Schema, find_schema
+from .signature import Form, Signature
 
-__all__ = ["Form", "Signature", "canonical_form", "hash_signature"]
+__all__ = ["canonical_form", "hash_signature"]
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -32,52 +27,6 @@ _WITHOUT_EFFECT = ("consumed_inputs",)
 """Attributes of ONNX's first opsets that told a framework which buffers it may reuse."""
 _RUNTIME_OPSETS = {"LayerNormalization": 17}
 """Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
-
-
-class Signature(NamedTuple):
-    """An operator without names.
-
-    Attributes:
-        domain: Empty for ONNX's own.
-        op_type: The operator.
-        opsets: Opset by domain, sorted, of the model (bodies may use several).
-        attributes: Serialised ``AttributeProto`` each, sorted by name; bodies are free of names (``bodies.py``).
-        slots: The inputs.
-        outputs: Types of the wanted outputs by slot; None where not wanted (or, inside a body, unknown).
-    """
-
-    domain: str
-    op_type: str
-    opsets: tuple[tuple[str, int], ...]
-    attributes: tuple[bytes, ...]
-    slots: tuple[Slot, ...]
-    outputs: tuple[TensorType | None, ...]
-
-    @property
-    def opset(self) -> int:
-        """The opset of the operator's own domain."""
-        return dict(self.opsets).get(self.domain, 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """What canonicalising a signature gives.
-
-    Attributes:
-        node: The node without input and output names.
-        opsets: Lowest opset by domain that ``node`` means what the source means at.
-        slots: The inputs of ``node``.
-        key: SHA-256, hexadecimal.
-        bound: Whether ``node`` is the source's, because its meaning cannot be written at the canonical opset.
-        problem: Why the operator cannot be a brick; empty where it can.
-    """
-
-    node: onnx.NodeProto
-    opsets: tuple[tuple[str, int], ...]
-    slots: tuple[Slot, ...]
-    key: str
-    bound: bool = False
-    problem: str = ""
 
 
 @lru_cache(maxsize=16384)

@@ -17,7 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-__all__ = ["Draw", "draw"]
+__all__ = ["BIAS", "Draw", "draw"]
+
+BIAS = 0.02
+"""Standard deviation of biases, and of float weights that nothing asks anything of."""
 
 _NORMALS = 1_048_573
 _UNIFORMS = 65_521

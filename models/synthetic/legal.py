@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from onnx import AttributeProto, NodeProto
 
-if TYPE_CHECKING:
-    from .walk import Walk
+from .walk import Walk
 
 __all__ = ["index_bound", "integer_attributes", "legal_values", "operand"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
 from .draws import Draw
 from .legal import operand
 from .moments import UNKNOWN, Moments
-
-if TYPE_CHECKING:
-    from .walk import Walk
+from .walk import Walk
 
 __all__ = ["dequantise", "integer_product", "quantise", "quantised_product"]
 

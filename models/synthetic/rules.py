@@ -1,27 +1,23 @@
 """What each operator asks of its weights, and what it does to the moments of its data.
 
-One small function per kind of operator; ``RULES`` maps operators to them. ``walk`` runs them in node order.
+One small function per kind of operator; ``RULES`` maps operators to them. ``plan`` runs them in node order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-from .draws import Draw
+from .draws import BIAS, Draw
 from .legal import integer_attributes, operand
 from .moments import UNKNOWN, Moments
 from .quantised import dequantise, integer_product, quantise, quantised_product
+from .walk import Walk
 
-if TYPE_CHECKING:
-    from .walk import Walk
+__all__ = ["RULES", "unknown_operator"]
 
-__all__ = ["BIAS", "RULES", "unknown_operator"]
-
-BIAS = 0.02
 _EMBEDDING = Draw("normal", high=0.02)  # what BERT and GPT-2 initialise their tables with
 _SMALL = Draw("normal", high=BIAS)
 _LOGITS = 4.0  # magnitude of a softmax's input from which the smallest of some thousand exponentials is in danger
@@ -29,7 +25,7 @@ _NEAR_ONE = Draw("uniform", 0.9, 1.1)
 _VARIANCE = Draw("uniform", 0.5, 1.5)
 _INVERSE_VARIANCE = math.log(_VARIANCE.high / _VARIANCE.low) / (_VARIANCE.high - _VARIANCE.low)
 
-Rule = Callable[["Walk", NodeProto], Moments]
+Rule = Callable[[Walk, NodeProto], Moments]
 
 
 # Operators that multiply and add -------------------------------------------------------------------------------------

@@ -1,19 +1,8 @@
-"""How large each weight of a model should be, from the model's structure alone.
-
-He initialisation (He et al. 2015) gives a filter the variance ``1 / (fan_in · E[x²])``, so that its output has unit
-second moment; after a ReLU ``E[x²]`` is 1/2 and this is the well-known ``2 / fan_in``. Here ``E[x²]`` is not assumed
-but carried along: one pass over the nodes keeps mean and root mean square of every value. Residual sums then grow with
-the square root of the depth instead of doubling per block, and the logits in front of a softmax stay near one, so that
-no exponential underflows into denormal numbers. What the pass does not know (the inputs of a lone layer) counts as
-rectified: plain He. Estimates err on the large side, which only makes later weights a little smaller.
-
-``rules`` holds what each operator does; this module holds the pass.
-"""
+"""State of the pass that sizes weights: what is known of each value, and decided about each weight."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -21,17 +10,15 @@ import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from ..skeleton import is_weight
-from .draws import Draw
+from .draws import BIAS, Draw
 from .elementwise import FUNCTIONS, Profile, combine
-from .legal import index_bound, legal_values
 from .moments import UNKNOWN, Moments
-from .rules import BIAS, RULES, unknown_operator
 
-__all__ = ["Walk", "plan_draws"]
+__all__ = ["FLOATS", "Walk"]
 
 _SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
 _LARGEST = 1e30
-_FLOATS = frozenset(
+FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT8E4M3FN,
      TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
 )  # fmt: skip
@@ -41,18 +28,6 @@ _LINEAR = _FILTERING | frozenset(
     ("Add", "Sub", "Mul", "Div", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "Slice",
      "Split", "Concat", "Neg")
 )  # fmt: skip
-
-
-def plan_draws(model: onnx.ModelProto) -> dict[str, Draw]:
-    """The distribution of every weight input of a skeleton, by name.
-
-    Args:
-        model: Skeleton-form ONNX: a whole model or a brick.
-    """
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    walk = Walk(graph)
-    walk.run(graph.node)
-    return {name: walk.settle(name) for name in walk.weights}
 
 
 class Walk:
@@ -87,25 +62,17 @@ class Walk:
             if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
                 self.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
 
-    def run(self, nodes: Iterable[NodeProto]) -> None:
-        """Pass over nodes in order, subgraphs included."""
-        for node in nodes:
-            for attribute in node.attribute:
-                self.run(attribute.g.node)
-                for graph in attribute.graphs:
-                    self.run(graph.node)
-            self._settle_integers(node)
-            profile = self._follow(node)
-            found = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(self, node)
-            rms = min(max(found.rms, 1 / _LARGEST), _LARGEST)
-            moments = Moments(rms, min(max(found.mean, -rms), rms))
-            for value in node.output:
-                self._producers[value] = node
-                self._moments[value] = moments
-                if profile:
-                    self._profiles[value] = profile
+    def record(self, node: NodeProto, moments: Moments, profile: Profile | None) -> None:
+        """Note what a node's outputs are."""
+        rms = min(max(moments.rms, 1 / _LARGEST), _LARGEST)
+        kept = Moments(rms, min(max(moments.mean, -rms), rms))
+        for value in node.output:
+            self._producers[value] = node
+            self._moments[value] = kept
+            if profile:
+                self._profiles[value] = profile
 
-    def _follow(self, node: NodeProto) -> Profile | None:
+    def follow(self, node: NodeProto) -> Profile | None:
         """The output of an elementwise operator as a function of its operands' common root; None where it is none."""
         if node.op_type not in FUNCTIONS:
             return None
@@ -166,7 +133,7 @@ class Walk:
         """What was decided about a weight, or what suits its type where no consumer said anything."""
         if name not in self.draws:
             kind = self.weights[name]
-            if kind in _FLOATS:
+            if kind in FLOATS:
                 self.draws[name] = Draw("normal", high=BIAS)
             elif kind == TensorProto.BOOL:
                 self.draws[name] = Draw("integer", 0, 2)
@@ -184,7 +151,7 @@ class Walk:
         if value not in self.sources:
             return self.rms(value)
         for name in self.sources[value]:
-            if name not in self.draws and self.weights[name] in _FLOATS:
+            if name not in self.draws and self.weights[name] in FLOATS:
                 self.draws[name] = recipe
         return max(self.settle(name).rms for name in self.sources[value]) * self.steps.get(value, 1.0)
 
@@ -221,18 +188,5 @@ class Walk:
     def quantise(self, value: str, rms: float) -> None:
         """Make every undecided integer weight behind ``value`` quantised data; 0 makes it a zero point."""
         for name in self.sources.get(value, ()):
-            if self.weights[name] not in _FLOATS:
+            if self.weights[name] not in FLOATS:
                 self.draws.setdefault(name, Draw("quantised", high=rms))
-
-    def _settle_integers(self, node: NodeProto) -> None:
-        """Settle integer weights whose values must be legal for this operator."""
-        for slot, value in enumerate(node.input):
-            for name in self.sources.get(value, ()):
-                if name in self.draws or self.weights[name] in _FLOATS:
-                    continue
-                bound = index_bound(self, node, slot)
-                values = legal_values(self, node, slot)
-                if bound is not None:
-                    self.draws[name] = Draw("integer", 0, bound)
-                elif values is not None:
-                    self.draws[name] = Draw("values", values=values)
