@@ -239,7 +239,7 @@ def _totals(parts: Sequence[Part], quotient: Quotient, path: CriticalPath, store
     keys = [part.key for part in parts]
     total = _ms(sequential(stored.bricks[key].median_ns for key in keys))
     bound = lower_bound(quotient, keys, {key: one.median_ns for key, one in stored.fastest.items()})
-    low, high = stored.draws.interval_ns(Counter(keys))
+    low, high = stored.uncertainty.interval_ns(Counter(keys))
     return {
         "estimate_ms": total,
         "ci95_ms": (_ms(low), _ms(high)),

@@ -1,102 +1,100 @@
-"""The uncertainty of a composed latency: a bootstrap over the blocks of its measurements.
+"""The uncertainty of a composed latency, from what its bricks were in each process and round.
 
-A block is what one process took in one round. Rounds are interleaved over all bricks of a run, so that in one block all
-of them saw the same machine: fast together or slow together. Blocks are therefore resampled *jointly*: one draw picks
-(process, round) pairs with replacement, the same for every brick of the run, and each brick's latency is the median of
-its block medians over that pick. Independent draws per brick would let the machine's drift average out over hundreds of
-bricks, and promise far too narrow an interval.
+Rounds are interleaved over all bricks of a run, so that in one round all of them saw the same machine: fast together or
+slow together. Bricks of one run are therefore added moment by moment, (process, round) by (process, round), and the sum
+is judged as a single brick is (``statistics.doubt``): what drives all bricks together stays, what each has of its own
+cancels. Intervals of single bricks that are added up would keep both, and independent draws per brick would lose both.
+Runs do not share their moments; their doubts are independent.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..db.values import Measurement
+from ..generator.statistics import Moment, doubt
 
-__all__ = ["DRAWS", "Draws", "draw"]
+__all__ = ["Moments", "Uncertainty"]
 
-DRAWS = 1000
-"""Resamples; the 2.5 % quantile then rests on 25 of them."""
+Moments = tuple[Moment, ...]
+"""Process and round of each block of a measurement, in order."""
 
-_Z95 = 1.959963984540054
-_CHUNK = 256
-"""Bricks at a time: 256 bricks of 6 blocks take 12 MB."""
+_ROUNDS = 3
+"""Rounds of a process where the blocks themselves are not stored: those of the default protocol."""
 
 
-class Draws:
-    """Resampled latencies of bricks.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Bricks of one run that were sampled in the same moments.
 
     Attributes:
-        rows: Key to row in ``values``.
-        values: (bricks, draws), nanoseconds.
+        run: The run.
+        moments: When its blocks were taken.
+        medians: (bricks, blocks), nanoseconds.
     """
 
-    def __init__(self, rows: Mapping[str, int], values: NDArray[np.float64]) -> None:
-        self.rows = rows
-        self.values = values
-
-    def interval_ns(self, occurrences: Mapping[str, int]) -> tuple[float, float]:
-        """95 % percentile interval of a sum of bricks.
-
-        Args:
-            occurrences: Key to how often the sum holds it: all occurrences of a brick share its draw.
-        """
-        if not occurrences:
-            return (0.0, 0.0)
-        counts = np.array([*occurrences.values()], dtype=np.float64)
-        totals = counts @ self.values[[self.rows[key] for key in occurrences]]
-        low, high = np.percentile(totals, [2.5, 97.5])
-        return float(low), float(high)
+    run: str
+    moments: Moments
+    medians: NDArray[np.float64]
 
 
-def draw(measurements: Sequence[Measurement], *, draws: int = DRAWS, seed: int = 0) -> Draws:
-    """Resample measurements of different bricks.
-
-    Draws are centred on the measured median, which is the median of all samples and may differ a little from that of
-    the block medians. A measurement of a single block cannot be resampled; its own interval then stands for a normal
-    distribution.
+class Uncertainty:
+    """Intervals of sums of measurements.
 
     Args:
         measurements: One per key.
-        draws: Number of resamples.
-        seed: Makes the result repeatable; the result for one brick does not depend on the others.
+        moments: Process and round of each block, by the measurement's id; one that is absent is taken to have run
+            through the first moments of the default protocol.
     """
-    values = np.empty((len(measurements), draws))
-    groups: dict[tuple[str, int], list[int]] = {}
-    for row, measurement in enumerate(measurements):
-        groups.setdefault((measurement.run, len(measurement.block_medians_ns)), []).append(row)
-    for (run, blocks), rows in groups.items():
-        if blocks < 2:
-            for row in rows:
-                values[row] = _normal(measurements[row], draws, seed)
-            continue
-        pick = _generator(seed, run, str(blocks)).integers(0, blocks, size=(draws, blocks))
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows[start : start + _CHUNK]
-            medians = np.array([measurements[row].block_medians_ns for row in chunk])
-            centre = np.array([measurements[row].median_ns for row in chunk])
-            values[chunk] = _medians(medians[:, pick]) + (centre - _medians(medians))[:, np.newaxis]
-    return Draws({measurement.key: row for row, measurement in enumerate(measurements)}, values)
 
+    def __init__(self, measurements: Sequence[Measurement], moments: Mapping[str, Moments]) -> None:
+        self._latest = {measurement.key: measurement for measurement in measurements}
+        members: defaultdict[tuple[str, Moments], list[Measurement]] = defaultdict(list)
+        for measurement in measurements:
+            blocks = len(measurement.block_medians_ns)
+            taken = moments.get(measurement.id, ())
+            if len(taken) != blocks:
+                taken = tuple(divmod(block, _ROUNDS) for block in range(blocks))
+            if blocks > 1:
+                members[measurement.run, taken].append(measurement)
+        self._groups: list[_Group] = []
+        self._place: dict[str, tuple[int, int]] = {}
+        for index, ((run, taken), found) in enumerate(members.items()):
+            self._groups.append(_Group(run, taken, np.array([one.block_medians_ns for one in found])))
+            self._place |= {one.key: (index, row) for row, one in enumerate(found)}
 
-def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median along the last axis; for short rows a sort is several times faster than ``numpy.median``."""
-    size = values.shape[-1]
-    ranked = np.sort(values, axis=-1)
-    middle: NDArray[np.float64] = (ranked[..., (size - 1) // 2] + ranked[..., size // 2]) / 2
-    return middle
+    def interval_ns(self, occurrences: Mapping[str, int]) -> tuple[float, float]:
+        """95 % interval of a sum of bricks; low is never negative.
 
+        A measurement of a single block tells nothing of moments: its own interval then stands, independent of others.
 
-def _normal(measurement: Measurement, draws: int, seed: int) -> NDArray[np.float64]:
-    low, high = measurement.ci95_ns
-    spread = max(high - low, 0.0) / (2 * _Z95)
-    return _generator(seed, measurement.id).normal(measurement.median_ns, spread, size=draws)
-
-
-def _generator(seed: int, *names: str) -> np.random.Generator:
-    digest = hashlib.sha256("\0".join(names).encode()).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest[:8], "little")])
+        Args:
+            occurrences: Key to how often the sum holds it.
+        """
+        centre = 0.0
+        halves: list[float] = []
+        counts: dict[int, NDArray[np.float64]] = {}
+        for key, count in occurrences.items():
+            measurement = self._latest[key]
+            centre += count * measurement.median_ns
+            if key in self._place:
+                index, row = self._place[key]
+                if index not in counts:
+                    counts[index] = np.zeros(len(self._groups[index].medians))
+                counts[index][row] = count
+            else:
+                low, high = measurement.ci95_ns
+                halves.append(count * (high - low) / 2)
+        parts: defaultdict[str, list[dict[Moment, float]]] = defaultdict(list)
+        for index, weights in counts.items():
+            group = self._groups[index]
+            parts[group.run].append(dict(zip(group.moments, (weights @ group.medians).tolist(), strict=True)))
+        halves += [doubt(of_run).half_width for of_run in parts.values()]
+        half = math.hypot(*halves)
+        return max(0.0, centre - half), centre + half

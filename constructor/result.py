@@ -99,7 +99,7 @@ class Estimate:
         folded: Of these, layers that cost nothing at inference.
         unique: Different bricks among its sequences.
         estimate_ms: The best prediction.
-        ci95_ms: Its bootstrap interval over the blocks of the measurements.
+        ci95_ms: Its interval, by what the processes and rounds of the measurements differ by.
         sequential_ms: Sum over all sequences.
         critical_path_ms: Greatest sum along a path.
         lower_bound_sequential_ms: Sum of the lowest stored latencies on this system and device.

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..db import Failure, Measurement, Store, Subject
-from ..db.queries import Fastest
-from .interval import Draws, draw
+from ..db.queries import Fastest, moments
+from .interval import Uncertainty
 from .selection import Choice, Query, choose
 
 __all__ = ["Stored", "look_up"]
@@ -23,7 +23,7 @@ class Stored:
         failures: Why a brick could not be measured.
         fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
         truths: Latest measurement of each whole model.
-        draws: Resampled latencies of the bricks.
+        uncertainty: Intervals of sums of the bricks.
     """
 
     choice: Choice | None = None
@@ -31,7 +31,7 @@ class Stored:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     fastest: Mapping[str, Fastest] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
-    draws: Draws = field(default_factory=lambda: draw([]))
+    uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
 
 
 def look_up(store: Store, query: Query, *, bricks: Collection[str], models: Collection[str]) -> Stored:
@@ -59,11 +59,13 @@ def look_up(store: Store, query: Query, *, bricks: Collection[str], models: Coll
     measured = store.measurements(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
     truths = store.measurements(subject=Subject.MODEL, keys=models, system=system, stack=stack, conditions=conditions)
     failed = store.failures(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
+    with store.reading() as connection:
+        taken = moments(connection, [measurement.id for measurement in measured])
     return Stored(
         choice=choice,
         bricks={measurement.key: measurement for measurement in measured},
         failures={failure.key: failure for failure in failed},
         fastest=store.fastest(Subject.BRICK, bricks, system=system, device=choice.stack.device, conditions=conditions),
         truths={measurement.key: measurement for measurement in truths},
-        draws=draw(measured),
+        uncertainty=Uncertainty(measured, taken),
     )

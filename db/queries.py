@@ -34,6 +34,7 @@ __all__ = [
     "matching_items",
     "measured_keys",
     "measurements",
+    "moments",
     "stacks",
     "systems",
 ]
@@ -203,6 +204,23 @@ def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> lis
                 )
             )  # fmt: skip
     return found
+
+
+def moments(connection: Connection, measurements: Collection[str]) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Process and round of each block of some measurements, in order; the samples are not read.
+
+    Args:
+        connection: An open connection.
+        measurements: Their ids; one that has no blocks is absent from the answer.
+    """
+    c = _block.c
+    query = select(c.measurement_id, c.process, c.round).order_by(c.measurement_id, c.process, c.round)
+    found: dict[str, list[tuple[int, int]]] = {}
+    for chunk in _chunks(measurements):
+        assert chunk is not None  # noqa: S101  # a collection was given
+        for id_, process, round_ in connection.execute(query.where(c.measurement_id.in_(chunk))):
+            found.setdefault(id_, []).append((process, round_))
+    return {id_: tuple(taken) for id_, taken in found.items()}
 
 
 def fastest(connection: Connection, wanted: Filter) -> dict[str, Fastest]:
