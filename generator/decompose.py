@@ -14,7 +14,10 @@ from ..bricks.wiring import sequences
 from ..errors import DlbricksError
 from ..models import ModelSource
 
-__all__ = ["Cut", "Decomposition", "SkippedLayer", "decompose"]
+__all__ = ["Cut", "Decomposition", "SkippedLayer", "decompose", "unforeseen"]
+
+_MOST_TEXT = 300
+"""Characters of an unforeseen exception's text; some quote whole graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,13 @@ def decompose(
         for sequence in found:
             if sequence.key not in bricks and sequence.key not in known:
                 bricks[sequence.key] = build_brick(graph, sequence)
+        macs, uncounted = _work(graph)
     except DlbricksError as error:
         return Decomposition(source.name, error=str(error))
-    macs, uncounted = _work(graph)
+    except Exception as error:  # noqa: BLE001
+        # A boundary: a model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be
+        # reported; it must not take the other models of the batch with it.
+        return Decomposition(source.name, error=unforeseen(source.name, error))
     return Decomposition(
         name=source.name,
         layers=len(graph.layers),
@@ -112,6 +119,13 @@ def decompose(
         bound=dict(graph.bound),
         bricks=bricks,
     )
+
+
+def unforeseen(name: str, error: Exception) -> str:
+    """What to say of an exception that no code path was written for."""
+    text = " ".join(str(error).split())[:_MOST_TEXT]
+    kind = type(error).__name__
+    return f"{name} could not be decomposed: {kind}{f': {text}' if text else ''}; please report this with the model"
 
 
 def _work(graph: ModelGraph) -> tuple[int, dict[str, int]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from ..bricks.constants import tensor_type
 from ..errors import BackendError
 from .backends.base import Backend, Settings
 from .network import synthetic_network
@@ -38,8 +39,9 @@ def executed_types(
     for value in model.graph.input:
         tensor = value.type.tensor_type
         if value.name in names:
-            dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-            types[value.name] = dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
+            known = tensor_type(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim))
+            if known is not None:  # an element type without a name is as good as none
+                types[value.name] = known.dtype, known.shape
     waiting = [[name for name in names if name in produced]]
     attempts = _MOST_ATTEMPTS
     while waiting and attempts:

@@ -16,7 +16,7 @@ from ..bricks.decoys import decoys as draw_decoys
 from ..bricks.suite import Suite, write_suite
 from ..errors import UsageError
 from ..models import ModelSource, require_known
-from .decompose import Cut, Decomposition, SkippedLayer, decompose
+from .decompose import Cut, Decomposition, SkippedLayer, decompose, unforeseen
 from .oracle import WorkerOracle
 from .progress import Progress, ProgressCallback, Stage
 from .sandbox import confine
@@ -253,6 +253,10 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
             except BrokenProcessPool as error:
                 broken = error  # every result that came in before is still worth having
                 continue
+            except Exception as error:  # noqa: BLE001
+                # The boundary of ``decompose`` once more, for what fails on the way: a result that cannot be pickled.
+                position = futures[future]
+                result = Decomposition(left[position].name, error=unforeseen(left[position].name, error))
             del left[futures[future]]
             yield futures[future], result
     finally:

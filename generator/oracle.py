@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import onnx
 
-from ..bricks.tensor import TensorType
+from ..bricks.tensor import ELEMENT_BITS, TensorType
 from ..errors import BackendError, WorkerError
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ class WorkerOracle:
                 self.problems.append(str(error))
                 self.close()
                 return {}
-        return {name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items()}
+        return {
+            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
+        }
 
     def close(self) -> None:
         """End the worker."""

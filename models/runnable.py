@@ -11,11 +11,13 @@ from pathlib import Path
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from ..errors import ModelError, UnsupportedModel
+from ..errors import BrokenModel, ModelError, UnsupportedModel
 from .loading import load_full, load_skeleton
 from .skeleton import Skeleton, is_weight
 
 __all__ = ["Runnable", "runnable_file", "runnable_recipe"]
+
+_ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, 
             kind = (value.type.WhichOneof("value") or "value without a type").removesuffix("_type")
             raise UnsupportedModel(f"{path}: input '{value.name}' is a {kind}, not a tensor, so it cannot be run")
         tensor = value.type.tensor_type
+        if tensor.elem_type not in _ELEMENT_TYPES:
+            raise BrokenModel(
+                f"{path}: input '{value.name}' has no element type that ONNX knows ({tensor.elem_type})",
+                remedy="export the model again",
+            )
         dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
         inputs.append((value.name, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)))
     return tuple(inputs)

@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
+from importlib import import_module
 from pathlib import Path
 
 import onnx
 import pytest
 from dlbricks.bricks.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
+from dlbricks.generator import decompose
 from dlbricks.generator.generate import generate
 from dlbricks.generator.progress import Stage
 from dlbricks.models import find_models
+
+generating = import_module("dlbricks.generator.generate")
 
 LIGHT = ["alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
          "zfnet512"]  # fmt: skip
@@ -64,6 +69,63 @@ def test_a_broken_model_costs_only_itself(small_models, tmp_path, jobs):
     assert broken.layers is None
     assert report.layers == 10
     assert not report.complete
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_input_without_an_element_type_costs_only_its_layers(small_models, tmp_path, model_file, jobs):
+    path = model_file(tmp_path / "undefined.onnx", "(float[1,4] x) => (float[1,4] y) {y = Relu(x)}", {})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
+    onnx.save(model, path)
+
+    odd, good = generate([*find_models([path]), *small_models], granularity=1, out=tmp_path / "suite", jobs=jobs).rows
+
+    assert odd.error is None
+    assert [layer.layer for layer in odd.skipped] == ["Relu_0"]
+    assert odd.skipped[0].reason
+    assert good.sequences == 10
+
+
+def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    real, calls = decompose.sequences, []
+
+    def sequences(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyError("what\nis this")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(decompose, "sequences", sequences)
+
+    broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite").rows
+
+    assert "KeyError: 'what\\nis this'; please report" in broken.error
+    assert good.sequences == 10
+
+
+def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    class Pool:
+        def __init__(self, *_arguments, **_options):
+            self.calls = 0
+
+        def submit(self, work, source, cut):
+            self.calls += 1
+            future = Future()
+            if self.calls == 1:
+                future.set_exception(TypeError("cannot pickle"))
+            else:
+                future.set_result(work(source, cut))
+            return future
+
+        def shutdown(self, **_options):
+            pass
+
+    monkeypatch.setattr(generating, "ProcessPoolExecutor", Pool)
+
+    broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite", jobs=2).rows
+
+    assert "TypeError: cannot pickle" in broken.error
+    assert good.sequences == 10
 
 
 def test_no_good_model_is_no_suite(tmp_path):

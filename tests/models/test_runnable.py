@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from dlbricks.errors import ModelError, UnsupportedModel
+from dlbricks.errors import BrokenModel, ModelError, UnsupportedModel
 from dlbricks.models import Runnable, find_models
 from dlbricks.models.skeleton import is_weight
 from dlbricks.models.weights import synthesise
@@ -143,3 +143,11 @@ def test_names_make_no_paths(tmp_path: Path) -> None:
     paths = {one.runnable(tmp_path / "out").path for one in found}
     assert len(paths) == 4
     assert all(path.parent.parent == tmp_path / "out" for path in paths)
+
+
+def test_an_input_without_an_element_type_is_a_broken_model(tmp_path: Path) -> None:
+    for number in (TensorProto.UNDEFINED, 99):
+        model = network(2, 5, 3)
+        model.graph.input[0].type.tensor_type.elem_type = number
+        with pytest.raises(BrokenModel, match="input 'x' has no element type"):
+            source(tmp_path / "m.onnx", model).runnable(tmp_path / "out")
