@@ -21,7 +21,7 @@ from .constants import Array
 __all__ = ["EVALUATED_ELEMENTS", "EVALUATED_FLOATS", "Unevaluated", "evaluate"]
 
 EVALUATED_ELEMENTS = 1024
-"""Integers and booleans of up to this many elements are evaluated (DESIGN.md, 'Sequences')."""
+"""Integers and booleans of up to this many elements are evaluated (docs/architecture.md)."""
 EVALUATED_FLOATS = 16
 """Floats of up to this many elements are evaluated: scales and lengths, on their way to a shape."""
 

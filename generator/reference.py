@@ -1,6 +1,6 @@
 """The reference network: small and fixed, timed in every round of every worker.
 
-Its latency tells whether two measurements saw the same machine (DESIGN.md, 'Time and place'). It has a
+Its latency tells whether two measurements saw the same machine. It has a
 convolution, which is bound by arithmetic, and a matrix product whose 3 MiB of weights come from beyond L2 on most
 machines, so that it feels a busy memory as well as a lower clock.
 """

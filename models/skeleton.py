@@ -15,7 +15,7 @@ import onnx
 __all__ = ["KEPT_ELEMENTS", "Skeleton", "is_weight", "mark_weight"]
 
 KEPT_ELEMENTS = 1024
-"""Constants of up to this many elements keep their values in a skeleton (DESIGN.md, 'Sequences')."""
+"""Constants of up to this many elements keep their values in a skeleton (docs/architecture.md)."""
 
 _ROLE = "role"
 _WEIGHT = "weight"

@@ -13,7 +13,7 @@ from ..layer import Role
 __all__ = ["CONSTANT_ELEMENTS", "constant_role", "is_deciding"]
 
 CONSTANT_ELEMENTS = 16
-"""Constants of up to this many elements enter the key with their values (DESIGN.md, 'Identity')."""
+"""Constants of up to this many elements enter the key with their values (docs/architecture.md)."""
 
 _PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
     ("", op_type): frozenset(slots)

@@ -9,7 +9,7 @@ __all__ = ["Cost"]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work by kind and bytes by kind of one execution (Benanza's six counters, PAPERS.md 3.4).
+    """Work by kind and bytes by kind of one execution (after the six counters of Benanza's code, dlperf).
 
     Attributes:
         macs: Multiply-accumulates.

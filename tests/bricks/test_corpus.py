@@ -41,7 +41,7 @@ TABLE_I = {
     "light_inception_v2": (509, 2.03e9),
     "light_shufflenet": (203, 127e6),
     "light_squeezenet": (66, 352e6),
-    "light_vgg19": (46, 19.55e9),  # Benanza counts 47, with the Dropout masks counted for other models
+    "light_vgg19": (46, 19.55e9),  # Benanza counts 47: another export; which operator more it holds is not known
     "light_zfnet512": (22, 1.48e9),
     "light_resnet50": (176, 4.09e9),  # another variant than the paper's (175 layers, 3.87 G): strides in the 3x3
 }

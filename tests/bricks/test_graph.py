@@ -38,7 +38,7 @@ LAYERS = {
     "light_vgg19": (46, 0),
     "light_zfnet512": (22, 0),
 }
-"""Layers and folded layers; the counts of Benanza's Table I (PAPERS 2.8), and the light models' own variants."""
+"""Layers and folded layers; the counts of Benanza's Table I, and the light models' own variants."""
 
 
 def _build(name: str) -> ModelGraph:

@@ -16,7 +16,7 @@ from dlbricks.models.weights import synthesise
 from dlbricks.models.zoo import names, structure
 from dlbricks.models.zoo.writer import GraphWriter
 
-# Layers: Benanza (Li et al. 2020), Table I; its VGG-19 counts an optional output, and its ResNet-50 is another variant
+# Layers: Benanza (Li et al. 2020), Table I; its VGG-19 is another export (47), and its ResNet-50 another variant
 # (175 layers). Parameters: counted from the published layer tables, in millions.
 LIGHT = {
     "alexnet": (24, 60.97),
