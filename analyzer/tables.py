@@ -77,7 +77,10 @@ def render(answer: Answer, form: Format | str = Format.TABLE) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters written as escapes: a model's name must not drive the terminal."""
+    """The text with control characters written as escapes: a model's name must not drive the terminal.
+
+    So is what is no Unicode (a file's name need not be), and line breaks: a name cannot forge a line either.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -113,7 +116,7 @@ def _csv(rows: Sequence[Row]) -> str:
 def _cell(value: object) -> object:
     value = _finite(value)
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()  # a file's name need not be Unicode
+        return printable(value)  # CSV has no escapes of its own, and is read on terminals too
     return json.dumps(value, allow_nan=False) if isinstance(value, list | dict) else value
 
 
@@ -129,7 +132,8 @@ def _table(answer: Answer) -> str:
         lines += [_line(line, widths, right) for line in cells]
     if lines and answer.summary:
         lines.append("")
-    return "".join(f"{line}\n" for line in [*lines, *answer.summary])
+    # Cells are escaped already; a line of the summary may hold the name of any model or layer.
+    return "".join(f"{line}\n" for line in [*lines, *map(printable, answer.summary)])
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -> str:

@@ -63,9 +63,13 @@ def test_no_results_still_answer() -> None:
 
 
 def test_a_name_cannot_drive_the_terminal() -> None:
-    answer = Answer([{"name": "\x1b[2Jevil\nline"}], columns=[Column("name", "model")])
+    name = "\x1b[2Jevil\nline"
+    answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["", f"{name}: skipped"])
 
-    assert render(answer).splitlines()[-1] == r"\x1b[2Jevil\nline"
+    assert render(answer).splitlines()[-4:] == [r"\x1b[2Jevil\nline", "", "", r"\x1b[2Jevil\nline: skipped"]
+    assert r"\x1b[2Jevil\nline" in render(answer, "csv")
+    assert "\x1b" not in render(answer, "json")
+    assert json.loads(render(answer, "json"))["results"] == [{"name": name}]
     assert printable("größe 層") == "größe 層"
 
 
