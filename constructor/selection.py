@@ -24,7 +24,8 @@ class Query:
         stack: Key of the stack, or its beginning.
         backend: Name of the backend.
         device: Its device.
-        threads: Threads; 0 stands for all physical cores of the system.
+        threads: Threads; 0 stands for the most that are stored of a system, up to one per physical core: a run takes
+            as many as its process may use, which only the database knows afterwards.
         cache: Cache state.
         dtype: Precision.
     """
@@ -84,6 +85,8 @@ def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
         for choice in (_choice(one, systems, stacks) for one in store.combinations(Subject.BRICK, keys, variant=""))
         if _matches(choice, query)
     ]
+    if query.threads == 0:
+        found = _all_cores(found)
     if len(found) > 1:
         lines = [f"{_options(choice, found)} ({_describe(choice)})" for choice in found[:_LISTED]]
         rest = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
@@ -111,14 +114,22 @@ def _known(kind: str, prefix: str | None, stored: Iterable[str]) -> None:
         raise UsageError(f"no stored {kind} has a key that begins with '{prefix}'", remedy=f"stored: {keys}")
 
 
+def _all_cores(found: Collection[Choice]) -> list[Choice]:
+    """Of each system, the combinations with the most threads that have a core each."""
+    fitting = [choice for choice in found if choice.conditions.threads <= choice.system.physical_cores]
+    most: dict[str, int] = {}
+    for choice in fitting:
+        most[choice.system_key] = max(choice.conditions.threads, most.get(choice.system_key, 0))
+    return [choice for choice in fitting if choice.conditions.threads == most[choice.system_key]]
+
+
 def _matches(choice: Choice, query: Query) -> bool:
-    threads = choice.system.physical_cores if query.threads == 0 else query.threads
     return (
         choice.system_key.startswith(query.system or "")
         and choice.stack_key.startswith(query.stack or "")
         and query.backend in (None, choice.stack.backend)
         and query.device in (None, choice.stack.device)
-        and threads in (None, choice.conditions.threads)
+        and query.threads in (None, 0, choice.conditions.threads)
         and query.cache in (None, choice.conditions.cache)
         and query.dtype in (None, choice.conditions.dtype)
     )

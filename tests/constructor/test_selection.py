@@ -77,6 +77,13 @@ def test_no_threads_means_all_physical_cores(filled):
     assert choose(filled.store, KEYS, Query(threads=0)).conditions.threads == 2
 
 
+def test_no_threads_means_all_cores_that_the_run_could_use(filled):
+    """A process that is confined to one core of two takes one thread; more threads than cores are not all cores."""
+    filled.put([(KEYS[0], 1.0)], conditions=Conditions(threads=filled.system.physical_cores + 1))
+
+    assert choose(filled.store, KEYS, Query(threads=0)).conditions.threads == 1
+
+
 def test_a_long_list_is_cut(filled):
     for threads in range(2, 40):
         filled.put([(KEYS[0], 1.0)], conditions=dataclasses.replace(filled.conditions, threads=threads))
