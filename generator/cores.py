@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["last_level_bytes", "physical_cores", "pin", "private_cache_bytes"]
+__all__ = ["allowed", "last_level_bytes", "physical_cores", "pin", "private_cache_bytes"]
 
 _CPUS = Path("/sys/devices/system/cpu")
 _FALLBACK_L2 = 1 << 20
@@ -15,9 +15,8 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def physical_cores(root: Path = _CPUS) -> tuple[int, ...]:
     """One logical processor of each physical core that this process may use, ascending."""
-    allowed = _allowed()
     cores: dict[str, int] = {}
-    for cpu in sorted(allowed):
+    for cpu in sorted(allowed()):
         siblings = _read(root / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         cores.setdefault(siblings, cpu)
     return tuple(cores.values())
@@ -43,7 +42,8 @@ def pin(cores: tuple[int, ...]) -> bool:
     return True
 
 
-def _allowed() -> set[int]:
+def allowed() -> set[int]:
+    """Logical processors that the calling thread may run on."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # systems without affinities

@@ -78,8 +78,12 @@ class Settings:
 
     @property
     def unroll(self) -> int:
-        """Copies of a brick in one network; 0: the worker chooses. Copies would warm each other's caches."""
-        return 1 if self.cache == "cold" else 0
+        """Copies of a brick in one network; 0: the worker chooses.
+
+        One where copies would warm each other's caches, and where they would run at the same time: the time of all of
+        them divided by their number is then no latency.
+        """
+        return 1 if self.cache == "cold" or self.options.get("execution") == "parallel" else 0
 
     @property
     def conditions(self) -> Conditions:

@@ -11,7 +11,7 @@ from itertools import repeat
 
 import numpy as np
 
-from .cores import last_level_bytes, pin, private_cache_bytes
+from .cores import allowed, last_level_bytes, pin, private_cache_bytes
 
 __all__ = ["RAW_NS", "Evictor", "Samples", "measure", "time_once"]
 
@@ -55,7 +55,7 @@ class Evictor:
 
     Args:
         cores: Logical processors whose private caches are evicted; the calling thread visits each and returns to
-            the affinity of the first. Empty: only where the calling thread happens to be.
+            where it was allowed to run when this was made. Empty: only where the calling thread happens to be.
     """
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
@@ -63,6 +63,7 @@ class Evictor:
         size = 2 * last if last <= _SMALL_LAST_LEVEL else 4 * private
         self._buffer = np.ones(size // 8, dtype=np.int64)
         self._cores = cores
+        self._home = tuple(sorted(allowed())) if cores else ()
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +75,9 @@ class Evictor:
         for core in reversed(self._cores):
             pin((core,))
             np.add(self._buffer, 1, out=self._buffer)
-        if not self._cores:
+        if self._cores:
+            pin(self._home)
+        else:
             np.add(self._buffer, 1, out=self._buffer)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from ..cores import pin
 from ..network import Network
 from .base import WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
@@ -93,13 +93,29 @@ class OrtBackend:
         return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
 
     def setup(self, settings: Settings) -> None:
-        """Bind the calling thread to the first physical core; the pool's threads get the next ones."""
+        """Bind the calling thread to the first physical core; the pool's threads get the next ones.
+
+        With ``execution=parallel`` all threads share all cores: those of the second pool cannot be bound one by one,
+        and would inherit the core that the calling thread is bound to.
+
+        Raises:
+            UsageError: More threads than cores: all that are left over would share one core.
+            BackendUnavailable: The runtime cannot be loaded.
+            BackendError: The system does not allow it.
+        """
+        pinning = settings.options["pinning"] == "on"
+        if pinning and settings.threads > len(settings.cores):
+            raise UsageError(
+                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
+                remedy="use fewer threads, or pass --option pinning=off",
+            )
         try:
             import onnxruntime as ort
         except ImportError as error:
             raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
         ort.set_default_logger_severity(_SILENT)
-        if settings.options["pinning"] == "on" and not pin(settings.cores[:1]):
+        cores = settings.cores if settings.options["execution"] == "parallel" else settings.cores[:1]
+        if pinning and not pin(cores):
             raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
@@ -237,8 +253,8 @@ def _released() -> None:
 
 
 def _pool_cores(settings: Settings) -> list[int]:
-    """Logical processors, counted from 1, of the pool's threads: all but the calling one."""
-    if settings.options["pinning"] == "off" or settings.threads > len(settings.cores):
+    """Logical processors, counted from 1, of the pool's threads: all but the calling one; empty: not bound."""
+    if settings.options["pinning"] == "off" or settings.options["execution"] == "parallel":
         return []
     return [core + 1 for core in settings.cores[1 : settings.threads]]
 

@@ -329,6 +329,35 @@ def test_each_thread_has_a_core_of_its_own_and_cold_samples_leave_it_there(tmp_p
     worker.end()
 
 
+@pytest.mark.skipif(len(physical_cores()) < 2, reason="one core")
+def test_threads_of_parallel_execution_share_all_cores(tmp_path):
+    worker = Process(tmp_path)
+    worker.ask(Hello("onnxruntime", threads=2, options={"execution": "parallel", "inter_op": "2"}), Greeting)
+    before = bindings(worker.process.pid)
+    worker.ask(Prepare("r", REFERENCE, synthetic=True, unroll=1), Prepared)
+
+    worker.ask(Sample("r", 20_000_000, cache="cold"), Sampled)
+
+    after = bindings(worker.process.pid)
+    pools = {after[thread] for thread in after if thread not in before}
+    assert pools == {after[worker.process.pid]}
+    assert not after[worker.process.pid].isdigit()
+    worker.end()
+
+
+def test_more_threads_than_cores_are_not_bound(tmp_path):
+    many = len(physical_cores()) + 1
+    worker = Process(tmp_path)
+
+    refused = worker.ask(Hello("onnxruntime", threads=many), Refused)
+    greeting = worker.ask(Hello("onnxruntime", threads=many, options=UNPINNED), Greeting)
+
+    assert refused.kind is Refusal.USAGE
+    assert "pinning=off" in refused.reason
+    assert greeting.threads == many
+    worker.end()
+
+
 def bindings(pid: int) -> dict[int, str]:
     """Thread to the processors it may run on."""
     found = {}
