@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .tables import Answer, Column
-from .units import duration, milliseconds, percent, quantity, ratio, short, size
+from .units import counted, duration, milliseconds, percent, quantity, ratio, short, size
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
@@ -74,7 +74,7 @@ def ran(report: RunReport, *, dry_run: bool = False) -> Answer:
         parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
-        summary.append(f"{report.models} whole models known")
+        summary.append(f"{counted(report.models, 'whole model')} known")
     if report.remaining:
         summary.append(f"{report.remaining} left over when the time was up; the same command goes on with them")
     return Answer(
@@ -175,9 +175,9 @@ def _remarks(entry: Estimate) -> list[str]:
     lines = []
     if entry.missing:
         count = sum(missing.count for missing in entry.missing)
-        lines.append(
-            f"{entry.name}: {count} sequences are not measured; the rest takes {milliseconds(entry.known_ms or 0)} ms"
-        )
+        known = any(part.latency_ms is not None for part in entry.sequences)
+        rest = f"; the rest takes {milliseconds(entry.known_ms)} ms" if known and entry.known_ms is not None else ""
+        lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
         reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
         for reason, command in list(reasons)[:_REASONS]:
             lines.append(f"  {reason}" + (f": {command}" if command else ""))
@@ -192,18 +192,38 @@ def _explained(entry: Estimate) -> list[str]:
     """Where the time goes, by operator, and the critical path, layer by layer."""
     totals: dict[str, float] = {}
     for part in entry.sequences:
-        name = "+".join(part.op_types)
-        totals[name] = totals.get(name, 0.0) + (part.latency_ms or 0.0)
+        if part.latency_ms is not None:
+            name = "+".join(part.op_types)
+            totals[name] = totals.get(name, 0.0) + part.latency_ms
     whole = sum(totals.values()) or 1.0
-    lines = [f"{entry.name}: time by operator"]
-    lines += [
-        f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
-        for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
-    ]
-    if entry.path:
-        lines.append(f"{entry.name}: critical path, {len(entry.path)} of {len(entry.sequences)} sequences")
+    lines = []
+    if totals:
+        known = ", of what is measured" if entry.missing else ""
+        lines.append(f"{entry.name}: time by operator{known}")
         lines += [
-            f"  {milliseconds(part.latency_ms or 0.0):>12} ms  {'+'.join(part.op_types)}  {', '.join(part.names)}"
-            for part in entry.path
+            f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
+            for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
+        ]
+    if entry.missing:
+        lines += [f"{entry.name}: time not known", *_unknown(entry)]
+    if entry.path:
+        lines.append(f"{entry.name}: critical path, {len(entry.path)} of {counted(len(entry.sequences), 'sequence')}")
+        lines += [
+            f"  {_latency(part.latency_ms)}  {'+'.join(part.op_types)}  {', '.join(part.names)}" for part in entry.path
         ]
     return lines
+
+
+def _unknown(entry: Estimate) -> list[str]:
+    """What an estimate misses, by operator and reason."""
+    counts: dict[tuple[str, str], int] = {}
+    for missing in entry.missing:
+        name = "+".join(missing.op_types), missing.reason
+        counts[name] = counts.get(name, 0) + missing.count
+    lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]
+    rest = len(lines) - _OPERATORS
+    return [*lines[:_OPERATORS], *([f"  and {rest} more (--json lists all)"] if rest > 0 else [])]
+
+
+def _latency(value: float | None) -> str:
+    return f"{milliseconds(value):>12} ms" if value is not None else f"{'not measured':>15}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "milliseconds", "percent", "quantity", "ratio", "short", "size"]
+__all__ = ["counted", "duration", "milliseconds", "percent", "quantity", "ratio", "short", "size"]
 
 _SHORT_KEY = 12
 
@@ -20,6 +20,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: ``1 sequence``, ``2 sequences``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def milliseconds(value: float) -> str:

@@ -231,6 +231,15 @@ def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
     assert "path" not in cli("estimate", "branches.onnx", "--json").json["results"][0]
 
 
+def test_explain_gives_no_time_to_what_is_not_measured(cli: Cli, work: Path) -> None:
+    done = cli("estimate", "squeezenet", "--explain")
+
+    assert done.code == 3
+    assert "squeezenet: 66 sequences not measured\n" in done.out
+    assert "26 x Conv: not measured" in done.out
+    assert "0.000" not in done.out
+
+
 def test_estimates_are_drawn(cli: Cli, work: Path) -> None:
     shutil.copy("branches.onnx", "again.onnx")
 
