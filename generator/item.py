@@ -31,7 +31,8 @@ class Item:
         load_ns: Session creation in the first process of this run.
         first_run_ns: First execution there.
         run_ns: Latest guess at the time of one loop.
-        alone: It ended a shared worker, and runs in workers of its own from now on.
+        party: Items of one number share workers; 0 until a worker was lost.
+        alone: It is suspected of having ended a shared worker, and is its party's only member.
         result: Set when it is measured.
         failure: Set when it cannot be measured.
     """
@@ -51,6 +52,7 @@ class Item:
     load_ns: int | None = None
     first_run_ns: int | None = None
     run_ns: int = 0
+    party: int = 0
     alone: bool = False
     result: Measurement | None = None
     failure: Failure | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -84,6 +85,10 @@ class Session:
         self._slots: dict[str, int] = {}
         self._left = 0
         self._done = 0
+        self._parties = 0
+        self._running: Item | None = None
+        self._suspects: dict[str, Item] = {}  # executed since the reference network ran well
+        self._unchecked = 0  # items at the head of the queue that a dead worker held
 
     def __enter__(self) -> Self:
         return self
@@ -120,80 +125,93 @@ class Session:
             self._journal.finish(self._reference, Stop.BUDGET)
 
     def _pass(self, items: Sequence[Item]) -> None:
-        """One worker for all items, then one more for each item that must run alone."""
-        loading = loading_s(items)
-        self._pace.overhead_s = self._passes_left() * loading
-        self._restart()
-        queue = deque(interleaved((item for item in items if not item.alone), self._seed, self._process, -1))
-        while queue and not self._pace.expired:
-            self._chunk(queue, overhead_s=max(0, self._passes_left() - 1) * loading)
-        for item in items:
-            if item.alone and item.open and not self._pace.expired:
-                self._restart()
-                self._chunk(deque([item]))
-
-    def _chunk(self, queue: deque[Item], *, overhead_s: float = 0.0) -> None:
-        """Load what fits, sample it in interleaved rounds, release it."""
-        resident: dict[str, Item] = {}
-        held = 0
-        while queue and (not resident or held + queue[0].size_bytes <= self._memory_bytes):
-            item = queue.popleft()
+        """One worker per party: for all items, and then for those that must run apart from the others."""
+        tried: set[int] = set()
+        while parties := {item.party for item in items if item.open} - tried:
             if self._pace.expired:
                 return
-            if self._prepare(item, resident):
+            party = min(parties)
+            tried.add(party)
+            members = [item for item in items if item.open and item.party == party]
+            loading = loading_s(members)
+            self._pace.overhead_s = self._passes_left() * loading
+            self._restart()
+            self._unchecked = 0
+            queue = deque(interleaved(members, self._seed, self._process, -1))
+            while queue and not self._pace.expired:
+                self._chunk(queue, overhead_s=max(0, self._passes_left() - 1) * loading)
+
+    def _chunk(self, queue: deque[Item], *, overhead_s: float) -> None:
+        """Load what fits, sample it in interleaved rounds, release it."""
+        resident: dict[str, Item] = {}
+        try:
+            self._load(queue, resident)
+            self._pace.overhead_s = overhead_s
+            self._sample_rounds(resident)
+            if queue and self._worker is not None:
+                for item in resident.values():
+                    self._worker.release(item.id)
+        except (WorkerError, BackendError) as error:
+            party = next((item.party for item in resident.values()), None)
+            self._lose(error)
+            survivors = [item for item in resident.values() if item.open and item.party == party]
+            queue.extendleft(reversed(survivors))
+            self._unchecked = len(survivors)
+
+    def _load(self, queue: deque[Item], resident: dict[str, Item]) -> None:
+        """Load what fits together; what a dead worker held is checked before more is added to it."""
+        held = 0
+        while queue and (not resident or held + queue[0].size_bytes <= self._memory_bytes):
+            if self._pace.expired:
+                return
+            item = queue.popleft()
+            if self._prepare(item):
+                resident[item.id] = item
                 held += item.size_bytes
-        self._pace.overhead_s = overhead_s
+            if self._unchecked:
+                self._unchecked -= 1
+                if not self._unchecked:
+                    self._begin_round()
+
+    def _sample_rounds(self, resident: dict[str, Item]) -> None:
         for _ in range(self._protocol.rounds):
             if any(item.open for item in resident.values()):
                 self._begin_round()
             for item in interleaved(resident.values(), self._seed, self._process, self._round):
                 if self._pace.expired:
                     return
-                if item.open and item.id in resident:
-                    self._sample(item, resident)
-        if queue and self._worker is not None:
-            for item in resident.values():
-                self._worker.release(item.id)
+                if item.open:
+                    self._sample(item)
 
-    def _prepare(self, item: Item, resident: dict[str, Item]) -> bool:
-        """Load one item beside the others; False where that failed (the others are then loaded again)."""
+    def _prepare(self, item: Item) -> bool:
+        """Load one item beside the others; False where the runtime refused it."""
         if self._worker is None:
             self._restart()
         assert self._worker is not None  # noqa: S101
         self._tell(Stage.PREPARE, item)
         timeout_s = min(Timeouts.prepare, self._protocol.timeout_ns / 1e9) + item.size_bytes / _BYTES_PER_S
         try:
-            with self._costs.spend("prepare_s"):
+            with self._costs.spend("prepare_s"), self._running_it(item):
                 reply = self._worker.prepare(item.request(self._seed), timeout_s=timeout_s)
         except BackendError as error:
             self._fail(item, error)
-            return False
-        except WorkerError as error:
-            self._lose(item, error, resident)
             return False
         self._costs.load_s += reply.loading_ns / 1e9
         item.unroll, item.size_bytes = reply.unroll, reply.bytes
         item.run_ns = item.run_ns or reply.first_run_ns
         if item.load_ns is None:
             item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
-        resident[item.id] = item
         return True
 
-    def _sample(self, item: Item, resident: dict[str, Item]) -> None:
+    def _sample(self, item: Item) -> None:
         """Take one block and commit it; close the item where that was enough."""
         slot = self._pace.slot(item, self._left)
         self._tell(Stage.SAMPLE, item)
         try:
-            block = self._take(item, slot.budget_ns, slot.min_samples)
+            with self._running_it(item):
+                block = self._take(item, slot.budget_ns, slot.min_samples)
         except BackendError as error:
-            resident.pop(item.id)
             self._fail(item, error)
-            return
-        except WorkerError as error:
-            resident.pop(item.id)
-            self._lose(item, error, resident)
-            if resident:
-                self._begin_round()
             return
         self._done += 1
         self._journal.commit(item, block)
@@ -206,6 +224,19 @@ class Session:
         blocks = self._protocol.blocks
         budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
         self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
+        self._suspects.clear()
+        self._unchecked = 0
+
+    @contextmanager
+    def _running_it(self, item: Item) -> Iterator[None]:
+        """Names the item that the worker executes; a worker that ends later may still have been ruined by it."""
+        self._suspects[item.id] = self._running = item
+        try:
+            yield
+        except BackendError:
+            self._running = None  # refused, by a worker that goes on
+            raise
+        self._running = None
 
     def _take(self, item: Item, budget_ns: int, min_samples: int) -> Block:
         assert self._worker is not None  # noqa: S101
@@ -226,18 +257,36 @@ class Session:
         if stop is not None:
             self._journal.finish(item, stop)
 
-    def _lose(self, item: Item, error: WorkerError, resident: dict[str, Item]) -> None:
-        """A worker ended under an item: load the others in a fresh one, and suspect the item."""
-        if item.alone:
-            self._fail(item, error)
+    def _lose(self, error: WorkerError | BackendError) -> None:
+        """A worker ended: find out whose fault it was.
+
+        Under an item, that one is suspected. In between (at the reference network, or a release), it was one of those
+        executed since the reference network ran well: they are halved until the culprit is alone. An item that ends
+        a worker which it had for itself has failed.
+
+        Raises:
+            WorkerError: The reference network fails in a fresh worker that holds nothing else.
+        """
+        suspects = [*self._suspects.values()]
+        if self._running is not None:
+            suspects = [self._running]
+            self._end_worker()
+        elif not suspects:
+            raise error
         else:
-            item.alone = True
-            self._tell(Stage.RETRY, item)
-        survivors = [other for other in resident.values() if other.open]
-        resident.clear()
-        self._end_worker()
-        for other in survivors:
-            self._prepare(other, resident)
+            self._restart()
+            self._begin_round()  # where the reference network itself fails, no item is to blame
+        self._running = None
+        suspects = [item for item in suspects if item.open]
+        if len(suspects) == 1 and suspects[0].alone:
+            self._fail(suspects[0], error)
+            return
+        half = len(suspects) // 2
+        for party in (suspects[:half], suspects[half:]):
+            self._parties += 1
+            for item in party:
+                item.party, item.alone = self._parties, len(party) == 1
+                self._tell(Stage.RETRY, item)
 
     def _fail(self, item: Item, error: DlbricksError) -> None:
         self._journal.fail(item, _kind(error), str(error))
@@ -253,6 +302,8 @@ class Session:
         """Replace the worker; the new one has the next process number and the reference network."""
         self._end_worker()
         with self._costs.spend("start_s"):
+            self._suspects.clear()
+            self._running = None
             self._worker = self._launch()
             self._process += 1
             self._round = -1

@@ -41,7 +41,15 @@ class Faulty:
         self._executable, self._fault = executable, fault
     def __getattr__(self, name):
         return getattr(self._executable, name)
+    def close(self):
+        fail(self._fault.partition("close:")[2] if self._fault else None)
+        self._executable.close()
+    ruined_by = None
     def run(self):
+        if Faulty.ruined_by not in (None, self):
+            fail("crash")
+        if self._fault == "later":
+            Faulty.ruined_by = self
         fail(self._fault)
         self._executable.run()
 
@@ -69,7 +77,7 @@ class FaultyBackend(OrtBackend):
         when, _, what = (fault or "").partition(":")
         if when == "prepare":
             fail(what)
-        return Faulty(super().prepare(network, settings), what if when == "run" else None)
+        return Faulty(super().prepare(network, settings), what if when == "run" else fault)
 """
 
 
@@ -129,7 +137,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[st
     """Installs the backend ``faulty`` as any plug-in would be, and says how it fails.
 
     It is ONNX Runtime, but for networks that hold certain operators: ``{"Sqrt": "run:crash"}``; faults are crash,
-    exit, slow, hang, memory and unsupported, in ``prepare`` or in ``run``.
+    exit, slow, hang, memory and unsupported, in ``prepare`` or in ``run``; ``run:later`` crashes at the next run of
+    another network, as memory that was overwritten does, and ``close:crash`` when the network is released.
     """
     folder = tmp_path / "plugin"
     (folder / "faulty-1.0.dist-info").mkdir(parents=True)

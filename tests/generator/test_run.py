@@ -9,7 +9,7 @@ import psutil
 import pytest
 from dlbricks.bricks.suite import Suite
 from dlbricks.db.values import Stop, Subject, Verdict
-from dlbricks.errors import MissingBrick, TamperedBrick, UsageError
+from dlbricks.errors import MissingBrick, TamperedBrick, UsageError, WorkerError
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.run import run
 from dlbricks.models import find_models
@@ -108,6 +108,38 @@ def test_several_bad_bricks_of_every_kind(small_suite, store, faulty):
     assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.parametrize("protocol", [QUICK, QUICKEST])
+def test_a_brick_that_ruins_the_worker_for_others_is_the_one_that_fails(small_suite, store, faulty, protocol):
+    """The worker dies under an innocent brick, or under the reference network."""
+    faulty({"Sqrt": "run:later", "Tanh": "run:later"})
+
+    report = run(small_suite, store=store, backend="faulty", **protocol)
+
+    bad = _keys_with(small_suite, "Sqrt") | _keys_with(small_suite, "Tanh")
+    assert (report.measured, report.failed, report.remaining) == (8, 2, 0)
+    assert {(failure.key, failure.kind) for failure in store.failures()} == {(key, "crashed") for key in bad}
+    assert {entry.key for entry in store.measurements(subject=Subject.BRICK)} == {*small_suite.keys} - bad
+
+
+def test_a_worker_that_dies_at_a_release_aborts_nothing(small_suite, store, faulty):
+    """Where what it measured is complete, there is nobody left to blame."""
+    faulty({"Sqrt": "close:crash"})
+
+    report = run(small_suite, store=store, backend="faulty", memory_bytes=1, **QUICK)
+
+    assert (report.measured + report.failed, report.remaining) == (10, 0)
+    assert {failure.key for failure in store.failures()} <= _keys_with(small_suite, "Sqrt")
+
+
+def test_a_reference_network_that_fails_by_itself_ends_the_run(small_suite, store, faulty):
+    faulty({"MaxPool": "run:exit"})  # the reference network has one
+
+    with pytest.raises(WorkerError, match="status 3"):
+        run(small_suite, store=store, backend="faulty", **QUICKEST)
+
+    assert store.failures() == []
+
+
 def test_a_failure_is_tried_again_only_when_asked(small_suite, store, faulty):
     faulty({"Sqrt": "prepare:unsupported"})
     run(small_suite, store=store, backend="faulty", **QUICKEST)
@@ -128,7 +160,7 @@ def test_noisy_measurements_are_repeated_when_asked(small_suite, store):
 
     report = run(small_suite, store=store, again=["noisy"], dry_run=True, **QUICKEST)
 
-    assert (report.measured, report.reused) == (noisy, 10 - noisy)
+    assert (report.remaining, report.reused) == (noisy, 10 - noisy)
 
 
 def test_all_measures_everything_again(small_suite, store):
@@ -147,7 +179,7 @@ def test_what_is_measured_depends_on_the_conditions(small_suite, store):
     cold = run(small_suite, store=store, cache="cold", dry_run=True, **QUICKEST)
     other = run(small_suite, store=store, options={"optimization": "disabled"}, dry_run=True, **QUICKEST)
 
-    assert (cold.measured, other.measured) == (10, 10)
+    assert (cold.remaining, other.remaining) == (10, 10)
     assert cold.stack != other.stack
 
 
@@ -162,7 +194,8 @@ def test_cold_samples_are_single_executions(small_suite, store):
 def test_a_dry_run_changes_nothing(small_suite, small_models, store):
     report = run(small_suite, store=store, models=small_models, dry_run=True)
 
-    assert (report.bricks, report.measured, report.reused) == (10, 10, 0)
+    assert (report.bricks, report.measured, report.reused, report.remaining) == (10, 0, 0, 10)
+    assert report.models_remaining == len(small_models)
     assert report.forecast_s > 10 * 0.25
     assert report.run is None
     assert store.info()["counts"]["runs"] == 0
