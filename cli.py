@@ -154,12 +154,17 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
     from .analyzer.answers import ran
     from .bricks.suite import Suite
     from .db import Store
+    from .db.place import Place
     from .generator.run import run as run_suite
 
     opened, sources = Suite.open(suite), take_models(options)
-    with Store.open(database) as store, Reporter() as progress:
+    # A forecast leaves no trace: what is there is only read, and where nothing is, nothing is made.
+    absent = dry_run and not Place.of(database).inspect()
+    reading = dry_run and not absent
+    place = "sqlite://" if absent else database
+    with Store.open(place, create=not reading, read_only=reading) as store, Reporter() as progress:
         report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
-    answer(ran(report, dry_run=dry_run), form, complete=report.complete)
+    answer(ran(report), form, complete=report.complete)
 
 
 @commands.command()

@@ -65,18 +65,20 @@ def generated(report: GenerateReport) -> Answer:
     )
 
 
-def ran(report: RunReport, *, dry_run: bool = False) -> Answer:
+def ran(report: RunReport) -> Answer:
     """The answer of ``run``: one row per failure, what was done beside them."""
     counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
-    if dry_run:
-        summary = [f"{counts}, {report.measured} to be measured in about {duration(report.forecast_s)}"]
+    if report.dry_run:
+        summary = [f"{counts}, {_left(report)} to be measured in about {duration(report.forecast_s)}"]
+        if report.budget_s is not None and report.forecast_s > report.budget_s:
+            summary.append(f"that is more than the {duration(report.budget_s)} of --budget: some would be left over")
     else:
         parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         summary.append(f"{counted(report.models, 'whole model')} known")
-    if report.remaining:
-        summary.append(f"{report.remaining} left over when the time was up; the same command goes on with them")
+    if (report.remaining or report.models_remaining) and not report.dry_run:
+        summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
     return Answer(
         [{"key": key, "reason": reason} for key, reason in report.failures],
         totals={
@@ -86,11 +88,13 @@ def ran(report: RunReport, *, dry_run: bool = False) -> Answer:
             "failed": report.failed,
             "remaining": report.remaining,
             "models": report.models,
+            "models_remaining": report.models_remaining,
             "wall_s": report.wall_s,
             "timed_s": report.timed_s,
             "prepare_s": report.prepare_s,
             "forecast_s": report.forecast_s,
-            "dry_run": dry_run,
+            "budget_s": report.budget_s,
+            "dry_run": report.dry_run,
             "run": report.run,
             "system": report.system,
             "stack": report.stack,
@@ -99,6 +103,12 @@ def ran(report: RunReport, *, dry_run: bool = False) -> Answer:
         columns=[Column("key", "not measured", _brick_or_model), Column("reason", "reason")],
         summary=summary,
     )
+
+
+def _left(report: RunReport) -> str:
+    """The bricks, and the whole models if there are any, that are still to be measured."""
+    models = f" and {counted(report.models_remaining, 'whole model')}" if report.models_remaining else ""
+    return f"{report.remaining}{models}"
 
 
 def _brick_or_model(name: str) -> str:

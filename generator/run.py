@@ -29,16 +29,20 @@ class RunReport:
         system: Key of this system.
         stack: Key of the stack.
         bricks: Bricks of the suite.
-        measured: Measured by this run (to be measured, for a dry run).
+        measured: Measured by this run; none by a dry run.
         reused: Stored already.
         failed: Cannot be measured, now or by an earlier run.
-        remaining: Left over because the time was up; running again goes on with them.
+        remaining: Left over because the time was up, and running again goes on with them; for a dry run, those that
+            would be measured.
         models: Whole models measured by this run or stored already.
+        models_remaining: Whole models left over, or to be measured, likewise.
         failures: Brick key, or model name, and the reason.
         wall_s: The whole call.
         timed_s: Timed samples.
         prepare_s: Loading of networks in the workers.
-        forecast_s: What was expected before.
+        forecast_s: What was expected before, within the budget where that was possible.
+        budget_s: Total time that was given; None: as long as it takes.
+        dry_run: Whether this was only a forecast.
         costs: Every part of ``wall_s``.
     """
 
@@ -51,17 +55,20 @@ class RunReport:
     failed: int
     remaining: int
     models: int
+    models_remaining: int
     failures: tuple[tuple[str, str], ...]
     wall_s: float
     timed_s: float
     prepare_s: float
     forecast_s: float
+    budget_s: float | None
+    dry_run: bool
     costs: RunCosts
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is measured."""
-        return not self.failures and not self.remaining
+        """Whether everything that was asked for is done: measured, or told, for a dry run."""
+        return not self.failures and (self.dry_run or not self.remaining + self.models_remaining)
 
 
 def run(
@@ -149,13 +156,12 @@ def run(
         dry_run=dry_run,
         progress=progress,
     )
-    return _report(campaign, dry_run=dry_run)
+    return _report(campaign, budget_s=budget_s, dry_run=dry_run)
 
 
-def _report(campaign: Campaign, *, dry_run: bool) -> RunReport:
+def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:
     bricks, models = campaign.bricks, campaign.models
     failed = [*bricks.failed, *(item.failure for item in bricks.pending if item.failure is not None)]
-    measured = len(bricks.pending) if dry_run else sum(item.result is not None for item in bricks.pending)
     labels = {key: name for name, key in reversed(campaign.sources.names) if key is not None}
     failed_models = [*models.failed, *(item.failure for item in models.pending if item.failure is not None)]
     return RunReport(
@@ -163,11 +169,12 @@ def _report(campaign: Campaign, *, dry_run: bool) -> RunReport:
         system=campaign.system.key,
         stack=campaign.stack.key,
         bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed),
-        measured=measured,
+        measured=sum(item.result is not None for item in bricks.pending),
         reused=len(bricks.reused),
         failed=len(failed),
-        remaining=0 if dry_run else sum(item.open for item in (*bricks.pending, *models.pending)),
+        remaining=sum(item.open for item in bricks.pending),
         models=len(models.reused) + sum(item.result is not None for item in models.pending),
+        models_remaining=sum(item.open for item in models.pending),
         failures=(
             *((failure.key, failure.reason) for failure in failed),
             *((labels[failure.key], failure.reason) for failure in failed_models),
@@ -177,5 +184,7 @@ def _report(campaign: Campaign, *, dry_run: bool) -> RunReport:
         timed_s=campaign.costs.timed_s,
         prepare_s=campaign.costs.prepare_s,
         forecast_s=campaign.forecast_s,
+        budget_s=budget_s,
+        dry_run=dry_run,
         costs=campaign.costs,
     )

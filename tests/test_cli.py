@@ -138,7 +138,22 @@ def test_a_dry_run_forecasts_and_stores_nothing(cli: Cli, work: Path) -> None:
     assert done.code == 0
     assert done.json["dry_run"] is True
     assert done.json["forecast_s"] > 0
-    assert cli("db", "info", "--db", "fresh.db", "--json").json["results"] == []
+    counts = ("bricks", "measured", "reused", "remaining", "models", "models_remaining")
+    assert [done.json[name] for name in counts] == [4, 0, 0, 4, 0, 1]
+    assert not Path("fresh.db").exists()
+
+
+def test_a_dry_run_tells_when_the_time_does_not_suffice(cli: Cli, work: Path) -> None:
+    before = Path("dlbricks.db").read_bytes()
+
+    done = cli("run", "suite", "--again", "all", "--dry-run", "--budget", "0.1s")
+
+    assert done.code == 0
+    assert "4 bricks: 0 known, 0 failed, 4 to be measured in about" in done.out
+    assert "more than the 0.1 s of --budget" in done.out
+    assert "left over when" not in done.out
+    assert cli("run", "suite", "--dry-run", "--json").json["reused"] == 4
+    assert Path("dlbricks.db").read_bytes() == before
 
 
 def test_models_may_follow_with_as_a_list(cli: Cli, work: Path) -> None:
@@ -147,7 +162,7 @@ def test_models_may_follow_with_as_a_list(cli: Cli, work: Path) -> None:
     done = cli("run", "suite", "--with", "branches.onnx", "other.onnx", "--dry-run", "--json")
 
     assert done.code == 0
-    assert done.json["models"] == 1  # the same network twice is one model
+    assert done.json["models"] == 1  # stored already; the same network twice is one model
     assert cli("run", "suite", "other.onnx").error.startswith("'other.onnx' is a second suite")
 
 
