@@ -23,6 +23,8 @@ _REASONS = 5
 _OPERATORS = 12
 """Operators that ``--explain`` lists per model, the most expensive first."""
 
+_NO_ATTRIBUTION = "this version does not attribute the difference between bricks and model to causes yet"
+
 
 def generated(report: GenerateReport) -> Answer:
     """The answer of ``generate``: one row per model, the suite beside them."""
@@ -155,6 +157,7 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer
         path = row.pop("path")
         if explain:
             row |= {"path": path, "parts": [asdict(part) for part in entry.sequences]}
+            row |= {"attribution": None, "attribution_reason": _NO_ATTRIBUTION}
         rows.append(row)
     summary = [line for entry in estimates for line in _remarks(entry)]
     if explain:

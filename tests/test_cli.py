@@ -241,6 +241,8 @@ def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
     on_path = [part["op_types"][0] for part in row["path"]]
     assert on_path in (["Conv", "Relu", "Conv", "Add", "Relu"], ["Conv", "Relu", "Sigmoid", "Add", "Relu"])
     assert sum(part["latency_ms"] for part in row["path"]) == pytest.approx(row["critical_path_ms"])
+    assert row["attribution"] is None
+    assert row["attribution_reason"]
     text = cli("estimate", "branches.onnx", "--explain").out
     assert "critical path, 5 of 6 sequences" in text
     assert "path" not in cli("estimate", "branches.onnx", "--json").json["results"][0]
