@@ -27,10 +27,12 @@ from .values import Combination, Conditions, Failure, Measurement, Stack, Subjec
 __all__ = [
     "Fastest",
     "Filter",
+    "LeftOpen",
     "combinations",
     "failures",
     "fastest",
     "info",
+    "left_open",
     "matching_items",
     "measured_keys",
     "measurements",
@@ -45,6 +47,7 @@ _combination = table_of(CombinationRow)
 _item = table_of(ItemRow)
 _measurement = table_of(MeasurementRow)
 _block = table_of(BlockRow)
+_run = table_of(RunRow)
 _failure = table_of(FailureRow)
 _finished = _measurement.c.finished_us.is_not(None)
 
@@ -78,6 +81,25 @@ class Filter:
     backend: str | None = None
     device: str | None = None
     variant: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """An item that an interrupted run left.
+
+    Attributes:
+        subject: What it is.
+        key: Its key.
+        run: The run that opened it.
+        started: When that run began.
+        process: Its largest process number; None where it has no block.
+    """
+
+    subject: Subject
+    key: str
+    run: str
+    started: str
+    process: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +183,25 @@ def matching_items(connection: Connection, wanted: Filter) -> list[int]:
         for chunk in _chunks(wanted.keys)
         for id_ in connection.scalars(_select_items(select(_item.c.id), wanted, list(places), chunk))
     ]
+
+
+def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
+    """Open measurements that match, with what tells their age and place."""
+    places = _places(connection, wanted)
+    query = (
+        select(_item.c.subject, _item.c.key, _run.c.id, _run.c.started, func.max(_block.c.process))
+        .select_from(_measurement)
+        .join(_item, _item.c.id == _measurement.c.item_id)
+        .join(_run, _run.c.id == _measurement.c.run_id)
+        .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
+        .where(
+            _measurement.c.finished_us.is_(None),
+            _item.c.variant == wanted.variant,
+            _item.c.combination_id.in_(list(places)),
+        )
+        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _run.c.id, _run.c.started)
+    )
+    return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 
 def _latest() -> ColumnElement[bool]:
@@ -336,7 +377,7 @@ def info(connection: Connection) -> dict[str, int]:
     return {
         "systems": count(_system),
         "stacks": count(_stack),
-        "runs": count(table_of(RunRow)),
+        "runs": count(_run),
         "bricks": measured(Subject.BRICK),
         "models": measured(Subject.MODEL),
         "measurements": count(_measurement, _finished),

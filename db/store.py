@@ -14,7 +14,7 @@ from . import queries
 from .faults import guarded
 from .handle import Handle
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
-from .queries import Fastest, Filter
+from .queries import Fastest, Filter, LeftOpen
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_block, to_run
 from .schema import (
     REVISIONS,
@@ -142,6 +142,12 @@ class Store(Handle):
             query = select(_measurement.c.id, _measurement.c.unroll).where(_measurement.c.item_id.in_(items), _is_open)
             row = connection.execute(query).one_or_none()
             return None if row is None else (row[0], row[1], _blocks(connection, row[0]))
+
+    def left_open(self, system: str, stack: str, conditions: Conditions) -> list[LeftOpen]:
+        """Everything that interrupted runs left under a combination, of whatever suite."""
+        wanted = Filter(system=system, stack=stack, conditions=conditions)
+        with self.reading() as connection:
+            return queries.left_open(connection, wanted)
 
     def discard(self, measurement_id: str) -> None:
         """Drop an open item and its blocks; a finished measurement cannot be dropped."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from statistics import median
 
+from ..db.queries import LeftOpen
 from ..db.store import Store
-from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop
+from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop, Subject
 from .costs import RunCosts
 from .item import Item
 from .reference import REFERENCE
-from .statistics import block_values, summarise
+from .statistics import MIN_SAMPLES, block_values, summarise
 
 __all__ = ["Journal"]
+
+_SAME_MOMENT = timedelta(hours=1)
+"""Machines drift: samples of a run that began longer ago are not pooled with new ones."""
 
 
 class Journal:
@@ -31,16 +38,44 @@ class Journal:
         self._conditions = conditions
         self._costs = costs
         self._reference: dict[tuple[int, int], float] = {}
-        with costs.spend("store_s"):
-            self._open_before = store.info()["counts"]["open"]
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether an earlier run left anything open; if not, no item need be looked up."""
-        return bool(self._open_before)
+    def take_up(self, reference: Item, items: Sequence[Item]) -> int:
+        """Take up what interrupted runs left under these conditions.
 
-    def resume(self, item: Item) -> None:
-        """Take up what an interrupted run left of an item."""
+        What a run left that began more than an hour ago is no part of today's measurements: where it has enough
+        samples it becomes a measurement of its own, of that run, and the item is begun anew. The reference network
+        goes on as long as an open item may want its first blocks.
+
+        Returns:
+            The largest process number in use, by items of whatever suite, so that a number and a round mean one
+            moment; -1 where nothing is open.
+        """
+        with self._costs.spend("store_s"):
+            left = self._store.left_open(self._run.system, self._run.stack, self._conditions)
+        known = {(item.subject, item.key): item for item in (reference, *items)}
+        # The reference comes first: what is closed wants its times.
+        left.sort(key=lambda entry: known.get((entry.subject, entry.key)) is not reference)
+        wanted = False
+        for entry in left:
+            item = known.get((entry.subject, entry.key))
+            if item is None:
+                item = Item(entry.subject, entry.key, label=entry.key, path=Path(entry.key))
+            self._resume(item)
+            enough = sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES
+            if item is not reference and enough and self._stale(entry):
+                self._close(item, entry.run)
+            wanted |= item.subject is not Subject.REFERENCE and bool(item.blocks)
+        for entry in left:
+            item = known.get((entry.subject, entry.key))
+            if item is not None and item.subject is Subject.REFERENCE and (self._stale(entry) or not wanted):
+                self._close(item, entry.run)
+        return max((entry.process for entry in left if entry.process is not None), default=-1)
+
+    def _stale(self, entry: LeftOpen) -> bool:
+        age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
+        return age > _SAME_MOMENT
+
+    def _resume(self, item: Item) -> None:
         with self._costs.spend("store_s"):
             found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._conditions)
         if found is not None:
@@ -49,12 +84,12 @@ class Journal:
                 for block in item.blocks:
                     self._note_reference(block, item.unroll)
 
-    def close(self, item: Item) -> None:
+    def _close(self, item: Item, run: str) -> None:
         """End what an interrupted run left of an item, and begin it anew: its samples stay, as a measurement."""
         if item.measurement is None:
             return
         if item.blocks:
-            self.finish(item, Stop.BUDGET)
+            self.finish(item, Stop.BUDGET, run=run)
         else:
             with self._costs.spend("store_s"):
                 self._store.discard(item.measurement)
@@ -81,14 +116,14 @@ class Journal:
         if item.label == REFERENCE:  # not just its subject: the overhead network has the same
             self._note_reference(block, item.unroll)
 
-    def finish(self, item: Item, stop: Stop) -> None:
-        """Compute the statistics of an item and close it."""
+    def finish(self, item: Item, stop: Stop, *, run: str | None = None) -> None:
+        """Compute the statistics of an item and close it, as a measurement of this run unless told otherwise."""
         assert item.measurement is not None  # noqa: S101  # it has blocks
         with self._costs.spend("statistics_s"):
             summary = summarise(item.blocks, item.unroll)
             item.result = Measurement(
                 id=item.measurement,
-                run=self._run.id,
+                run=run or self._run.id,
                 subject=item.subject,
                 key=item.key,
                 system=self._run.system,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from ..db.values import Block, Stop, Subject
+from ..db.values import Block, Stop
 from ..errors import (
     BackendError,
     DlbricksError,
@@ -103,15 +103,7 @@ class Session:
     def measure(self, items: Sequence[Item]) -> None:
         """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
         self._items = items
-        everything = (self._reference, *items)
-        if self._journal.interrupted:
-            for item in everything:
-                self._journal.resume(item)
-        if not any(item.blocks for item in items if item.subject is not Subject.REFERENCE):
-            # The reference of items that are done by now: with today's samples it would mix two days.
-            for item in everything:
-                self._journal.close(item)
-        self._process = max((block.process for item in everything for block in item.blocks), default=-1)
+        self._process = self._journal.take_up(self._reference, items)
         for item in items:
             self._settle(item)
             self._count(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import random
 import signal
 import sqlite3
@@ -140,6 +141,60 @@ def test_a_stale_reference_is_not_continued(small_suite, tmp_path):
         stale = {found.id: found for found in store.measurements(subject=Subject.REFERENCE, latest=False)}["stale"]
         assert (stale.samples, stale.median_ns) == (10, 10**9)
         assert all(found.reference_ns < 10**8 for found in store.measurements(subject=Subject.BRICK))
+        assert store.info()["counts"]["open"] == 0
+
+
+def _left(store: Store, report, key: str, subject: Subject, blocks: list[Block], run_id: str) -> None:
+    """Open an item as an interrupted run leaves it."""
+    conditions = store.measurements(subject=Subject.REFERENCE)[0].conditions
+    store.begin(f"left {key[:20]}", run_id, subject, key, report.system, report.stack, conditions, 1)
+    for block in blocks:
+        store.add_block(f"left {key[:20]}", block)
+
+
+def test_process_numbers_go_on_after_those_of_another_suite(small_suite, tmp_path):
+    """Otherwise the reference times of one suite's processes are taken for those of the other."""
+    with Store.open(tmp_path / "test.db") as store:
+        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
+        report = run(small_suite, store=store, **options)
+        foreign = "f" * 64
+        _left(store, report, foreign, Subject.BRICK, [Block(6, 0, ((10**6, 1),) * 10)], report.run)
+
+        again = run(small_suite, store=store, again=["all"], **options)
+
+        numbers = {
+            block.process
+            for entry in store.measurements(subject=Subject.BRICK)
+            for block in store.blocks(entry.id)
+            if entry.run == again.run
+        }
+        assert numbers == {7}
+        assert store.info()["counts"]["open"] >= 1  # it waits for its own suite
+
+
+@pytest.mark.parametrize("samples", [4, 10])
+def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples):
+    with Store.open(tmp_path / "test.db") as store:
+        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
+        report = run(small_suite, store=store, **options)
+        old = dataclasses.replace(store.runs()[0], id="old", started="2020-01-01T00:00:00.000+00:00")
+        store.begin_run(old)
+        key = small_suite.keys[0]
+        _left(store, report, key, Subject.BRICK, [Block(3, 0, ((10**9, 1),) * samples)], "old")
+
+        again = run(small_suite, store=store, again=["all"], **options)
+
+        assert again.measured == 10
+        found = {entry.id: entry for entry in store.measurements(keys=[key], latest=False)}
+        left = found[f"left {key[:20]}"]
+        if samples == 10:
+            assert (left.run, left.samples, left.median_ns) == ("old", 10, 10**9)
+            (today,) = store.measurements(keys=[key])
+            assert today.run == again.run
+            assert today.median_ns < 10**8
+        else:
+            assert left.run == again.run
+            assert left.samples > samples
         assert store.info()["counts"]["open"] == 0
 
 
