@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import MissingBrick, SuiteError, TamperedBrick
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
-__all__ = ["MANIFEST", "SCHEMA", "Suite", "write_suite"]
+__all__ = ["MANIFEST", "SCHEMA", "Suite", "refuse_foreign", "write_suite"]
 
 SCHEMA = 1
 """Version of the manifest."""
@@ -144,7 +144,7 @@ def write_suite(
         SuiteError: Something else stands at ``path``, or it cannot be written (read-only, disk full).
     """
     target = Path(path)
-    _refuse_foreign(target)
+    refuse_foreign(target)
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "granularity": granularity,
@@ -173,9 +173,20 @@ def write_suite(
     return Suite.open(target)
 
 
-def _refuse_foreign(target: Path) -> None:
-    """Make sure that what stands at ``target`` may be replaced."""
+def refuse_foreign(target: Path) -> None:
+    """Make sure that a suite may be written: what stands at ``target`` is replaced, and its folder can be written.
+
+    Raises:
+        SuiteError: Something else stands there, or the folder cannot be written.
+    """
+    folders = target.absolute().parents
     try:
+        existing = next(folder for folder in folders if folder.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            raise SuiteError(
+                f"suite {target} cannot be written: {existing} is no folder that can be written",
+                remedy="choose another place for it",
+            )
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
             return
     except OSError as error:
@@ -241,10 +252,10 @@ def _parse(folder: Path, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"{folder / MANIFEST} is not JSON", remedy="generate the suite again") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if type(schema) is int and schema > SCHEMA:  # whatever else it holds: only the newer version knows
+        raise SuiteError(f"suite {folder} was made by a newer dlbricks (schema {schema})", remedy="update dlbricks")
     if type(schema) is not int or "bricks" not in manifest:
         raise SuiteError(f"{folder} is not a suite of dlbricks", remedy="'dlbricks generate' makes one")
-    if schema > SCHEMA:
-        raise SuiteError(f"suite {folder} was made by a newer dlbricks (schema {schema})", remedy="update dlbricks")
     if not _well_formed(manifest):
         raise SuiteError(f"{folder / MANIFEST} is damaged", remedy="generate the suite again")
     return manifest

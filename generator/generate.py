@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..bricks.brick import Brick
 from ..bricks.decoys import decoys as draw_decoys
-from ..bricks.suite import Suite, write_suite
+from ..bricks.suite import Suite, refuse_foreign, write_suite
 from ..errors import UsageError
 from ..models import ModelSource, require_known
 from .decompose import Cut, Decomposition, SkippedLayer, decompose, unforeseen
@@ -125,7 +125,8 @@ def generate(
         One row per model; a broken model is a row with ``error``, and the others go on.
 
     Raises:
-        UsageError: An option has a wrong value, or none of the models has a dimension that was given.
+        UsageError: An option has a wrong value, options contradict each other, or none of the models has a dimension
+            that was given.
         SuiteError: The suite cannot be written.
 
     Example:
@@ -138,6 +139,9 @@ def generate(
         raise UsageError(f"jobs cannot be {jobs}", remedy="use 1 or more")
     if decoys and decoy_seed is None:
         raise UsageError("decoys are drawn from a secret", remedy="give a decoy seed and keep it to yourself")
+    if decoys and annotate:
+        raise UsageError("annotations tell decoys from bricks", remedy="leave out --annotate or --decoys")
+    refuse_foreign(Path(out))  # now, not after decomposing for an hour
     cut = Cut(granularity, overlap, connected)
     found: dict[int, Decomposition] = {}
     for position, result in _decompositions(models, cut, jobs):

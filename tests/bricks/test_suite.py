@@ -176,6 +176,7 @@ def test_a_changed_file_with_a_fitting_manifest_is_tampered_too(tmp_path: Path, 
         ('{"schema": 1}', "not a suite of dlbricks"),
         ('{"schema": "1", "bricks": []}', "not a suite of dlbricks"),
         ('{"schema": 99, "bricks": []}', "newer"),
+        ('{"schema": 99}', "made by a newer dlbricks"),
         ('{"schema": 1, "bricks": []}', "damaged"),
     ],
 )

@@ -181,7 +181,9 @@ def test_decoys_are_mixed_in_and_not_counted(small_models, tmp_path):
         report.suite.brick(key)
 
 
-@pytest.mark.parametrize("wrong", [{"granularity": 0}, {"jobs": 0}, {"decoys": 3}])
+@pytest.mark.parametrize(
+    "wrong", [{"granularity": 0}, {"jobs": 0}, {"decoys": 3}, {"decoys": 3, "decoy_seed": 1, "annotate": True}]
+)
 def test_wrong_options_are_usage_errors(small_models, tmp_path, wrong):
     with pytest.raises(UsageError):
         generate(small_models, **{"granularity": 1, "out": tmp_path / "suite", **wrong})
@@ -191,7 +193,7 @@ def test_a_foreign_folder_is_not_overwritten(small_models, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
 
     with pytest.raises(SuiteError):
-        generate(small_models, granularity=1, out=tmp_path)
+        generate(small_models, granularity=1, out=tmp_path, progress=lambda _: pytest.fail("it was decomposed"))
 
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
