@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from ..db import Store
+from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..models import ModelSource
 from .selection import Choice, Query
 
 __all__ = ["Commands"]
 
-_SUITE = "suite"
+_MEASURABLE = "float32"
+"""The precision that ``run`` measures in."""
 
 
 class Commands:
@@ -38,40 +40,59 @@ class Commands:
         overlap: bool = False,
         connected: bool = False,
     ) -> None:
-        cut = ["-g", str(granularity), *(["--overlap"] if overlap else []), *(["--connected"] if connected else [])]
-        self._generate = [*cut, "-o", _SUITE]
+        self._cut = ["-g", str(granularity), *(["--overlap"] if overlap else [])]
+        self._cut += ["--connected"] if connected else []
+        self._granularity = granularity
+        self._dtype = query.dtype if choice is None else choice.conditions.dtype
+        self._store = store
         self._choice = choice
         self._query = query
         self._database = str(store.place)
 
     @cached_property
     def _run(self) -> list[str]:
-        return ["dlbricks", "run", _SUITE, *_options(self._choice, self._query), "--db", self._database]
+        return [*_options(self._store, self._choice, self._query), "--db", self._database]
 
-    def measure(self, source: ModelSource) -> str:
-        """Decompose the model and measure what is not stored."""
+    def measure(self, source: ModelSource) -> str | None:
+        """Decompose the model and measure what is not stored; None where nothing measures in this precision."""
+        if self._dtype not in {None, _MEASURABLE}:
+            return None
         model = [source.zoo or str(source.path or source.name)]
         if source.batch is not None:
             model += ["--batch", str(source.batch)]
         for name, size in source.dims:
             model += ["--dim", f"{name}={size}"]
-        return f"{shlex.join(['dlbricks', 'generate', *model, *self._generate])} && {shlex.join(self._run)}"
+        model += self._cut
+        # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
+        digest = hashlib.sha256("\0".join(model).encode("utf-8", "surrogateescape")).hexdigest()
+        suite = f"suite-g{self._granularity}-{digest[:8]}"
+        generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
+        return f"{generate} && {shlex.join(['dlbricks', 'run', suite, *self._run])}"
 
-    def again(self, source: ModelSource) -> str:
+    def again(self, source: ModelSource) -> str | None:
         """The same, trying again what failed."""
-        return f"{self.measure(source)} --again failed"
+        command = self.measure(source)
+        return None if command is None else f"{command} --again failed"
 
 
-def _options(choice: Choice | None, query: Query) -> list[str]:
+def _options(store: Store, choice: Choice | None, query: Query) -> list[str]:
     if choice is None:
-        asked = (
-            *(("--backend", query.backend), ("--device", query.device)),
-            *(("--threads", query.threads), ("--cache", query.cache)),
-        )
-        return [word for name, value in asked if value is not None for word in (name, str(value))]
-    stack, conditions = choice.stack, choice.conditions
+        measured = [("--threads", query.threads), ("--cache", query.cache)]
+        if query.stack is not None:
+            found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
+            if len(found) == 1:
+                return [*_stack_options(found[0]), *_given(measured)]
+        return _given([("--backend", query.backend), ("--device", query.device), *measured])
+    conditions = choice.conditions
+    return [*_stack_options(choice.stack), "--threads", str(conditions.threads), "--cache", conditions.cache]
+
+
+def _given(options: Iterable[tuple[str, object]]) -> list[str]:
+    return [word for name, value in options if value is not None for word in (name, str(value))]
+
+
+def _stack_options(stack: Stack) -> list[str]:
     words = ["--backend", stack.backend, "--device", stack.device]
-    words += ["--threads", str(conditions.threads), "--cache", conditions.cache]
     defaults = _defaults(stack.backend, stack.device)
     for name, value in stack.options:
         if defaults.get(name) != value:

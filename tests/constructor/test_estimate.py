@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import json
 import math
+import re
 import shlex
 import sys
 import uuid
@@ -78,9 +79,11 @@ def test_what_is_missing_makes_totals_null(lab, fork, keys_of):
     assert failed.command.endswith("--again failed")
     assert (absent.key, absent.reason) == (keys[4], "not measured")
     generate, run = absent.command.split(" && ")
-    assert shlex.split(generate) == ["dlbricks", "generate", str(fork.path), "-g", "1", "-o", "suite"]
+    suite = shlex.split(generate)[-1]
+    assert re.fullmatch("suite-g1-[0-9a-f]{8}", suite)  # never a suite that the user has
+    assert shlex.split(generate) == ["dlbricks", "generate", str(fork.path), "-g", "1", "-o", suite]
     assert shlex.split(run) == [
-        "dlbricks", "run", "suite", "--backend", "onnxruntime", "--device", "cpu", "--threads", "1", "--cache", "hot",
+        "dlbricks", "run", suite, "--backend", "onnxruntime", "--device", "cpu", "--threads", "1", "--cache", "hot",
         "--db", str(lab.store.place),
     ]  # fmt: skip
 
@@ -90,6 +93,12 @@ def test_commands_name_options_that_are_not_the_default(lab, fork, keys_of):
     lab.store.put_stack(stack)
     lab.put([(keys_of(fork)[0], 1.0)], stack=stack.key)
     assert "--option optimization=basic" in one(lab, fork).missing[0].command
+    asked = one(lab, fork, stack=stack.key[:8], cache="cold").missing[0].command  # nothing is stored so
+    assert "--option optimization=basic --cache cold" in asked
+
+
+def test_no_command_measures_in_a_precision_that_run_has_not(lab, fork):
+    assert {missing.command for missing in one(lab, fork, dtype="float16").missing} == {None}
 
 
 def test_nothing_is_stored_at_all(lab, fork):
