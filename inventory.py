@@ -94,8 +94,9 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
 @click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
 @click.option("-o", "--out", type=PLACE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
 @format_options
-def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, form: str) -> None:
+def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool, form: str) -> None:
     """A brick as self-contained ONNX with seeded weights, for any other tool.
 
     \b
@@ -104,7 +105,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, form: st
     """
     from .analyzer.exports import export_brick
 
-    answer(export_brick(key, suite, out, seed=seed), form)
+    answer(export_brick(key, suite, out, seed=seed, force=force), form)
 
 
 @click.group()

@@ -16,7 +16,7 @@ from .units import size
 __all__ = ["export_brick", "export_models"]
 
 
-def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int) -> Answer:
+def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, force: bool = False) -> Answer:
     """Write one brick.
 
     Args:
@@ -24,15 +24,18 @@ def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int) ->
         suite: Folder of the suite that holds it.
         out: File to write; None: ``<key>.onnx`` in the working folder.
         seed: Of the weights.
+        force: Replace a file that is there.
 
     Raises:
-        UsageError: The key is ambiguous.
+        UsageError: The key is ambiguous, or the file exists.
         SuiteError: The suite or the brick is not there or not what it says.
         OSError: The file cannot be written.
     """
     opened = Suite.open(suite)
     key = find_key(beginning, opened.keys, f"suite {suite}")
     path = out or Path(f"{key}.onnx")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", remedy="name a new file, or give --force")
     written = export.export_brick(opened.brick(key), path, seed=seed)
     row = {"key": key, "file": str(path), "bytes": written, "seed": seed}
     return Answer([row], summary=[f"{path}: {size(written)}"])

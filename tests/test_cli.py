@@ -285,6 +285,9 @@ def test_bricks_are_listed_shown_and_exported(cli: Cli, work: Path) -> None:
     assert shown["brick"]["key"] == sigmoid["key"]
     assert [row["verdict"] for row in shown["results"]]
     assert exported.code == 0
+    again = ("brick", "export", sigmoid["key"][:20], "--suite", "suite", "-o", "out.onnx")
+    assert cli(*again).code == 2
+    assert cli(*again, "--force").code == 0
     onnx.checker.check_model("out.onnx", full_check=True)
 
 
