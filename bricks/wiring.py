@@ -6,7 +6,8 @@ The key is found without building the brick: this runs for every sequence of eve
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .flow import Flow, flow_of
@@ -15,7 +16,7 @@ from .layer import Layer, Role
 from .sequence import Sequence
 from .split import split
 
-__all__ = ["Numbering", "make_sequence", "number_values", "sequences"]
+__all__ = ["Numbering", "keys_from", "make_sequence", "number_values", "sequences"]
 
 _VERSION = "1"
 """Changes whenever the same brick would get another key."""
@@ -119,6 +120,59 @@ def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> Sequence:
         weights=tuple(numbering.weights),
         outputs=tuple(numbering.outputs),
     )
+
+
+def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[str]:
+    """The keys of windows that begin at one layer, as ``make_sequence`` finds them one by one.
+
+    A longer window has the description of a shorter one at its beginning, but for the marks of values that are no
+    longer exposed: what cannot change any more is hashed once.
+
+    Args:
+        graph: The model.
+        begin: Position of the first layer in ``ModelGraph.live``.
+        ends: Positions behind the last layer, ascending.
+    """
+    flow = flow_of(graph)
+    numbering = Numbering()
+    digest = hashlib.sha256(_VERSION.encode())
+    words: list[str] = []  # those behind what is hashed for good
+    hashed = made = 0
+    exposed_until: defaultdict[int, list[int]] = defaultdict(list)  # last reader: numbers of the words that it settles
+    unsettled: deque[int] = deque()
+    settled: set[int] = set()
+    position = begin
+    for end in ends:
+        while position < end:
+            layer = graph.layers[graph.live[position]]
+            words += [layer.key, *_connect(numbering, layer), ">"]
+            for value in layer.outputs:
+                if not value:
+                    words.append("-")
+                    continue
+                name = numbering.names[value] = f"v{made}"
+                made += 1
+                readers = flow.readers.get(value)
+                if flow.dead_end[position] or value in flow.leaving:
+                    name += "!"
+                elif readers:
+                    exposed_until[readers[-1]].append(hashed + len(words))
+                    unsettled.append(hashed + len(words))
+                    name += "!"
+                words.append(name)
+            for number in exposed_until.pop(position, ()):
+                words[number - hashed] = words[number - hashed].removesuffix("!")
+                settled.add(number)
+            position += 1
+        while unsettled and unsettled[0] in settled:
+            settled.remove(unsettled.popleft())
+        stable = (unsettled[0] if unsettled else hashed + len(words)) - hashed
+        digest.update("".join(f" {word}" for word in words[:stable]).encode())
+        del words[:stable]
+        hashed += stable
+        whole = digest.copy()
+        whole.update("".join(f" {word}" for word in words).encode())
+        yield whole.hexdigest()
 
 
 def sequences(graph: ModelGraph, granularity: int, *, overlap: bool = False, connected: bool = False) -> list[Sequence]:

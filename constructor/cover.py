@@ -1,12 +1,14 @@
-"""Overlapping sequences: which of them to compose a model from.
+"""Overlapping windows: which of them to compose a model from.
 
-Where sequences begin at every layer, a model can be cut in many ways; the cheapest way is taken (DLBricks section 6).
+Where windows begin at every layer, a model can be cut in many ways; the cheapest way is taken: for an estimate from
+overlapping sequences (DLBricks section 6), and for the lower bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..errors import InvalidSequence
 
@@ -33,7 +35,7 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
 
     A shortest path over the cut points 0..size, on which a window is an edge; O(windows). What is not measured has no
     price: the cover with the fewest unmeasured layers comes first, then the lowest latency of the rest, then the fewest
-    windows.
+    windows. Latencies are added exactly, so that more candidates never make a cover dearer, not by a rounding either.
 
     Args:
         windows: Candidates.
@@ -48,9 +50,9 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
     by_begin: list[list[int]] = [[] for _ in range(size + 1)]
     for position, window in enumerate(windows):
         by_begin[window.begin].append(position)
-    cost: list[tuple[int, float, int] | None] = [None] * (size + 1)
+    cost: list[tuple[int, Fraction, int] | None] = [None] * (size + 1)
     chosen: list[int] = [-1] * (size + 1)
-    cost[0] = (0, 0.0, 0)
+    cost[0] = (0, Fraction(0), 0)
     for begin in range(size):
         base = cost[begin]
         if base is None:
@@ -59,7 +61,7 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
         for position in by_begin[begin]:
             window = windows[position]
             unknown = window.end - begin if window.latency is None else 0
-            candidate = (missing + unknown, latency + (window.latency or 0.0), count + 1)
+            candidate = (missing + unknown, latency + Fraction(window.latency or 0), count + 1)
             known = cost[window.end]
             if known is None or candidate < known:
                 cost[window.end], chosen[window.end] = candidate, position

@@ -11,13 +11,14 @@ from ..bricks.graph import ModelGraph, build_graph
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..bricks.shapes import ShapeOracle
+from ..bricks.windows import KeyedWindow, windows
 from ..bricks.wiring import sequences
 from ..db import Measurement, Store
 from ..db.queries import Fastest
 from ..errors import DlbricksError, InvalidSequence, UsageError
 from ..generator.oracle import WorkerOracle
 from ..models import ModelSource, require_known
-from .bound import lower_bound
+from .bound import Cover, LowerBound, further_covers, lower_bound
 from .commands import Commands
 from .composition import CriticalPath, Quotient, contract, critical_path, sequential
 from .cover import Window, cheapest_cover
@@ -31,11 +32,19 @@ __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "estimate"]
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model as decomposed."""
+    """A model as decomposed.
+
+    Attributes:
+        source: The model.
+        graph: Its layers.
+        sequences: The sequences to compose it from.
+        windows: All windows that may compete for the lower bound; empty where there are none but the sequences.
+    """
 
     source: ModelSource
     graph: ModelGraph
     sequences: tuple[Part, ...]
+    windows: tuple[KeyedWindow, ...]
 
 
 def estimate(
@@ -107,7 +116,8 @@ def estimate(
             try:
                 graph = build_graph(source.skeleton(), oracle=oracle or worker)
                 found = sequences(graph, granularity, overlap=overlap, connected=connected)
-                decomposed.append(_Model(source, graph, tuple(found)))
+                every = windows(graph, granularity, connected=connected) if granularity > 1 else ()
+                decomposed.append(_Model(source, graph, tuple(found), tuple(every)))
             except DlbricksError as error:
                 decomposed.append(_failed(source, blank, error))
     readable = [model for model in decomposed if isinstance(model, _Model)]
@@ -115,7 +125,9 @@ def estimate(
         dims = {name: size for source in models for name, size in source.dims}
         require_known(dims, [model.graph for model in readable])
     keys = {sequence.key for model in readable for sequence in model.sequences}
-    stored = look_up(store, query, bricks=keys, models={model.graph.key for model in readable})
+    competing = {window.key for model in readable for window in model.windows}
+    truths = {model.graph.key for model in readable}
+    stored = look_up(store, query, bricks=keys, models=truths, competing=competing)
     commands = Commands(store, stored.choice, query, granularity=granularity, overlap=overlap, connected=connected)
     return [_estimate(model, stored, commands, blank) if isinstance(model, _Model) else model for model in decomposed]
 
@@ -142,11 +154,12 @@ def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate
         known_ms=_ms(sequential(stored.bricks[part.key].median_ns for part in measured)),
         missing=missing,
     )
-    path = None
+    bound, path = _bound(model, parts, quotient, stored), None
     if not missing:
         path = critical_path(quotient, [stored.bricks[part.key].median_ns for part in parts])
-        estimate = replace(estimate, **_totals(parts, quotient, path, stored))
-    estimate = replace(estimate, **_truth(parts, stored, stored.truths.get(graph.key), estimate))
+        estimate = replace(estimate, **_totals(parts, path, stored))
+    estimate = replace(estimate, **_bounds(bound, path))
+    estimate = replace(estimate, **_truth(parts, stored, stored.truths.get(graph.key), estimate, bound))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
     rows = tuple(_row(index, part, graph, stored, on_path=index in on_path) for index, part in enumerate(parts))
@@ -234,23 +247,42 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
             yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
 
 
-def _totals(parts: Sequence[Part], quotient: Quotient, path: CriticalPath, stored: Stored) -> dict[str, Any]:
-    """Sums, bounds and interval of a model whose bricks are all measured."""
+def _bound(model: _Model, parts: Sequence[Part], quotient: Quotient, stored: Stored) -> LowerBound | None:
+    """The lower bound; None where no cover is measured, as where a layer cannot be a brick."""
+    graph = model.graph
+    if next(_skipped(graph), None) is not None:
+        return None
+    asked = Cover(quotient, tuple(part.key for part in parts))
+    competing = {*asked.keys, *(window.key for window in model.windows)}
+    lowest = {key: stored.fastest[key].median_ns for key in competing if key in stored.fastest}
+    further = further_covers(_edges(graph), graph.live, model.windows, lowest) if model.windows else []
+    return lower_bound([asked, *further], lowest)
+
+
+def _bounds(bound: LowerBound | None, path: CriticalPath | None) -> dict[str, Any]:
+    if bound is None:
+        return {}
+    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
+    least = bound.critical_path if path is None else min(bound.critical_path, path.latency)
+    return {"lower_bound_sequential_ms": _ms(bound.sequential), "lower_bound_critical_path_ms": _ms(least)}
+
+
+def _totals(parts: Sequence[Part], path: CriticalPath, stored: Stored) -> dict[str, Any]:
+    """Sums and interval of a model whose bricks are all measured."""
     keys = [part.key for part in parts]
     total = _ms(sequential(stored.bricks[key].median_ns for key in keys))
-    bound = lower_bound(quotient, keys, {key: one.median_ns for key, one in stored.fastest.items()})
     low, high = stored.uncertainty.interval_ns(Counter(keys))
     return {
         "estimate_ms": total,
         "ci95_ms": (_ms(low), _ms(high)),
         "sequential_ms": total,
         "critical_path_ms": _ms(path.latency),
-        "lower_bound_sequential_ms": None if bound is None else _ms(bound.sequential),
-        "lower_bound_critical_path_ms": None if bound is None else _ms(bound.critical_path),
     }
 
 
-def _truth(parts: Sequence[Part], stored: Stored, truth: Measurement | None, estimate: Estimate) -> dict[str, Any]:
+def _truth(
+    parts: Sequence[Part], stored: Stored, truth: Measurement | None, estimate: Estimate, bound: LowerBound | None
+) -> dict[str, Any]:
     """What was measured of the model itself, and the ratios where they mean something."""
     if truth is None:
         reason = "the model itself is not measured under these conditions; run `dlbricks measure MODEL`"
@@ -259,24 +291,26 @@ def _truth(parts: Sequence[Part], stored: Stored, truth: Measurement | None, est
     said: dict[str, Any] = {
         "measured_ms": measured,
         "measured_ci95_ms": (_ms(truth.ci95_ns[0]), _ms(truth.ci95_ns[1])),
+        "ratio_reason": "not every brick is measured",
+        "benanza_ratio_reason": "not every brick is measured",
     }
-    if estimate.sequential_ms is None:
-        reason = "not every brick is measured"
-        return said | {"ratio_reason": reason, "benanza_ratio_reason": reason}
-    sources: tuple[tuple[str, Mapping[str, Measurement] | Mapping[str, Fastest]], ...] = (
-        ("ratio_reason", stored.bricks),
-        ("benanza_ratio_reason", stored.fastest),
-    )
-    for name, source in sources:
-        taken = [source[part.key] for part in parts]
-        reference = reference_of((one.median_ns, one.reference_ns) for one in taken)
-        said[name] = why_not_comparable(reference, truth.reference_ns)
-    if said["ratio_reason"] is None and estimate.estimate_ms is not None:
-        said["ratio"] = estimate.estimate_ms / measured
-    if said["benanza_ratio_reason"] is None:
-        for name in ("sequential", "critical_path"):
-            said[f"benanza_ratio_{name}"] = getattr(estimate, f"lower_bound_{name}_ms") / measured
+    if estimate.estimate_ms is not None:
+        said["ratio_reason"] = _why_not([stored.bricks[part.key] for part in parts], truth)
+        if said["ratio_reason"] is None:
+            said["ratio"] = estimate.estimate_ms / measured
+    if bound is not None:
+        covers = (bound.sequential_keys, bound.critical_path_keys)
+        reasons = [_why_not([stored.fastest[key] for key in keys], truth) for keys in covers]
+        said["benanza_ratio_reason"] = next((reason for reason in reasons if reason is not None), None)
+        if said["benanza_ratio_reason"] is None:
+            for name in ("sequential", "critical_path"):
+                said[f"benanza_ratio_{name}"] = getattr(estimate, f"lower_bound_{name}_ms") / measured
     return said
+
+
+def _why_not(taken: Sequence[Measurement] | Sequence[Fastest], truth: Measurement) -> str | None:
+    """Why a sum of measurements cannot be compared with that of the model; None where it can."""
+    return why_not_comparable(reference_of((one.median_ns, one.reference_ns) for one in taken), truth.reference_ns)
 
 
 def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, *, on_path: bool) -> SequenceLatency:

@@ -34,7 +34,9 @@ class Stored:
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
 
 
-def look_up(store: Store, query: Query, *, bricks: Collection[str], models: Collection[str]) -> Stored:
+def look_up(
+    store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], competing: Collection[str] = ()
+) -> Stored:
     """Choose the combination, and read what is stored under it.
 
     Args:
@@ -42,6 +44,7 @@ def look_up(store: Store, query: Query, *, bricks: Collection[str], models: Coll
         query: What the caller asked for.
         bricks: Keys of bricks.
         models: Keys of whole models.
+        competing: Keys of further bricks, of which only the lowest latency is wanted.
 
     Raises:
         AmbiguousQuery: Several combinations match.
@@ -59,13 +62,14 @@ def look_up(store: Store, query: Query, *, bricks: Collection[str], models: Coll
     measured = store.measurements(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
     truths = store.measurements(subject=Subject.MODEL, keys=models, system=system, stack=stack, conditions=conditions)
     failed = store.failures(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
+    rivals = {*bricks, *competing} if competing else bricks
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])
     return Stored(
         choice=choice,
         bricks={measurement.key: measurement for measurement in measured},
         failures={failure.key: failure for failure in failed},
-        fastest=store.fastest(Subject.BRICK, bricks, system=system, device=choice.stack.device, conditions=conditions),
+        fastest=store.fastest(Subject.BRICK, rivals, system=system, device=choice.stack.device, conditions=conditions),
         truths={measurement.key: measurement for measurement in truths},
         uncertainty=Uncertainty(measured, taken),
     )

@@ -5,7 +5,6 @@ import math
 
 import networkx as nx
 import pytest
-from dlbricks.constructor.bound import lower_bound
 from dlbricks.constructor.composition import contract, critical_path, sequential
 from dlbricks.errors import InvalidSequence
 from hypothesis import given
@@ -79,21 +78,6 @@ def test_the_order_is_topological(dag):
         assert set(quotient.predecessors[group]) <= seen
         seen.add(group)
     assert seen == set(range(len(groups)))
-
-
-@given(dags(), st.data())
-def test_the_lower_bound_is_below_what_it_bounds(dag, data):
-    edges, groups, latencies = dag
-    quotient = contract(edges, groups)
-    keys = [data.draw(st.sampled_from("abc")) + str(i) for i in range(len(groups))]
-    lowest = {key: data.draw(st.floats(0, latency)) for key, latency in zip(keys, latencies, strict=True)}
-    bound = lower_bound(quotient, keys, lowest)
-    assert bound.critical_path <= bound.sequential <= sequential(latencies)
-    assert bound.critical_path <= critical_path(quotient, latencies).latency * (1 + 1e-12)
-
-
-def test_a_bound_without_a_brick_is_none():
-    assert lower_bound(contract([(0, 1)], [(0,), (1,)]), ["a", "b"], {"a": 1.0}) is None
 
 
 def test_a_diamond():

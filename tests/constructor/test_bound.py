@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from dlbricks.bricks.windows import KeyedWindow
+from dlbricks.constructor import estimate
+from dlbricks.constructor.bound import Cover, further_covers, lower_bound
+from dlbricks.constructor.composition import contract, critical_path, sequential
+from dlbricks.db import Stack
+from hypothesis import given
+from hypothesis import strategies as st
+
+LATENCIES = st.just(0.0) | st.floats(1e-3, 1e9) | st.integers(0, 3).map(float)
+
+
+@st.composite
+def dags(draw):
+    """A DAG of up to nine layers, and what some of its windows of up to five layers cost."""
+    size = draw(st.integers(0, 9))
+    edges = [pair for pair in itertools.combinations(range(size), 2) if draw(st.booleans())]
+    spans = [(a, b) for a in range(size) for b in range(a + 1, min(a + 5, size) + 1)]
+    windows = [KeyedWindow(a, b, f"{a} {b}") for a, b in spans if b == a + 1 or draw(st.booleans())]
+    lowest = {window.key: draw(LATENCIES) for window in windows if draw(st.integers(0, 7))}
+    return size, edges, windows, lowest
+
+
+def bound_at(granularity, dag):
+    size, edges, windows, lowest = dag
+    chosen = [window for window in windows if window.end - window.begin <= granularity]
+    return lower_bound(further_covers(edges, range(size), chosen, lowest), lowest)
+
+
+@given(dags())
+def test_a_larger_granularity_never_raises_the_sequential_bound(dag):
+    bounds = [bound_at(granularity, dag) for granularity in range(1, 6)]
+    for smaller, larger in itertools.pairwise(bounds):
+        if smaller is not None:
+            assert larger.sequential <= smaller.sequential
+    for bound in bounds:
+        assert bound is None or bound.critical_path <= bound.sequential
+
+
+@given(dags(), st.integers(1, 5), st.data())
+def test_the_bound_is_below_every_cover(dag, granularity, data):
+    """Whatever is asked for, at whatever the bricks cost on one stack."""
+    size, edges, windows, lowest = dag
+    cover, at = [], 0
+    while at < size:
+        fitting = [one for one in windows if one.begin == at and one.end - at <= granularity]
+        cover.append(data.draw(st.sampled_from(fitting)))
+        at = cover[-1].end
+    quotient = contract(edges, [range(one.begin, one.end) for one in cover])
+    asked = Cover(quotient, tuple(one.key for one in cover))
+    chosen = [window for window in windows if window.end - window.begin <= granularity]
+    bound = lower_bound([asked, *further_covers(edges, range(size), chosen, lowest)], lowest)
+    if any(key not in lowest for key in asked.keys):
+        assert bound is None or bound.critical_path <= bound.sequential
+        return
+    latencies = [lowest[key] + data.draw(LATENCIES) for key in asked.keys]
+    assert bound.critical_path <= bound.sequential <= sequential(latencies)
+    assert bound.critical_path <= critical_path(quotient, latencies).latency * (1 + 1e-12)
+    assert bound.sequential == sequential(lowest[key] for key in bound.sequential_keys)
+
+
+def test_without_a_measured_cover_there_is_no_bound():
+    windows = [KeyedWindow(0, 1, "a"), KeyedWindow(1, 2, "b"), KeyedWindow(0, 2, "ab")]
+    assert further_covers([(0, 1)], range(2), windows, {"a": 1.0}) == []
+    assert lower_bound([Cover(contract([(0, 1)], [(0,), (1,)]), ("a", "b"))], {"a": 1.0}) is None
+    (cover,) = further_covers([(0, 1)], range(2), windows, {"ab": 3.0, "a": 1.0})
+    assert cover.keys == ("ab",)
+
+
+def test_windows_that_wait_for_each_other_are_no_cover():
+    """Layers that are not in topological order: 0 -> 2 -> 1, with 0 and 1 in one window."""
+    windows = [KeyedWindow(0, 2, "ab"), KeyedWindow(2, 3, "c"), *(KeyedWindow(i, i + 1, "abc"[i]) for i in range(2))]
+    lowest = {"ab": 1.0, "a": 5.0, "b": 5.0, "c": 1.0}
+    (singles,) = further_covers([(0, 2), (2, 1)], range(3), windows, lowest)
+    assert singles.keys == ("a", "b", "c")
+
+
+def test_the_critical_path_has_a_cover_of_its_own():
+    """Two branches in one brick: the cheapest sum, but nothing in it runs at once."""
+    windows = [KeyedWindow(0, 1, "a"), KeyedWindow(1, 2, "b"), KeyedWindow(0, 2, "ab")]
+    lowest = {"a": 4.0, "b": 5.0, "ab": 7.0}
+    bound = lower_bound(further_covers([], range(2), windows, lowest), lowest)
+    assert (bound.sequential, bound.critical_path) == (7.0, 5.0)
+    assert (bound.sequential_keys, bound.critical_path_keys) == (("ab",), ("a", "b"))
+
+
+def test_shorter_bricks_bound_longer_sequences(lab, chain, keys_of):
+    """The bricks of a finer suite compete, and so do those of any other place to cut."""
+    relu, sigmoid = keys_of(chain)[:2]
+    pair, inner = (keys_of(chain, 2, overlap=True)[index] for index in (1, 3))
+    lab.put([(relu, 2.0), (sigmoid, 3.0), (pair, 9.0)])
+    coarse, fine = one(lab, chain, granularity=2), one(lab, chain)
+    assert (coarse.sequential_ms, fine.sequential_ms) == (18.0, 10.0)
+    assert coarse.lower_bound_sequential_ms == fine.lower_bound_sequential_ms == 10.0
+    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
+    lab.store.put_stack(other)
+    lab.put([(inner, 1.0)], stack=other.key)
+    coarse = one(lab, chain, granularity=2, backend="onnxruntime")
+    assert coarse.lower_bound_sequential_ms == coarse.lower_bound_critical_path_ms == 6.0
+    assert one(lab, chain, backend="onnxruntime").lower_bound_sequential_ms == 10.0
+
+
+def test_a_bound_needs_no_brick_of_the_asked_cut(lab, fork, keys_of):
+    """A sequence that is not measured leaves the total open; its layers one by one still bound it."""
+    singles = keys_of(fork)
+    lab.put([(key, 1.0) for key in singles])
+    answer = one(lab, fork, granularity=2)
+    assert answer.sequential_ms is None
+    assert (answer.lower_bound_sequential_ms, answer.lower_bound_critical_path_ms) == (5.0, 4.0)
+
+
+def test_connected_bricks_compete_where_they_are_asked_for(lab, fork, keys_of):
+    lab.put([(key, 3.0) for key in keys_of(fork, 1)])
+    lab.put([(key, 3.0) for key in keys_of(fork, 3)])
+    (whole,) = keys_of(fork, 5, connected=True)
+    lab.put([(whole, 4.0)])
+    assert one(lab, fork, granularity=5, connected=True).lower_bound_sequential_ms == 4.0
+    assert one(lab, fork, granularity=3, connected=True).lower_bound_sequential_ms > 4.0
+    assert one(lab, fork, granularity=5).lower_bound_sequential_ms > 4.0
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": True}, {"connected": True}])
+def test_bounds_of_a_real_model_fall_with_the_granularity(lab, keys_of, options):
+    from dlbricks.models import find_models
+
+    (source,) = find_models(["squeezenet"])
+    for granularity in (1, 2, 3, 5):
+        keys = keys_of(source, granularity, **options)
+        lab.put((key, 1e-3 * (1 + int(key[:4], 16))) for key in set(keys))
+    answers = [one(lab, source, granularity=granularity, **options) for granularity in range(1, 6)]
+    bounds = [answer.lower_bound_sequential_ms for answer in answers]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < bounds[0]
+    for answer in answers:
+        assert answer.lower_bound_critical_path_ms <= answer.lower_bound_sequential_ms
+        if answer.complete:
+            assert answer.lower_bound_sequential_ms <= answer.sequential_ms
+            assert answer.lower_bound_critical_path_ms <= answer.critical_path_ms
+
+
+def one(lab, source, **options):
+    (answer,) = estimate([source], store=lab.store, **options)
+    return answer
