@@ -110,7 +110,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The options that are part of what is measured and the same for every backend (DESIGN.md, contract)."""
+    """The options that are part of what is measured and the same for every backend (docs/cli.md)."""
 
     threads: int
     cache: str = "hot"
