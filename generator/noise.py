@@ -65,8 +65,9 @@ def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
     size = math.prod(shape)
     out = np.empty(size, dtype=pool.dtype)
     start = offset % len(pool)
-    done = min(size, len(pool))
-    out[:done] = np.concatenate([pool[start:], pool[:start]])[:done]
+    head, tail = pool[start : start + size], pool[: min(start, max(0, size - (len(pool) - start)))]
+    done = len(head) + len(tail)
+    out[: len(head)], out[len(head) : done] = head, tail
     while done < size:
         count = min(size - done, done)
         out[done : done + count] = out[:count]
