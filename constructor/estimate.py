@@ -14,18 +14,18 @@ from ..bricks.shapes import ShapeOracle
 from ..bricks.windows import KeyedWindow, windows
 from ..bricks.wiring import sequences
 from ..db import Measurement, Store
-from ..db.queries import Fastest
 from ..errors import DlbricksError, InvalidSequence, UsageError
+from ..generator.decompose import unforeseen
 from ..generator.oracle import WorkerOracle
 from ..models import ModelSource, require_known
 from .bound import Cover, LowerBound, further_covers, lower_bound
 from .commands import Commands
 from .composition import CriticalPath, Quotient, contract, critical_path, sequential
 from .cover import Window, cheapest_cover
-from .drift import reference_of, why_not_comparable
 from .result import Coverage, Estimate, Missing, SequenceLatency
 from .selection import Choice, Query
 from .stored import Stored, look_up
+from .truth import beside_truth
 
 __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "estimate"]
 
@@ -119,7 +119,9 @@ def estimate(
                 every = windows(graph, granularity, connected=connected) if granularity > 1 else ()
                 decomposed.append(_Model(source, graph, tuple(found), tuple(every)))
             except DlbricksError as error:
-                decomposed.append(_failed(source, blank, error))
+                decomposed.append(_failed(source, blank, str(error)))
+            except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
+                decomposed.append(_failed(source, blank, unforeseen(source.name, error)))
     readable = [model for model in decomposed if isinstance(model, _Model)]
     if readable:
         dims = {name: size for source in models for name, size in source.dims}
@@ -132,8 +134,8 @@ def estimate(
     return [_estimate(model, stored, commands, blank) if isinstance(model, _Model) else model for model in decomposed]
 
 
-def _failed(source: ModelSource, blank: Estimate, error: DlbricksError) -> Estimate:
-    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=str(error))
+def _failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
+    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
 
 
 def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate) -> Estimate:
@@ -143,7 +145,7 @@ def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate
     try:
         quotient = contract(_edges(graph), [part.layers for part in parts])
     except InvalidSequence as error:
-        return _failed(model.source, blank, error)
+        return _failed(model.source, blank, str(error))
     measured = [part for part in parts if part.key in stored.bricks]
     missing = (*_missing(model, parts, stored, commands), *_skipped(graph))
     estimate = replace(
@@ -159,7 +161,7 @@ def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate
         path = critical_path(quotient, [stored.bricks[part.key].median_ns for part in parts])
         estimate = replace(estimate, **_totals(parts, path, stored))
     estimate = replace(estimate, **_bounds(bound, path))
-    estimate = replace(estimate, **_truth(parts, stored, stored.truths.get(graph.key), estimate, bound))
+    estimate = replace(estimate, **beside_truth(graph.key, parts, stored, estimate, bound))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
     rows = tuple(_row(index, part, graph, stored, on_path=index in on_path) for index, part in enumerate(parts))
@@ -278,39 +280,6 @@ def _totals(parts: Sequence[Part], path: CriticalPath, stored: Stored) -> dict[s
         "sequential_ms": total,
         "critical_path_ms": _ms(path.latency),
     }
-
-
-def _truth(
-    parts: Sequence[Part], stored: Stored, truth: Measurement | None, estimate: Estimate, bound: LowerBound | None
-) -> dict[str, Any]:
-    """What was measured of the model itself, and the ratios where they mean something."""
-    if truth is None:
-        reason = "the model itself is not measured under these conditions; run `dlbricks measure MODEL`"
-        return {"ratio_reason": reason, "benanza_ratio_reason": reason}
-    measured = _ms(truth.median_ns)
-    said: dict[str, Any] = {
-        "measured_ms": measured,
-        "measured_ci95_ms": (_ms(truth.ci95_ns[0]), _ms(truth.ci95_ns[1])),
-        "ratio_reason": "not every brick is measured",
-        "benanza_ratio_reason": "not every brick is measured",
-    }
-    if estimate.estimate_ms is not None:
-        said["ratio_reason"] = _why_not([stored.bricks[part.key] for part in parts], truth)
-        if said["ratio_reason"] is None:
-            said["ratio"] = estimate.estimate_ms / measured
-    if bound is not None:
-        covers = (bound.sequential_keys, bound.critical_path_keys)
-        reasons = [_why_not([stored.fastest[key] for key in keys], truth) for keys in covers]
-        said["benanza_ratio_reason"] = next((reason for reason in reasons if reason is not None), None)
-        if said["benanza_ratio_reason"] is None:
-            for name in ("sequential", "critical_path"):
-                said[f"benanza_ratio_{name}"] = getattr(estimate, f"lower_bound_{name}_ms") / measured
-    return said
-
-
-def _why_not(taken: Sequence[Measurement] | Sequence[Fastest], truth: Measurement) -> str | None:
-    """Why a sum of measurements cannot be compared with that of the model; None where it can."""
-    return why_not_comparable(reference_of((one.median_ns, one.reference_ns) for one in taken), truth.reference_ns)
 
 
 def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, *, on_path: bool) -> SequenceLatency:

@@ -102,8 +102,8 @@ class Estimate:
         ci95_ms: Its interval, by what the processes and rounds of the measurements differ by.
         sequential_ms: Sum over all sequences.
         critical_path_ms: Greatest sum along a path.
-        lower_bound_sequential_ms: Sum of the lowest stored latencies on this system and device.
-        lower_bound_critical_path_ms: Greatest sum of these along a path.
+        lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound.py``).
+        lower_bound_critical_path_ms: Least critical path of the covers that were tried.
         benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
         benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``.
         measured_ms: Ground truth: median of the whole model under the same system, stack and conditions.

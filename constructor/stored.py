@@ -20,7 +20,7 @@ class Stored:
     Attributes:
         choice: The combination; None where nothing that matches is stored.
         bricks: Latest measurement of each brick.
-        failures: Why a brick could not be measured.
+        failures: Why a brick or a whole model could not be measured.
         fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
         truths: Latest measurement of each whole model.
         uncertainty: Intervals of sums of the bricks.
@@ -54,14 +54,13 @@ def look_up(
     if choice is None:
         # Nothing was measured, but it may have been tried.
         failed = store.failures(
-            subject=Subject.BRICK, keys=bricks, backend=query.backend, device=query.device, cache=query.cache,
-            dtype=query.dtype,
+            keys=[*bricks, *models], backend=query.backend, device=query.device, cache=query.cache, dtype=query.dtype,
         )  # fmt: skip
         return Stored(failures={failure.key: failure for failure in failed})
     system, stack, conditions = choice.system_key, choice.stack_key, choice.conditions
     measured = store.measurements(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
     truths = store.measurements(subject=Subject.MODEL, keys=models, system=system, stack=stack, conditions=conditions)
-    failed = store.failures(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
+    failed = store.failures(keys=[*bricks, *models], system=system, stack=stack, conditions=conditions)
     rivals = {*bricks, *competing} if competing else bricks
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])

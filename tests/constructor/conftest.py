@@ -84,10 +84,12 @@ class Lab:
     def put(self, latencies: Iterable[tuple[str, float]], **changes: object) -> None:
         self.store.add((self.measurement(key, ms, **changes), ()) for key, ms in latencies)
 
-    def fail(self, key: str, kind: str = "crashed", reason: str = "signal 11") -> None:
+    def fail(
+        self, key: str, kind: str = "crashed", reason: str = "signal 11", subject: Subject = Subject.BRICK
+    ) -> None:
         self.store.add_failure(
             Failure(
-                str(uuid.uuid4()), self.run, Subject.BRICK, key, self.system.key, self.stack.key, self.conditions,
+                str(uuid.uuid4()), self.run, subject, key, self.system.key, self.stack.key, self.conditions,
                 kind, reason,
             )
         )  # fmt: skip

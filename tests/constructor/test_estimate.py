@@ -251,6 +251,13 @@ def test_a_model_that_was_not_measured_has_no_ratio(measured, fork, graph_of):
     assert "dlbricks measure" in answer.ratio_reason
 
 
+def test_a_model_that_could_not_be_measured_says_why(measured, fork, graph_of):
+    measured.fail(graph_of(fork).key, "memory", "bad allocation", subject=Subject.MODEL)
+    answer = one(measured, fork)
+    assert answer.ratio is None
+    assert answer.ratio_reason == "the model itself could not be measured: memory: bad allocation"
+
+
 def test_ground_truth_is_told_where_bricks_are_missing(lab, fork, keys_of, graph_of):
     lab.put([(keys_of(fork)[0], 1.0)])
     lab.put([(graph_of(fork).key, 62.0)], subject=Subject.MODEL)
