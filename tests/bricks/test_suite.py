@@ -94,21 +94,22 @@ def test_what_is_no_suite_is_left_alone(tmp_path: Path, bricks: dict[str, Brick]
     assert [path.name for path in tmp_path.iterdir()] == ["suite"]
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """Every write beyond 200 bytes of a file fails, as it does where no space is left."""
+    """Every write beyond 200 bytes of a file fails, as it does where no space is left; pytest's own too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, bricks: dict[str, Brick], request: pytest.FixtureRequest) -> None:
+def test_a_full_disk_loses_nothing(tmp_path: Path, bricks: dict[str, Brick]) -> None:
     target = tmp_path / "suite"
     old = write_suite(target, dict([next(iter(bricks.items()))]), granularity=1)
     before = tree(target)
-    request.getfixturevalue("full_disk")
-    with pytest.raises(SuiteError, match="cannot be written") as caught:
+    with full_disk(), pytest.raises(SuiteError, match="cannot be written") as caught:
         write_suite(target, bricks, granularity=1)
     assert "\n" not in str(caught.value)
     assert tree(target) == before
