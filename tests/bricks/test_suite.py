@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
