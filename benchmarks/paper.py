@@ -269,7 +269,7 @@ def main() -> None:
     sources, graphs = zoo(options.models)
     figures: dict[str, Any] = {
         "command": f"python benchmarks/paper.py --granularities {options.granularities} "
-        f"--item-budget {options.item_budget:g}",
+        f"--item-budget {options.item_budget:g} --processes {options.processes} --rounds {options.rounds}",
         "date": datetime.now(UTC).date().isoformat(),
         "threads": options.threads,
         "repetition": repetition(graphs),
