@@ -80,10 +80,12 @@ def _draw_latencies(axes: Axes, models: Sequence[ModelLatency]) -> None:
     for label, marker, colour, values in series:
         points = [(value, row) for row, value in zip(rows, values, strict=True) if value is not None]
         everything += [value for value, _ in points]
-        axes.plot(*_columns(points), marker, color=colour, markersize=6, alpha=0.9, label=label)
+        if points:  # the legend names what is drawn
+            axes.plot(*_columns(points), marker, color=colour, markersize=6, alpha=0.9, label=label)
     everything += [bound for model in models if model.ci95_ms is not None for bound in model.ci95_ms]
     _log_where_wide(axes, everything)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False, borderaxespad=0.2)
+    if everything:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False, borderaxespad=0.2)
 
 
 def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
