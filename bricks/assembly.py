@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property
 
 import onnx
 from onnx import numpy_helper
 
 from ..errors import BrokenModel
-from .canonical import Form, Signature, canonical_form
+from .canonical import Form, Signature, canonical_form, source_form
 from .canonical.bodies import nameless_attributes
 from .canonical.draft import ABSENT, Slot
 from .canonical.roles import constant_role
@@ -39,13 +40,15 @@ class Assembly:
     Args:
         model: The skeleton's model.
         inference: What is known of its values.
+        as_is: The graph is what a runtime executes: layers keep the form and the outputs that they have.
 
     Raises:
         BrokenModel: A value is read before it is defined, or defined twice.
     """
 
-    def __init__(self, model: onnx.ModelProto, inference: Inference) -> None:
+    def __init__(self, model: onnx.ModelProto, inference: Inference, *, as_is: bool = False) -> None:
         graph = model.graph
+        self._as_is = as_is
         self._inference = inference
         self._nodes = list(graph.node)
         self._types = inference.types
@@ -81,13 +84,22 @@ class Assembly:
             return self._idle(index, signature, outputs, LayerState.FOLDED, folded)
         why = self._why_untyped(index, signature, outputs) or self._why_captive(index)
         if not why:
-            form = canonical_form(signature)
+            form = source_form(signature) if self._as_is else canonical_form(signature)
             why = form.problem
             if not why and form.bound and self._captures[index]:
                 why = f"its body reads {self._captures[index][0]!r} and cannot be written at the canonical opset"
             if not why:
-                return self._live(index, form, outputs, types)
+                layer = self._live(index, form, outputs, types)
+                return self._costed(layer, signature) if self._as_is else layer
         return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
+
+    def _costed(self, layer: Layer, signature: Signature) -> Layer:
+        """A layer in its own form with the cost of its canonical form, which is what the formulas read."""
+        form = canonical_form(signature)
+        if form.problem:
+            return layer
+        plain = self._live(layer.index, form, layer.outputs, layer.output_types)
+        return dataclasses.replace(layer, cost=plain.cost)
 
     def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: _Types) -> Layer:
         node = self._nodes[index]
@@ -145,6 +157,9 @@ class Assembly:
         named = node.output
         if len(named) == 1:
             return (named[0],)
+        if self._as_is:
+            made = [slot for slot, name in enumerate(named) if name]
+            return tuple(named[: max(made, default=-1) + 1])
         domain = _domain(node.domain)
         schema = find_schema(domain, node.op_type, self._opset.get(domain, 1))
         if schema is None:

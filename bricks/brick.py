@@ -37,6 +37,10 @@ MAX_BRICK_BYTES = 64 << 20
 """Largest brick file that is read. A brick holds no weights; what is larger is not a brick."""
 
 
+_SALT = "salt"
+"""Where a brick file keeps the salt of its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brick:
     """A unique sequence: the same network modulo weight values.
@@ -50,6 +54,8 @@ class Brick:
         weight_bytes: Bytes of its weights.
         input_bytes: Bytes of the activations that it reads from outside.
         output_bytes: Bytes of the values that it exposes.
+        salt: As ``ModelGraph.salt``: not empty for a brick of a graph that a runtime executes, which is to run as it
+            is, without the runtime's optimisation.
     """
 
     key: str
@@ -60,6 +66,7 @@ class Brick:
     weight_bytes: int
     input_bytes: int
     output_bytes: int
+    salt: str = ""
 
 
 def build_brick(graph: ModelGraph, sequence: Sequence) -> Brick:
@@ -83,6 +90,8 @@ def build_brick(graph: ModelGraph, sequence: Sequence) -> Brick:
                 remedy="take sequences from 'split'",
             )
     model = _Writer(layers, number_values(graph, sequence.layers)).write()
+    if graph.salt:
+        model.metadata_props.add(key=_SALT, value=graph.salt)
     return _describe(graph, sequence, layers, model.SerializeToString(deterministic=True))
 
 
@@ -110,7 +119,7 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
         )
     _refuse_foreign_parts(model)
     try:
-        graph = build_graph(Skeleton(model))
+        graph = build_graph(Skeleton(model), salt=_salt(model))
     except ModelError as error:
         raise BrokenModel(f"brick {expected or ''} is no valid network: {error.message}") from error
     if not graph.live or len(graph.live) != len(graph.layers):
@@ -123,6 +132,18 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
             f"the file of brick {expected} holds another network ({sequence.key})", remedy="generate the suite again"
         )
     return _describe(graph, sequence, list(graph.layers), data)
+
+
+def _salt(model: onnx.ModelProto) -> str:
+    """The salt that a brick file states; empty where there is none.
+
+    Raises:
+        BrokenModel: It states several.
+    """
+    salts = [entry.value for entry in model.metadata_props if entry.key == _SALT]
+    if len(salts) > 1:
+        raise BrokenModel("a brick belongs to one stack, not to several", remedy="generate the suite again")
+    return salts[0] if salts else ""
 
 
 def _is_sound(message: Message) -> bool:
@@ -175,6 +196,7 @@ def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: 
         weight_bytes=sum(types[value].nbytes for value in sequence.weights),
         input_bytes=sum(types[value].nbytes for value in sequence.inputs),
         output_bytes=sum(graph.types[value].nbytes for value in sequence.outputs),
+        salt=graph.salt,
     )
 
 

@@ -14,7 +14,7 @@ from .assembly import Assembly
 from .canonical import Signature
 from .canonical.form import hash_signature
 from .layer import Layer, LayerState
-from .shapes import ShapeOracle, infer_types
+from .shapes import ShapeOracle, infer_types, stated_types
 from .subgraphs import captures
 from .tensor import TensorType
 
@@ -40,6 +40,8 @@ class ModelGraph:
         weight_bytes: Bytes of the source's constants.
         bound: What binding fixed: dimension to value.
         idle: For each layer that is not live what is known of it, free of names.
+        salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
+            that a runtime executes.
     """
 
     layers: tuple[Layer, ...]
@@ -50,6 +52,7 @@ class ModelGraph:
     weight_bytes: int
     bound: Mapping[str, int]
     idle: Mapping[int, Signature]
+    salt: str = ""
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -103,7 +106,9 @@ class ModelGraph:
             ]
             for layer in self.layers
         ]
-        description = [inputs, layers, [number(name) for name in self.outputs]]
+        description: list[object] = [inputs, layers, [number(name) for name in self.outputs]]
+        if self.salt:
+            description.append(self.salt)
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -111,7 +116,7 @@ def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
     return None if found is None else (found.dtype, found.shape)
 
 
-def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> ModelGraph:
+def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: str = "") -> ModelGraph:
     """Turn a skeleton into a ModelGraph.
 
     Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
@@ -120,13 +125,16 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> Mod
     Args:
         skeleton: The model without its weights, bound to static input shapes.
         oracle: Finds types by one execution, where shape inference is not enough (``shapes.ShapeOracle``).
+        salt: Names the stack and instruction set of a graph that a runtime executes. Such a graph is taken as it is:
+            it states the type of every value, nothing of it is folded, and no layer is brought to another form. The
+            salt enters the keys, so that they never meet those of a model's own graph.
 
     Raises:
         BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
             inference refuses it.
     """
-    inference = infer_types(skeleton.model, oracle=oracle)
-    assembly = Assembly(skeleton.model, inference)
+    inference = stated_types(skeleton.model) if salt else infer_types(skeleton.model, oracle=oracle)
+    assembly = Assembly(skeleton.model, inference, as_is=bool(salt))
     layers = assembly.layers
     source = skeleton.model.graph
     inputs = {
@@ -143,6 +151,7 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None) -> Mod
         weight_bytes=skeleton.weight_bytes,
         bound=dict(skeleton.bound),
         idle=assembly.idle,
+        salt=salt,
     )
 
 

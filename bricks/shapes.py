@@ -13,7 +13,7 @@ from .constants import element_name, tensor_type, type_of
 from .folding import Constants, fold
 from .tensor import TensorType
 
-__all__ = ["Inference", "ShapeOracle", "infer_types"]
+__all__ = ["Inference", "ShapeOracle", "infer_types", "stated_types"]
 
 ShapeOracle = Callable[[onnx.ModelProto, Sequence[str]], Mapping[str, TensorType]]
 """Finds types by executing a skeleton-form model once, elsewhere: names wanted to types found (may be fewer)."""
@@ -76,6 +76,18 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) ->
         types |= {name: answer for name, answer in oracle(model, missing).items() if name in wanted}
         constants = fold(model.graph, types)
     return Inference(types, unknown, constants, inferred)
+
+
+def stated_types(model: onnx.ModelProto) -> Inference:
+    """Take the types as the file states them and fold nothing: for the graph that a runtime executes.
+
+    What could be folded has been, by the runtime; and shape inference knows nothing of a runtime's own operators.
+
+    Args:
+        model: A model in skeleton form that states the type of every value; not changed.
+    """
+    types, unknown = _read_types(model.graph)
+    return Inference(types, unknown, Constants(model.graph), model)
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:

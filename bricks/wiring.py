@@ -22,6 +22,11 @@ _VERSION = "1"
 """Changes whenever the same brick would get another key."""
 
 
+def _preamble(graph: ModelGraph) -> list[str]:
+    """The words that every description of a graph's windows begins with."""
+    return [_VERSION, hashlib.sha256(graph.salt.encode()).hexdigest()] if graph.salt else [_VERSION]
+
+
 @dataclass(slots=True)
 class Numbering:
     """The values of a window under their canonical names, numbered by first use.
@@ -56,7 +61,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...]) -> Numbering:
     flow = flow_of(graph)
     inside = frozenset(flow.position[index] for index in window)
     numbering = Numbering()
-    words = [_VERSION]
+    words = _preamble(graph)
     made = 0
     for index in window:
         layer = graph.layers[index]
@@ -110,7 +115,7 @@ def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> Sequence:
         layers: Indices of live layers, ascending, as ``split`` returns them.
 
     Returns:
-        The sequence with the key of its brick: a SHA-256 over layer keys, wiring and exposed values.
+        The sequence with the key of its brick: a SHA-256 over the graph's salt, layer keys, wiring and exposed values.
     """
     numbering = number_values(graph, layers)
     return Sequence(
@@ -135,7 +140,7 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
     """
     flow = flow_of(graph)
     numbering = Numbering()
-    digest = hashlib.sha256(_VERSION.encode())
+    digest = hashlib.sha256(" ".join(_preamble(graph)).encode())
     words: list[str] = []  # those behind what is hashed for good
     hashed = made = 0
     exposed_until: defaultdict[int, list[int]] = defaultdict(list)  # last reader: numbers of the words that it settles

@@ -29,6 +29,7 @@ from ..errors import (
 from .protocol import (
     Bye,
     Done,
+    Extract,
     Greeting,
     Hello,
     Limits,
@@ -181,6 +182,10 @@ class Worker:
     def values(self, path: Path, names: Sequence[str], *, timeout_s: float = Timeouts.prepare) -> Types:
         """Execute a model once and tell the types of some values; raises as ``prepare``."""
         return self._ask(Values(str(path), tuple(names)), Types, timeout_s)
+
+    def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
+        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it cannot tell."""
+        self._ask(request, Done, timeout_s)
 
     def release(self, name: str) -> None:
         """Drop a network; raises as ``prepare``."""

@@ -26,6 +26,7 @@ class Item:
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         macs: Work of one execution, for the forecast; None where unknown.
         unroll: Copies in one network; 0 until the worker has chosen.
+        as_is: It is of a graph that the runtime executes, and runs without further optimisation.
         measurement: UUID in the store; None until it is opened there.
         blocks: Committed blocks, those of an interrupted run included.
         load_ns: Session creation in the first process of this run.
@@ -47,6 +48,7 @@ class Item:
     size_bytes: int = 0
     macs: int | None = None
     unroll: int = 0
+    as_is: bool = False
     measurement: str | None = None
     blocks: list[Block] = field(default_factory=list)
     load_ns: int | None = None
@@ -77,4 +79,5 @@ class Item:
             inputs=self.inputs,
             seed=seed,
             unroll=self.unroll,
+            as_is=self.as_is,
         )

@@ -49,6 +49,7 @@ class Network:
         overrides: ``dim_param`` to value, for a file with dynamic dimensions.
         unroll: Number of copies.
         file_bytes: Size of the file and its external data.
+        as_is: Whether the runtime runs it as it stands, without optimising it.
     """
 
     model: onnx.ModelProto | None
@@ -59,6 +60,7 @@ class Network:
     overrides: Mapping[str, int] = field(default_factory=dict)
     unroll: int = 1
     file_bytes: int = 0
+    as_is: bool = False
 
     @property
     def weight_bytes(self) -> int:

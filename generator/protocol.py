@@ -12,6 +12,7 @@ request       reply           what happens
 ``Sample``    ``Sampled``     a kept network is warmed up and timed
 ``Outputs``   ``Done``        the outputs of one execution are written to an npz file
 ``Values``    ``Types``       a model is executed once; types of named values
+``Extract``   ``Done``        the graph that the runtime executes is written
 ``Release``   ``Done``        a kept network is dropped
 ``Bye``       ``Done``        the worker ends (so it does when its input closes)
 any of them   ``Refused``     what could not be done, in one line
@@ -20,18 +21,19 @@ any of them   ``Refused``     what could not be done, in one line
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import ClassVar, TypeVar
 
 from ..db.values import Stack
 from ..errors import WorkerError
+from .message import Message, Reply, Request, parse_line
 
 __all__ = [
     "Bye",
     "Done",
+    "Extract",
     "Greeting",
     "Hello",
     "Limits",
@@ -66,52 +68,6 @@ class Refusal(StrEnum):
     """An option is unknown or has a wrong value."""
     UNAVAILABLE = "unavailable"
     """The runtime is not installed or not usable here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Base of everything that is said."""
-
-    def to_json(self) -> str:
-        """One line of JSON, without the newline."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read one line; raises ``WorkerError`` for anything but this message."""
-        return cls.from_fields(_parse(text))
-
-    @classmethod
-    def from_fields(cls, found: Mapping[str, Any]) -> Self:
-        """Build from parsed JSON; raises ``WorkerError`` where a field is missing, unknown or of a wrong kind."""
-        known = {name: value for name, value in found.items() if name not in {"op", "ok"}}
-        try:
-            hints = get_type_hints(cls)
-            return cls(**{name: _revive(hints[name], value) for name, value in known.items()})
-        except (KeyError, TypeError, ValueError) as error:
-            raise WorkerError(f"not a {cls.__name__} message: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Request(Message):
-    """Said by the parent."""
-
-    op: ClassVar[str]
-
-    def to_json(self) -> str:
-        """One line of JSON, without the newline."""
-        return json.dumps({"op": self.op, **asdict(self)}, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True)
-class Reply(Message):
-    """Said by the worker."""
-
-    ok: ClassVar[bool] = True
-
-    def to_json(self) -> str:
-        """One line of JSON, without the newline."""
-        return json.dumps({"ok": self.ok, **asdict(self)}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +130,8 @@ class Prepare(Request):
         inputs: Non-weight graph inputs (name, dtype, static shape); empty: as the file declares them.
         seed: Seed of weights and inputs.
         unroll: Copies in one network; 0: the worker chooses. Networks that are not synthetic take 1 only.
+        as_is: It is of a graph that the runtime executes: the runtime's own optimisation stays off, whatever the
+            options say.
     """
 
     op: ClassVar[str] = "prepare"
@@ -185,6 +143,7 @@ class Prepare(Request):
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     seed: int = 0
     unroll: int = 0
+    as_is: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +245,32 @@ class Types(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class Extract(Request):
+    """Write the graph that the runtime executes for a model, in skeleton form, and the stages on its way there.
+
+    ``executed.onnx`` states the type of every value; ``stage<i>.onnx``, nearest to the source first, those of its
+    inputs alone.
+
+    Attributes:
+        path: As for ``Prepare``.
+        synthetic: As for ``Prepare``.
+        folder: An existing folder for the files.
+        overrides: As for ``Prepare``.
+        inputs: As for ``Prepare``.
+        seed: As for ``Prepare``.
+    """
+
+    op: ClassVar[str] = "extract"
+
+    path: str
+    synthetic: bool
+    folder: str
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Release(Request):
     """Drop a kept network; an unknown id is fine."""
 
@@ -322,7 +307,7 @@ class Refused(Reply):
 
 
 _REQUESTS: dict[str, type[Request]] = {
-    kind.op: kind for kind in (Hello, Prepare, Sample, Outputs, Values, Release, Bye)
+    kind.op: kind for kind in (Hello, Prepare, Sample, Outputs, Values, Extract, Release, Bye)
 }
 
 _R = TypeVar("_R", bound=Reply)
@@ -330,7 +315,7 @@ _R = TypeVar("_R", bound=Reply)
 
 def parse_request(line: str) -> Request:
     """Read one request; raises ``WorkerError`` for anything else."""
-    found = _parse(line)
+    found = parse_line(line)
     kind = _REQUESTS.get(str(found.get("op")))
     if kind is None:
         raise WorkerError(f"unknown request {found.get('op')!r}", remedy=f"known are {', '.join(_REQUESTS)}")
@@ -339,41 +324,9 @@ def parse_request(line: str) -> Request:
 
 def parse_reply(line: str, expected: type[_R]) -> _R | Refused:
     """Read one reply of the expected kind, or a refusal; raises ``WorkerError`` for anything else."""
-    found = _parse(line)
+    found = parse_line(line)
     if found.get("ok") is True:
         return expected.from_fields(found)
     if found.get("ok") is False:
         return Refused.from_fields(found)
     raise WorkerError("a reply of the worker has no 'ok'")
-
-
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise WorkerError(f"not a line of JSON: {text[:80]!r}") from error
-    if not isinstance(found, dict):
-        raise WorkerError(f"not a JSON object: {text[:80]!r}")
-    return found
-
-
-def _revive(hint: Any, value: Any) -> Any:
-    """Give a JSON value the field's type: nested dataclass, enum, or tuples for lists."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        names = {entry.name for entry in fields(hint)}
-        if not isinstance(value, dict) or not names >= set(value):
-            raise TypeError(f"{hint.__name__} cannot be {value!r:.80}")
-        return hint(**{name: _frozen(item) for name, item in value.items()})
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint(value)
-    if isinstance(hint, type) and not isinstance(value, hint):
-        raise TypeError(f"{value!r:.80} is not {hint.__name__}")
-    return _frozen(value)
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return {name: _frozen(item) for name, item in value.items()}
-    return value

@@ -48,7 +48,7 @@ def brick_items(suite: Suite, *, unroll: int = 0) -> list[Item]:
 
 
 def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
-    """Read and verify the bricks that are about to run, and note their size and work.
+    """Read and verify the bricks that are about to run, and note their size, work and whether they run as they are.
 
     Raises:
         MissingBrick: A file of the suite is gone.
@@ -58,6 +58,7 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
         brick = suite.brick(item.key)
         item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
         item.macs = brick.cost.macs if brick.cost is not None else None
+        item.as_is = bool(brick.salt)
 
 
 def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOracle | None = None) -> ModelItems:

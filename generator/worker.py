@@ -13,19 +13,21 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .backends.base import Backend, Executable, Settings
+from .backends.base import Backend, Executable, GraphBackend, Settings
 from .backends.registry import get
 from .cores import physical_cores
 from .execution import executed_types, write_arrays
+from .extraction import write_graph
 from .network import Network, file_network, read_network, synthetic_network
 from .protocol import (
     Bye,
     Done,
+    Extract,
     Greeting,
     Hello,
     Outputs,
@@ -77,6 +79,7 @@ class _Worker:
             Sample.op: self._sample,
             Outputs.op: self._outputs,
             Values.op: self._values,
+            Extract.op: self._extract,
             Release.op: self._release,
             Bye.op: lambda _: Done(),
         }
@@ -106,9 +109,8 @@ class _Worker:
         elif request.unroll > 1:
             raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
-            network = file_network(
-                Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed
-            )
+            network = _whole_model(request)
+        network = replace(network, as_is=request.as_is)
         kept, load_ns, first_run_ns = self._load(network)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:
@@ -117,6 +119,7 @@ class _Worker:
                 # The times of the single network stand: they are those of the brick.
                 kept.executable.close()
                 network = synthetic_network(model, seed=request.seed, unroll=copies)
+                network = replace(network, as_is=request.as_is)
                 kept, *again_ns = self._load(network)
                 loading_ns += sum(again_ns)
         self._kept[request.id] = kept
@@ -173,6 +176,19 @@ class _Worker:
         model = read_network(Path(request.path))
         return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
 
+    def _extract(self, request: Extract) -> Done:
+        backend = self._greeted()
+        if not isinstance(backend, GraphBackend):
+            raise UsageError(
+                f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
+            )
+        if request.synthetic:
+            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
+        else:
+            network = _whole_model(request)
+        write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
+        return Done()
+
     def _release(self, request: Release) -> Done:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
@@ -189,6 +205,11 @@ class _Worker:
         if self._backend is None:
             raise UsageError("the first request must be 'hello'")
         return self._backend
+
+
+def _whole_model(request: Prepare | Extract) -> Network:
+    """The network of a model file with its own weights."""
+    return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 
 
 def refusal(error: Exception) -> Refused:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from . import elementwise, layout, recurrent, resampling, selection, spatial
-from .form import canonical_form
+from .form import canonical_form, source_form
 from .schemas import CANONICAL_OPSET
 from .signature import Form, Signature
 
@@ -20,5 +20,6 @@ __all__ = [
     "recurrent",
     "resampling",
     "selection",
+    "source_form",
     "spatial",
 ]

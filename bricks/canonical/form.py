@@ -19,7 +19,7 @@ from .roles import CONSTANT_ELEMENTS, is_deciding
 from .schemas import CANONICAL_OPSET, Schema, find_schema
 from .signature import Form, Signature
 
-__all__ = ["canonical_form", "hash_signature"]
+__all__ = ["canonical_form", "hash_signature", "source_form"]
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -43,6 +43,37 @@ def canonical_form(signature: Signature) -> Form:
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         # Rules trust that an operator is legal. One that is not ends here, whatever a rule tripped over.
         return _hopeless(signature, f"not legal: {error}")
+
+
+@lru_cache(maxsize=16384)
+def source_form(signature: Signature) -> Form:
+    """The form of an operator that has to run exactly as it is written: a node of the graph that a runtime executes.
+
+    Nothing is filled in, resolved or brought to another opset. The file may import any opset from the operator's own
+    version up to that of its graph; the key says the version.
+    """
+    attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
+    problem = _payload(attributes)
+    if problem:
+        return _hopeless(signature, problem)
+    domain, op_type = signature.domain, signature.op_type
+    schema = find_schema(domain, op_type, signature.opset)
+    if schema is not None:
+        version, defaults = schema.since, dict(schema.defaults)
+    else:  # a runtime's own operator; those in ONNX's domain are there at any opset
+        version, defaults = signature.opset if domain else 1, {}
+    described = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
+    given = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
+    slots = signature.slots[: max(given, default=-1) + 1]
+    node = onnx.NodeProto(op_type=op_type, domain=domain, attribute=attributes)
+    return Form(
+        node,
+        _with_bodies({domain: version}, attributes, signature),
+        slots,
+        _key(node, version, described, slots, signature.outputs),
+        bound=not domain,
+        problem=_unknown_decider(domain, op_type, slots),
+    )
 
 
 def _hopeless(signature: Signature, problem: str) -> Form:

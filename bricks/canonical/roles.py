@@ -69,10 +69,13 @@ _PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
         "SkipGroupNorm": (1, 2),
         "SkipLayerNormalization": (2, 3, 4),
         "SkipSimplifiedLayerNormalization": (2, 3),
+        "TransposeMatMul": (0, 1),
     }.items()
 }
 """Weights, biases, scales of normalisation and quantisation by (domain, operator). Zero points are not here:
 runtimes choose kernels by them."""
+
+_PARAMETERS["com.microsoft.nchwc", "Conv"] = _PARAMETERS["", "Conv"]
 
 _DECIDING: dict[str, frozenset[int]] = {
     op_type: frozenset(slots)

@@ -13,12 +13,28 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
+import onnx
 
 from ...db.values import Stack
 from ...errors import UsageError
 from ..network import Network
 
-__all__ = ["WORKER_COMMAND", "Availability", "Backend", "Executable", "Option", "Settings", "resolve_options"]
+__all__ = [
+    "WORKER_COMMAND",
+    "Availability",
+    "Backend",
+    "Executable",
+    "ExecutedGraph",
+    "GraphBackend",
+    "Option",
+    "Settings",
+    "ValueType",
+    "node_name",
+    "resolve_options",
+]
+
+ValueType = tuple[str, tuple[int, ...]]
+"""Element type (ONNX's name in lower case) and shape."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
 """Starts a worker in the environment that dlbricks itself runs in."""
@@ -149,6 +165,43 @@ class Backend(Protocol):
             BackendError: The runtime failed.
             MemoryError: There was not enough memory.
         """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutedGraph:
+    """The graph that a runtime executes for a network.
+
+    Attributes:
+        model: Its operators in order. Constants are initializers; large ones are marked external and have no payload.
+        types: Value to type, of what its operators compute; one without a static type is missing.
+        stages: The graph at earlier levels of optimisation, nearest to the network first: values keep their names
+            from stage to stage better than over all of them.
+    """
+
+    model: onnx.ModelProto
+    types: Mapping[str, ValueType]
+    stages: tuple[onnx.ModelProto, ...] = ()
+
+
+@runtime_checkable
+class GraphBackend(Backend, Protocol):
+    """A backend that can tell which graph it executes; not every runtime can."""
+
+    def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """The graph that ``prepare`` would execute for a network with these settings.
+
+        Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
+
+        Raises:
+            UnsupportedBrick: The runtime cannot express it.
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """The name that identifies a node of a network through the runtime's optimisation."""
+    return next((f"~{value}" for value in node.output if value), "")
 
 
 def resolve_options(

@@ -17,7 +17,7 @@ from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from ..cores import pin
 from ..network import Network
-from .base import WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
+from .base import WORKER_COMMAND, Availability, Executable, ExecutedGraph, Option, Settings, resolve_options
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -123,6 +123,8 @@ class OrtBackend:
         import onnxruntime as ort
 
         options = self._session_options(network, settings)
+        if network.as_is:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Weights are handed over, not copied: they must live as long as the session.
         weights = {name: _value(array) for name, array in network.weights.items()}
         source = str(network.path) if network.model is None else network.model.SerializeToString()
@@ -133,6 +135,25 @@ class OrtBackend:
             if any(array.dtype == object for array in network.feeds.values()):
                 return _OrtStrings(session, network, weights)
             return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
+        from .ort_graph import executed_graph
+
+        weights = {name: _value(array) for name, array in network.weights.items()}
+        feeds = {name: _value(array) for name, array in network.feeds.items()}
+        try:
+            return executed_graph(
+                network,
+                weights,
+                feeds,
+                partial(self._session_options, network, settings),
+                settings.options["optimization"],
+            )
+        except BackendError:
+            raise
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
 

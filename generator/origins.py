@@ -1,0 +1,233 @@
+"""Origins: which operators of a graph became which operators of the optimised graph.
+
+Optimisers keep the names of values: a fused operator writes the last value of what it fused. What an operator came
+from is therefore found by walking back, in the graph before, from the values that it writes to those that it reads.
+Where an optimiser gave a value a new name (blocked layouts, reshapes around a fused product), the value that it
+*stands for* is told by the operators around it: by those that kept their name, and by layout changes, which write
+what they read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["LAYOUT", "Operator", "composed", "match", "sharing"]
+
+LAYOUT = frozenset(
+    {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+     "com.microsoft.nchwc.ReorderInput", "com.microsoft.nchwc.ReorderOutput"}
+)  # fmt: skip
+"""Operators that change the form of a value and compute nothing."""
+
+_PASSING = frozenset({"Identity", "Dropout"})
+"""Operators of a source that come to nothing at inference."""
+
+_TRANSPOSING = frozenset(
+    {"Gemm", "com.microsoft.FusedGemm", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul",
+     "com.microsoft.nchwc.ReorderInput", "com.microsoft.nchwc.ReorderOutput"}
+)  # fmt: skip
+"""Operators that take a transposition over from one in front of or behind them."""
+
+_BLOCKED = re.compile(r"(?P<value>.+?)(_bn|_mul)?_nchwc(_token_\d+)?")
+"""ONNX Runtime names an operator in blocked layout after the value that it stands for, with such an ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What matching needs of an operator.
+
+    Attributes:
+        name: Equal names in two graphs are one operator; empty: it has none.
+        kind: The operator, behind its domain and a dot where that is not ONNX's own.
+        inputs: Values by slot; empty for what is no activation, captured values last.
+        outputs: Values by slot; empty for what is not wanted.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def match(before: Sequence[Operator], after: Sequence[Operator], *, idle: Collection[int] = ()) -> list[frozenset[int]]:
+    """Find for every operator of an optimised graph those that it came from.
+
+    Args:
+        before: Operators in topological order.
+        after: Those that an optimiser made of them, in topological order.
+        idle: Operators of ``before`` that hand on what they read: they come to nothing, and are no origin of a
+            computation, only of one of their own kind.
+
+    Returns:
+        Indices in ``before`` for each of ``after``; empty for an operator that was put in. One of ``before`` may be
+        an origin of several: it was duplicated, or its work is shared.
+    """
+    return _Matching(before, after, idle).origins()
+
+
+class _Matching:
+    """The values of one graph in terms of those of another."""
+
+    def __init__(self, before: Sequence[Operator], after: Sequence[Operator], idle: Collection[int]) -> None:
+        self._before = before
+        self._after = after
+        self._idle = frozenset(idle) | {i for i, op in enumerate(before) if op.kind in _PASSING}
+        self._maker = {value: index for index, op in enumerate(before) for value in op.outputs if value}
+        self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
+        self._readers_after: dict[str, list[int]] = {}
+        for index, op in enumerate(after):
+            for value in filter(None, op.inputs):
+                self._readers_after.setdefault(value, []).append(index)
+        known = {value for op in before for value in (*op.inputs, *op.outputs) if value}
+        self._stands_for = {
+            value: value for op in after for value in (*op.inputs, *op.outputs) if value and value in known
+        }
+        self._twin = self._find_twins()
+        self._settle()
+
+    def origins(self) -> list[frozenset[int]]:
+        return [self._origin(index, op) for index, op in enumerate(self._after)]
+
+    # ------------------------------------------------------------------ what values stand for
+
+    def _find_twins(self) -> dict[int, int]:
+        """Operators that kept their name, or were named after the value that they stand for."""
+        by_name = {op.name: index for index, op in enumerate(self._before) if op.name}
+        twins = {}
+        for index, op in enumerate(self._after):
+            if op.name in by_name and self._before[by_name[op.name]].kind == op.kind:
+                twins[index] = by_name[op.name]
+            elif blocked := _BLOCKED.fullmatch(op.name):
+                plain, kept = blocked["value"], blocked["value"] + (blocked[2] or "")
+                maker = self._maker.get(kept, self._maker.get(plain))
+                if maker is not None:
+                    twins[index] = maker
+        return twins
+
+    def _settle(self) -> None:
+        """Spread what is known over the operators until nothing is new; guess only then, first operator first."""
+        guesses = iter([i for i, op in enumerate(self._after) if i in self._twin and _BLOCKED.fullmatch(op.name)])
+        while True:
+            while self._spread():
+                pass
+            guess = next((i for i in guesses if self._after[i].outputs[0] not in self._stands_for), None)
+            if guess is None:
+                return
+            self._stands_for[self._after[guess].outputs[0]] = self._fused_output(guess)
+
+    def _spread(self) -> bool:
+        """One pass over the operators; whether anything was learnt."""
+        size = len(self._stands_for)
+        for index, op in enumerate(self._after):
+            twin = self._twin.get(index)
+            if twin is not None:
+                self._learn(op.inputs, self._before[twin].inputs)
+                if op.name == self._before[twin].name:
+                    self._learn(op.outputs, self._before[twin].outputs)
+            elif op.kind in LAYOUT:
+                self._learn(op.outputs[:1], [self._stands_for.get(op.inputs[0], "")])
+                self._learn(op.inputs[:1], [self._stands_for.get(op.outputs[0], "")])
+        return len(self._stands_for) > size
+
+    def _learn(self, values: Iterable[str], meanings: Iterable[str]) -> None:
+        for value, meaning in zip(values, meanings, strict=False):
+            if value and meaning:
+                self._stands_for.setdefault(value, meaning)
+
+    def _fused_output(self, index: int) -> str:
+        """What an operator in blocked layout writes: its own value, or that behind what it was fused with after.
+
+        Only reached where no reader tells: the sum that it adds is an input of it, an activation follows the sum.
+        """
+        op = self._after[index]
+        twin = self._before[self._twin[index]]
+        value = next(name for name in twin.outputs if name)
+        added = [self._stands_for.get(name, "") for name in op.inputs[3:] if name]
+        for follower in self._before:
+            if added and follower.kind in {"Add", "Sum"} and {value, *added} == set(follower.inputs):
+                value = follower.outputs[0]
+                break
+        return value
+
+    # ------------------------------------------------------------------ what operators came from
+
+    def _origin(self, index: int, op: Operator) -> frozenset[int]:
+        written = self._written(index)
+        if not written:
+            return frozenset({self._twin[index]}) if index in self._twin else frozenset()
+        found = self._walk_back(written, self._read(index, set()))
+        if found is None:  # it reads less than what it came from: stop at whatever is still there
+            found = self._walk_back(written, set(self._stands_for.values()) - written)
+        return self._own(op, found or frozenset())
+
+    def _written(self, index: int) -> set[str]:
+        """What the outputs of an operator stand for, or the outputs of those that read them."""
+        outputs = [value for value in self._after[index].outputs if value]
+        written = {self._stands_for[value] for value in outputs if value in self._stands_for}
+        if not written:
+            for reader in {reader for value in outputs for reader in self._readers_after.get(value, ())}:
+                written |= self._written(reader)
+        return written
+
+    def _read(self, index: int, seen: set[int]) -> set[str]:
+        """What the inputs of an operator stand for, or the inputs of those that made them."""
+        read: set[str] = set()
+        seen.add(index)
+        for value in self._after[index].inputs:
+            if value in self._stands_for:
+                read.add(self._stands_for[value])
+            elif value in self._maker_after and self._maker_after[value] not in seen:
+                read |= self._read(self._maker_after[value], seen)
+        return read
+
+    def _walk_back(self, values: set[str], ends: set[str]) -> frozenset[int] | None:
+        """Operators between values and what they are computed from; None where that is left on the way."""
+        found: set[int] = set()
+        pending = [value for value in values if value not in ends]
+        while pending:
+            maker = self._maker.get(pending.pop())
+            if maker is None:
+                return None  # an input of the graph that the operator does not read
+            if maker not in found:
+                found.add(maker)
+                pending += [value for value in self._before[maker].inputs if value and value not in ends]
+        return frozenset(found)
+
+    def _own(self, op: Operator, found: frozenset[int]) -> frozenset[int]:
+        """Of the operators on the way those that this one does the work of."""
+        same = {index for index in found if _family(self._before[index].kind) == _family(op.kind)}
+        if op.kind in LAYOUT:
+            return frozenset(same) or found
+        if (
+            op.kind not in _TRANSPOSING
+            and same
+            and all(index in same or index in self._idle or self._before[index].kind in LAYOUT for index in found)
+        ):
+            return frozenset(same)  # the layout changes around it are gone
+        return found - self._idle
+
+
+def _family(kind: str) -> str:
+    """Operators that differ in layout or in what is fused to them count as one kind."""
+    return kind.rpartition(".")[2].removeprefix("Fused").removeprefix("Nhwc")
+
+
+def composed(first: Sequence[frozenset[int]], second: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Origins over two steps of optimisation.
+
+    Args:
+        first: Origins of the graph in between, in the graph before.
+        second: Origins of the graph after, in the graph in between.
+    """
+    return [frozenset[int]().union(*(first[index] for index in origin)) for origin in second]
+
+
+def sharing(origins: Sequence[frozenset[int]]) -> Mapping[int, int]:
+    """Operators that are an origin of several, with the number of these."""
+    counts: dict[int, int] = {}
+    for origin in origins:
+        for index in origin:
+            counts[index] = counts.get(index, 0) + 1
+    return {index: count for index, count in sorted(counts.items()) if count > 1}
