@@ -218,6 +218,19 @@ def _affine_size(site: Site) -> Domain | None:
     return exact(shape[0], 1, *shape[1:-1]) if shape else None
 
 
+def _mask(keys: int) -> Rule:
+    """A mask that masks nothing: as many keys as the input ``keys`` has (and none in front), or ones."""
+
+    def rule(site: Site) -> Domain:
+        mask, data = site.input(site.slot), site.input(keys)
+        if mask is None or len(mask) != 1 or not data:
+            return exact(1)
+        batch = data[0]
+        return exact(*(data[1] for _ in range(batch)), *(0 for _ in range(mask[0] - batch)))
+
+    return rule
+
+
 def _kv_length(site: Site) -> Domain | None:
     """Number of valid entries of a key/value cache: all that the outputs have room for."""
     shape = site.output(1)
@@ -247,6 +260,7 @@ _RULES: dict[str, dict[int, Rule]] = {
     "TensorScatter": {2: _ZERO},
     "ArrayFeatureExtractor": {1: _indices(0, -1)},
     "OneHot": {0: lambda site: between(0, (_output_axis()(site) or exact(1)).values[0]), 1: _output_axis()},
+    "GatherBlockQuantized": {1: lambda site: _indices(0, site.attribute("gather_axis", 0))(site)},
     "EmbedLayerNormalization": {0: _indices(2, 0), 1: _indices(4, 0), 8: _indices(3, 0)},
     "MaxUnpool": {1: _unpool, 2: _output_shape},
     "RoiAlign": {1: _boxes, 2: _indices(0, 0)},
@@ -300,6 +314,8 @@ _RULES: dict[str, dict[int, Rule]] = {
     "GRU": {4: _sequence_length},
     "LSTM": {4: _sequence_length},
     "ReverseSequence": {1: _sequence_length},
+    "Attention": {3: lambda site: _mask(0)(site) if site.node.domain else None},
+    "MultiHeadAttention": {4: _mask(1)},
     "GroupQueryAttention": {5: _kv_length, 6: _kv_length},
     # arithmetic
     "Mul": {0: _huge_factor, 1: _huge_factor},

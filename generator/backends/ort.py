@@ -123,8 +123,6 @@ class OrtBackend:
         import onnxruntime as ort
 
         options = self._session_options(network, settings)
-        if network.as_is:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Weights are handed over, not copied: they must live as long as the session.
         weights = {name: _value(array) for name, array in network.weights.items()}
         source = str(network.path) if network.model is None else network.model.SerializeToString()
@@ -144,14 +142,9 @@ class OrtBackend:
 
         weights = {name: _value(array) for name, array in network.weights.items()}
         feeds = {name: _value(array) for name, array in network.feeds.items()}
+        make_options = partial(self._session_options, network, settings)
         try:
-            return executed_graph(
-                network,
-                weights,
-                feeds,
-                partial(self._session_options, network, settings),
-                settings.options["optimization"],
-            )
+            return executed_graph(network, weights, feeds, make_options, _level(network, settings))
         except BackendError:
             raise
         except Exception as error:  # the runtime's exceptions share no base class
@@ -163,7 +156,7 @@ class OrtBackend:
         chosen = settings.options
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[chosen["optimization"]])
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[_level(network, settings)])
         options.intra_op_num_threads = settings.threads
         options.inter_op_num_threads = max(int(chosen["inter_op"]), 1)
         if chosen["execution"] == "parallel":
@@ -271,6 +264,11 @@ class _OrtStrings:
 
 def _released() -> None:
     raise RuntimeError("this network was released")
+
+
+def _level(network: Network, settings: Settings) -> str:
+    """The level of graph optimisation: none for what has been optimised."""
+    return "disabled" if network.as_is else settings.options["optimization"]
 
 
 def _pool_cores(settings: Settings) -> list[int]:

@@ -12,7 +12,10 @@ __all__ = ["index_bound", "integer_attributes", "legal_values", "operand"]
 
 _INDEX_SLOTS = {
     "Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "Scatter": 1, "ScatterND": 1, "OneHot": 0,
+    "GatherBlockQuantized": 1,
 }  # fmt: skip
+_TABLE_SLOTS = {0: 2, 1: 4, 8: 3}
+"""Of EmbedLayerNormalization: slot of the indices to slot of the table that they address."""
 _SHAPE_SLOTS = {("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Resize", 3)}
 _ONES_SLOTS = {("Tile", 1), ("TopK", 1), ("Slice", 4)}
 
@@ -32,16 +35,20 @@ def index_bound(walk: Walk, node: NodeProto, slot: int) -> int | None:
 
     An axis of unknown length allows index 0 alone.
     """
+    options = integer_attributes(node)
+    if node.op_type == "EmbedLayerNormalization":
+        table = _TABLE_SLOTS.get(slot)
+        return max(1, walk.extent(node.input[table], 0) or 1) if table is not None else None
     if _INDEX_SLOTS.get(node.op_type) != slot:
         return None
-    options = integer_attributes(node)
     if node.op_type == "OneHot":
         extents = [int(walk.scalar(node.input[1]) or 1)]
     elif node.op_type in {"GatherND", "ScatterND"}:
         depth, begin = walk.extent(node.input[1], -1) or 1, options.get("batch_dims", 0)
         extents = [walk.extent(node.input[0], axis) or 1 for axis in range(begin, begin + depth)]
     else:
-        extents = [walk.extent(node.input[0], options.get("axis", 0)) or 1]
+        axis = options.get("gather_axis" if node.op_type == "GatherBlockQuantized" else "axis", 0)
+        extents = [walk.extent(node.input[0], axis) or 1]
     return max(1, min(extents))
 
 

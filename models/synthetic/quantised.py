@@ -11,11 +11,26 @@ from .legal import operand
 from .moments import UNKNOWN, Moments
 from .walk import Walk
 
-__all__ = ["dequantise", "integer_product", "quantise", "quantised_product"]
+__all__ = [
+    "QUANTISED",
+    "block_quantised",
+    "dequantise",
+    "integer_product",
+    "quantise",
+    "quantised_operator",
+    "quantised_product",
+]
 
 _STEPS = 32.0  # magnitude of quantised data, in quantisation steps
 _STEPS_4BIT = 2.5
 _SCALE = Draw("uniform", 0.9 / _STEPS, 1.1 / _STEPS)
+
+QUANTISED = (
+    "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearAdd", "QLinearAveragePool",
+    "QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearReduceMean",
+    "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere",
+)  # fmt: skip
+"""ONNX Runtime's own operators on quantised data."""
 
 
 def quantise(walk: Walk, node: NodeProto) -> Moments:
@@ -64,3 +79,21 @@ def integer_product(walk: Walk, node: NodeProto) -> Moments:
         walk.quantise(operand(node, slot), size)
     fan = math.prod(walk.shapes.get(node.input[1], (1, 1))[1:])
     return Moments(_STEPS * _STEPS * math.sqrt(max(1, fan)))
+
+
+def quantised_operator(walk: Walk, node: NodeProto) -> Moments:
+    """A runtime's own operator on quantised data: floats are scales, single integers zero points, others data."""
+    for value in node.input:
+        walk.quantise(value, _STEPS if math.prod(walk.shapes.get(value, ())) > 1 else 0.0)
+        walk.claim(value, _SCALE)
+    return Moments(_STEPS)
+
+
+def block_quantised(walk: Walk, node: NodeProto) -> Moments:
+    """MatMulNBits (data, packed filter, scales) and GatherBlockQuantized (packed table, indices, scales)."""
+    product = node.op_type == "MatMulNBits"
+    fan = next((item.i for item in node.attribute if item.name == "K"), 1) if product else 1
+    small = 1.0 / (_STEPS_4BIT * math.sqrt(max(1, fan)))
+    walk.claim(node.input[2], Draw("uniform", 0.9 * small, 1.1 * small))
+    walk.quantise(node.input[1 if product else 0], _STEPS)
+    return Moments(1.0)

@@ -13,7 +13,15 @@ from onnx import NodeProto
 from .draws import BIAS, Draw
 from .legal import integer_attributes, operand
 from .moments import UNKNOWN, Moments
-from .quantised import dequantise, integer_product, quantise, quantised_product
+from .quantised import (
+    QUANTISED,
+    block_quantised,
+    dequantise,
+    integer_product,
+    quantise,
+    quantised_operator,
+    quantised_product,
+)
 from .walk import Walk
 
 __all__ = ["RULES", "unknown_operator"]
@@ -73,6 +81,13 @@ def _gemm(walk: Walk, node: NodeProto) -> Moments:
     fan = walk.extent(node.input[1], 1 if options.get("transB") else 0)
     fan = fan or walk.extent(node.input[0], 0 if options.get("transA") else 1)
     return _biased(walk, _contraction(walk, node, fan), operand(node, 2))
+
+
+def _fused_matmul(walk: Walk, node: NodeProto) -> Moments:
+    options = integer_attributes(node)
+    scale = next((item.f for item in node.attribute if item.name == "alpha"), 1.0)
+    fan = walk.extent(node.input[1], -1 if options.get("transB") else -2)
+    return _contraction(walk, node, fan or walk.extent(node.input[0], -1)).scaled(scale)
 
 
 def _matmul(walk: Walk, node: NodeProto) -> Moments:
@@ -161,6 +176,12 @@ def _skip_norm(walk: Walk, node: NodeProto) -> Moments:
     return Moments(1.0)
 
 
+def _embed_norm(walk: Walk, node: NodeProto) -> Moments:
+    for value in node.input[2:5]:
+        walk.claim(value, _EMBEDDING)
+    return Moments(math.hypot(walk.claim(node.input[5], _NEAR_ONE), walk.claim(node.input[6], _SMALL)))
+
+
 def _softmax(walk: Walk, node: NodeProto) -> Moments:
     size = walk.rms(node.input[0])
     if size > _LOGITS:  # T5 does not divide its scores: exponentials of them would underflow
@@ -234,7 +255,9 @@ def _where(walk: Walk, node: NodeProto) -> Moments:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
+    **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv"), _convolution),
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _fused_matmul),
+    **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("Add", "Sub", "Sum"), _sum),
     **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization",
@@ -248,13 +271,15 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Max", "Min", "Mean"), _largest),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul"), quantised_product),
     **dict.fromkeys(("ConvInteger", "MatMulInteger"), integer_product),
+    **dict.fromkeys(QUANTISED, quantised_operator),
+    **dict.fromkeys(("GatherBlockQuantized", "MatMulNBits"), block_quantised),
     "BatchNormalization": _batch_norm,
     "Concat": _concat,
     "DequantizeLinear": dequantise,
     "Div": _divide,
     "Einsum": _einsum,
+    "EmbedLayerNormalization": _embed_norm,
     "Gather": _gather,
-    "Gemm": _gemm,
     "MatMul": _matmul,
     "MaxPool": _max_pool,
     "Mul": _multiply,
