@@ -286,6 +286,15 @@ def test_the_work_of_a_zoo_model_is_known_and_kept(zoo):
     assert macs(zoo.source) <= macs(zoo.graph) <= 1.05 * macs(zoo.source)
 
 
+def test_an_executed_layer_does_the_work_of_its_origins(zoo):
+    for layer, origin in zip(zoo.graph.layers, zoo.origins, strict=True):
+        work = sum(zoo.source.layers[index].cost.macs for index in origin)
+        if layer.domain != "com.microsoft.nchwc":
+            assert layer.cost.macs == work
+        elif {"BatchNormalization", "Mul"}.isdisjoint(zoo.source.layers[index].op_type for index in origin):
+            assert work <= layer.cost.macs <= 2 * work
+
+
 def test_bricks_of_a_zoo_model_run_as_they_are(zoo, worker, tmp_path):
     bricks = {found.key: build_brick(zoo.graph, found) for found in sequences(zoo.graph, 1)}
     source = {found.key for found in sequences(zoo.source, 1)}
