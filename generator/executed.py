@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -176,10 +176,17 @@ def _source_operators(graph: ModelGraph) -> list[Operator]:
     """The layers of a model; what is constant or folded feeds none of them."""
     computed = {*graph.inputs}
     computed.update(v for layer in graph.layers if layer.state is not LayerState.FOLDED for v in layer.outputs)
-    return [
-        _operator(layer.node, node_name(layer.node), set() if layer.state is LayerState.FOLDED else computed)
-        for layer in graph.layers
-    ]
+    operators = []
+    for layer in graph.layers:
+        reads = set() if layer.state is LayerState.FOLDED else computed
+        constants = [
+            "" if operand.value in computed else operand.data.hex() if operand.data else operand.value
+            for operand in layer.operands
+        ]
+        attributes = sorted(attribute.SerializeToString() for attribute in layer.node.attribute)
+        detail = hashlib.sha256(repr((constants, attributes)).encode()).hexdigest()
+        operators.append(replace(_operator(layer.node, node_name(layer.node), reads), detail=detail))
+    return operators
 
 
 def _operators(model: onnx.ModelProto) -> list[Operator]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["LAYOUT", "Operator", "composed", "match", "sharing"]
 
@@ -43,12 +43,15 @@ class Operator:
         kind: The operator, behind its domain and a dot where that is not ONNX's own.
         inputs: Values by slot; empty for what is no activation, captured values last.
         outputs: Values by slot; empty for what is not wanted.
+        detail: Attributes and constants: operators of one kind that read the same and agree in it compute the same.
+            Empty: not known.
     """
 
     name: str
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    detail: str = ""
 
 
 def match(before: Sequence[Operator], after: Sequence[Operator], *, idle: Collection[int] = ()) -> list[frozenset[int]]:
@@ -71,8 +74,8 @@ class _Matching:
     """The values of one graph in terms of those of another."""
 
     def __init__(self, before: Sequence[Operator], after: Sequence[Operator], idle: Collection[int]) -> None:
-        self._before = before
         self._after = after
+        self._before, self._merged = _without_repetitions(before, after)
         self._idle = frozenset(idle) | {i for i, op in enumerate(before) if op.kind in _PASSING}
         self._maker = {value: index for index, op in enumerate(before) for value in op.outputs if value}
         self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
@@ -160,7 +163,8 @@ class _Matching:
         found = self._walk_back(written, self._read(index, set()))
         if found is None:  # it reads less than what it came from: stop at whatever is still there
             found = self._walk_back(written, set(self._stands_for.values()) - written)
-        return self._own(op, found or frozenset())
+        own = self._own(op, found or frozenset())
+        return own.union(*(self._merged.get(index, ()) for index in own))
 
     def _written(self, index: int) -> set[str]:
         """What the outputs of an operator stand for, or the outputs of those that read them."""
@@ -207,6 +211,35 @@ class _Matching:
         ):
             return frozenset(same)  # the layout changes around it are gone
         return found - self._idle
+
+
+def _without_repetitions(
+    before: Sequence[Operator], after: Sequence[Operator]
+) -> tuple[list[Operator], Mapping[int, list[int]]]:
+    """Let operators read of several that compute the same the one that is left after optimisation.
+
+    Returns:
+        The operators; and for those that stand for others too the indices of these.
+    """
+    alike: dict[tuple[str, tuple[str, ...], str], list[int]] = {}
+    first: dict[str, str] = {}
+    for index, op in enumerate(before):
+        key = (op.kind, tuple(first.get(value, value) for value in op.inputs), op.detail or str(index))
+        same = alike.setdefault(key, [])
+        same.append(index)
+        first.update((value, twin) for value, twin in zip(op.outputs, before[same[0]].outputs, strict=False) if value)
+    left = {value for op in after for value in op.outputs}
+    renamed: dict[str, str] = {}
+    merged: dict[int, list[int]] = {}
+    for same in alike.values():
+        stays = [index for index in same if left.issuperset(filter(None, before[index].outputs))]
+        gone = [index for index in same if left.isdisjoint(before[index].outputs)]
+        if stays and gone:
+            merged[stays[0]] = gone
+            for index in gone:
+                pairs = zip(before[index].outputs, before[stays[0]].outputs, strict=False)
+                renamed.update((value, twin) for value, twin in pairs if value)
+    return [replace(op, inputs=tuple(renamed.get(value, value) for value in op.inputs)) for op in before], merged
 
 
 def _family(kind: str) -> str:

@@ -160,6 +160,23 @@ def test_what_comes_to_nothing_is_eliminated(case):
     assert gone(found) == ["Identity", "Dropout", "Transpose", "Transpose"]
 
 
+def test_of_two_that_compute_the_same_one_stands_for_both(case):
+    found = case(
+        "(float[2,8] x) => (float[2,8] y) {a = Exp(x) b = Exp(x) c = LeakyRelu<alpha=0.1>(x)"
+        " d = LeakyRelu<alpha=0.2>(x) e = Sub(a, c) f = Mul(b, d) y = Div(e, f)}"
+    )
+
+    assert sorted(told(found)) == [
+        ("Div", "Div"),
+        ("Exp", "Exp Exp"),
+        ("LeakyRelu", "LeakyRelu"),
+        ("LeakyRelu", "LeakyRelu"),
+        ("Mul", "Mul"),
+        ("Sub", "Sub"),
+    ]
+    assert not found.eliminated
+
+
 def test_an_operator_without_kernel_is_executed_as_several(case):
     found = case("(float[2,8] x) => (float[2,8] y) {a = HardSwish(x) y = Tanh(a)}")
 
