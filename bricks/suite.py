@@ -17,20 +17,24 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingBrick, SuiteError, TamperedBrick
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
+from .footprint import REUSE_LEVELS
 
-__all__ = ["MANIFEST", "SCHEMA", "Suite", "refuse_foreign", "write_suite"]
+__all__ = ["GRAPHS", "MANIFEST", "SCHEMA", "Suite", "refuse_foreign", "write_suite"]
 
 SCHEMA = 1
 """Version of the manifest."""
 
 MANIFEST = "manifest.json"
+
+GRAPHS = ("source", "fused", "runtime")
+"""What bricks can be cut from: the model as it is, along the runtime's fusions, or the graph that it executes."""
 
 _FOLDER = "bricks"
 _MAX_MANIFEST_BYTES = 1 << 30
@@ -49,6 +53,8 @@ class Suite:
         keys: Keys of the bricks, sorted.
         hash: SHA-256 of the manifest, which holds the digest of every brick file: names the suite's content.
         annotations: Where asked for when it was made: model name to the number of occurrences by brick key.
+        graph: Which graphs its bricks were cut from: ``source``, ``fused`` or ``runtime``.
+        bound_to: What bricks of executed graphs belong to, a stack and an instruction set; None for others.
     """
 
     path: Path
@@ -59,6 +65,9 @@ class Suite:
     hash: str
     annotations: Mapping[str, Mapping[str, int]] | None
     _digests: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
+    graph: str = "source"
+    bound_to: str | None = None
+    _distances: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Suite:
@@ -83,7 +92,14 @@ class Suite:
             hash=hashlib.sha256(data).hexdigest(),
             annotations=manifest.get("annotations"),
             _digests=entries,
+            graph=manifest.get("graph", "source"),
+            bound_to=manifest.get("bound_to"),
+            _distances={entry["key"]: tuple(entry.get("distances", ())) for entry in manifest["bricks"]},
         )
+
+    def distances(self, key: str) -> tuple[int, ...]:
+        """Reuse distances, in bytes, of the models that a brick was found in; all levels where that is not noted."""
+        return self._distances.get(key) or REUSE_LEVELS
 
     def brick_path(self, key: str) -> Path:
         """Where the file of a brick lies.
@@ -126,6 +142,9 @@ def write_suite(
     overlap: bool = False,
     connected: bool = False,
     annotations: Mapping[str, Mapping[str, int]] | None = None,
+    graph: str = "source",
+    bound_to: str | None = None,
+    distances: Mapping[str, Collection[int]] | None = None,
 ) -> Suite:
     """Write a suite; all of it appears at once, or nothing.
 
@@ -138,7 +157,12 @@ def write_suite(
         granularity: G that they were cut with.
         overlap: As given to ``split``.
         connected: As given to ``split``.
-        annotations: Model name to occurrences by brick key. Without it the suite tells nothing about its models.
+        annotations: Model name to occurrences by brick key. Without it the suite tells nothing about its models but
+            the ``distances``.
+        graph: Which graphs the bricks were cut from.
+        bound_to: Stack and instruction set that executed graphs belong to.
+        distances: Levels of reuse distance (``footprint.REUSE_LEVELS``) to measure each brick at: those of the models
+            that hold it.
 
     Raises:
         SuiteError: Something else stands at ``path``, or it cannot be written (read-only, disk full).
@@ -151,10 +175,19 @@ def write_suite(
         "overlap": overlap,
         "connected": connected,
         "bricks": [
-            {"key": key, "sha256": hashlib.sha256(brick.model).hexdigest(), "bytes": len(brick.model)}
+            {
+                "key": key,
+                "sha256": hashlib.sha256(brick.model).hexdigest(),
+                "bytes": len(brick.model),
+                **({"distances": sorted(distances[key])} if distances and key in distances else {}),
+            }
             for key, brick in sorted(bricks.items())
         ],
     }
+    if graph != "source":
+        manifest["graph"] = graph
+    if bound_to is not None:
+        manifest["bound_to"] = bound_to
     if annotations is not None:
         manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
     staging = target.parent / f".{target.name}.{uuid.uuid4().hex}.partial"
@@ -276,7 +309,22 @@ def _well_formed(manifest: dict[str, Any]) -> bool:
         if not all(_HEX64.fullmatch(str(entry.get(name))) for name in ("key", "sha256")):
             return False
         keys.append(entry["key"])
-    return keys == sorted(set(keys)) and _counts_occurrences(manifest.get("annotations"))
+    return keys == sorted(set(keys)) and _well_described(manifest)
+
+
+def _well_described(manifest: dict[str, Any]) -> bool:
+    """Whether what a manifest may hold besides is as it should be."""
+    return (
+        manifest.get("graph", "source") in GRAPHS
+        and isinstance(manifest.get("bound_to", ""), str)
+        and all(_are_levels(entry.get("distances", [])) for entry in manifest["bricks"])
+        and _counts_occurrences(manifest.get("annotations"))
+    )
+
+
+def _are_levels(distances: object) -> bool:
+    """Whether these are levels of reuse distance."""
+    return isinstance(distances, list) and all(distance in REUSE_LEVELS for distance in distances)
 
 
 def _counts_occurrences(annotations: object) -> bool:

@@ -14,23 +14,25 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from ..bricks.footprint import level_name
 from ..bricks.suite import Suite
 from ..db.store import Store
 from ..db.values import Conditions, Measurement, Run, Stack, Subject, System
-from ..errors import BackendUnavailable, WorkerError
+from ..errors import BackendUnavailable, UsageError, WorkerError
 from ..models import ModelSource
 from ..version import __version__
-from .backends.base import Backend
+from .backends.base import Backend, RotatingBackend
 from .backends.registry import get
 from .client import Worker
 from .costs import RunCosts
+from .executed import instruction_set, runtime_salt
 from .forecast import forecast_s, loading_s
 from .item import Item
 from .journal import Journal
 from .lock import machine_lock
 from .oracle import WorkerOracle
 from .progress import ProgressCallback
-from .reference import OVERHEAD, REFERENCE, built_in
+from .reference import GAP, OVERHEAD, REFERENCE, built_in
 from .schedule import Pace
 from .selection import Selection, check_again, select
 from .session import Session
@@ -121,6 +123,16 @@ def conduct(
         availability = backend.probe()
         if not availability.ok:
             raise BackendUnavailable(f"backend {settings.backend} cannot run here: {availability.reason}")
+        if settings.cache == "model" and not isinstance(backend, RotatingBackend):
+            raise UsageError(
+                f"backend {settings.backend} cannot measure in cache mode 'model'",
+                remedy="use --cache hot or --cache cold",
+            )
+        if suite is not None and suite.bound_to not in {None, runtime_salt(stack, instruction_set())}:
+            raise UsageError(
+                f"suite {suite.path} holds graphs that another stack or machine executes",
+                remedy="generate it here, with the same backend and options, or use --graph source",
+            )
         system, conditions = probe_system(), settings.conditions
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
@@ -130,7 +142,8 @@ def conduct(
 
         with costs.spend("read_s"):
             sources = model_items(models, folder, oracle=oracle)
-            bricks = selected(brick_items(suite, unroll=settings.unroll) if suite is not None else [])
+            items = brick_items(suite, unroll=settings.unroll, cache=settings.cache) if suite is not None else []
+            bricks = selected(items)
             chosen = selected(sources.items)
             if suite is not None:
                 inspect_bricks(suite, bricks.pending)
@@ -169,7 +182,7 @@ def conduct(
                 seed=settings.seed,
                 progress=progress,
             ) as session:
-                session.measure([*pending, _built_in(OVERHEAD)])
+                session.measure([*pending, *_probes(pending)])
             store.end_run(run.id, after=machine_state(), finished=_now())
     return Campaign(
         run=run.id if run is not None else None,
@@ -216,6 +229,7 @@ def _launcher(settings: Settings, backend: Backend, stack: Stack, memory_bytes: 
             options=settings.options,
             threads=settings.threads,
             memory_bytes=memory_bytes,
+            rotating=settings.cache == "model",
             command=backend.command(),
         )
         greeting = worker.greeting
@@ -228,6 +242,21 @@ def _launcher(settings: Settings, backend: Backend, stack: Stack, memory_bytes: 
         return worker
 
     return launch
+
+
+def _probes(items: Sequence[Item]) -> list[Item]:
+    """What is measured beside the items: what a call costs, and what changing between nodes does at each distance."""
+    distances = sorted({item.distance for item in items if item.distance})
+    overhead = _built_in(OVERHEAD)
+    if not distances:
+        return [overhead]
+    overhead.cache = "hot"
+    probes = [overhead]
+    for distance in distances:
+        gap = _built_in(GAP)
+        gap.cache, gap.distance = level_name(distance), distance
+        probes.append(gap)
+    return probes
 
 
 def _built_in(name: str) -> Item:

@@ -41,6 +41,8 @@ from .protocol import (
     Release,
     Reply,
     Request,
+    Rotate,
+    Rotated,
     Sample,
     Sampled,
     Types,
@@ -132,6 +134,7 @@ class Worker:
         options: Mapping[str, str] | None = None,
         threads: int = 1,
         memory_bytes: int | None = None,
+        rotating: bool = False,
         command: Sequence[str] = _COMMAND,
     ) -> Self:
         """Start a worker and greet it.
@@ -143,7 +146,7 @@ class Worker:
         """
         worker = cls(command=command)
         try:
-            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes))
+            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), rotating)
             worker.greeting = worker._ask(hello, Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()
@@ -174,6 +177,10 @@ class Worker:
     def sample(self, request: Sample, *, timeout_s: float = Timeouts.sample) -> Sampled:
         """Time a network; raises as ``prepare``."""
         return self._ask(request, Sampled, timeout_s + request.budget_ns / 1e9)
+
+    def rotate(self, request: Rotate, *, timeout_s: float) -> Rotated:
+        """Time networks in turn; raises as ``prepare``."""
+        return self._ask(request, Rotated, timeout_s)
 
     def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.sample) -> None:
         """Write inputs and outputs of one execution to an npz file; raises as ``prepare``."""

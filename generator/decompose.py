@@ -7,32 +7,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..bricks.brick import Brick, build_brick
-from ..bricks.graph import ModelGraph, build_graph
+from ..bricks.footprint import footprint, level_of
+from ..bricks.graph import ModelGraph
 from ..bricks.layer import LayerState
-from ..bricks.shapes import ShapeOracle
-from ..bricks.wiring import sequences
 from ..errors import DlbricksError
 from ..models import ModelSource
+from .decomposer import Decomposer
 
-__all__ = ["Cut", "Decomposition", "SkippedLayer", "decompose", "unforeseen"]
+__all__ = ["Decomposition", "SkippedLayer", "decompose", "unforeseen"]
 
 _MOST_TEXT = 300
 """Characters of an unforeseen exception's text; some quote whole graphs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How models are cut into sequences.
-
-    Attributes:
-        granularity: G, the most layers in a sequence.
-        overlap: Sequences begin at every layer.
-        connected: Weakly connected sequences count, not only paths.
-    """
-
-    granularity: int
-    overlap: bool = False
-    connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +42,7 @@ class Decomposition:
         uncounted: Operators of the layers whose work is not known, by number of layers.
         weight_bytes: Bytes of the model's constants.
         skipped: Layers that cannot be bricks.
+        distance: Level of the reuse distance of its weights.
         bound: Dynamic dimensions and the values that they were given.
         error: Why the model could not be decomposed.
         bricks: Bricks by key, those that the caller knew already left out.
@@ -71,32 +57,30 @@ class Decomposition:
     uncounted: Mapping[str, int] = field(default_factory=dict)
     weight_bytes: int = 0
     skipped: tuple[SkippedLayer, ...] = ()
+    distance: int = 0
     bound: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     bricks: Mapping[str, Brick] = field(default_factory=dict)
 
 
-def decompose(
-    source: ModelSource, cut: Cut, *, oracle: ShapeOracle | None = None, known: Collection[str] = ()
-) -> Decomposition:
+def decompose(source: ModelSource, decomposer: Decomposer, *, known: Collection[str] = ()) -> Decomposition:
     """Read a model and cut it into bricks.
 
     Args:
         source: The model.
-        cut: How to cut it.
-        oracle: Finds the shapes that inference does not.
+        decomposer: Cuts it.
         known: Keys of bricks that need not be built again.
 
     Returns:
         Its bricks and counts, or its error; one broken model is no reason to stop.
     """
     try:
-        graph = build_graph(source.skeleton(), oracle=oracle)
-        found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+        cuttings = decomposer(source)
+        graph, found = cuttings.source, cuttings.sequences
         bricks: dict[str, Brick] = {}
         for sequence in found:
             if sequence.key not in bricks and sequence.key not in known:
-                bricks[sequence.key] = build_brick(graph, sequence)
+                bricks[sequence.key] = build_brick(cuttings.graph, sequence)
         macs, uncounted = _work(graph)
     except DlbricksError as error:
         return Decomposition(source.name, error=str(error))
@@ -114,8 +98,11 @@ def decompose(
         uncounted=uncounted,
         weight_bytes=graph.weight_bytes,
         skipped=tuple(
-            SkippedLayer(layer.name, layer.reason) for layer in graph.layers if layer.state is LayerState.SKIPPED
+            SkippedLayer(layer.name, layer.reason)
+            for layer in cuttings.graph.layers
+            if layer.state is LayerState.SKIPPED
         ),
+        distance=level_of(footprint(cuttings.graph)),
         bound=dict(graph.bound),
         bricks=bricks,
     )

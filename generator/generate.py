@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +17,8 @@ from ..bricks.decoys import decoys as draw_decoys
 from ..bricks.suite import Suite, refuse_foreign, write_suite
 from ..errors import UsageError
 from ..models import ModelSource, require_known
-from .decompose import Cut, Decomposition, SkippedLayer, decompose, unforeseen
+from .decompose import Decomposition, SkippedLayer, decompose, unforeseen
+from .decomposer import Cut, Decomposer
 from .oracle import WorkerOracle
 from .progress import Progress, ProgressCallback, Stage
 from .sandbox import confine
@@ -102,6 +104,11 @@ def generate(
     annotate: bool = False,
     decoys: int = 0,
     decoy_seed: str | int | None = None,
+    graph: str = "source",
+    backend: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
     progress: ProgressCallback | None = None,
 ) -> GenerateReport:
     """Cut models into sequences and write the suite of unique bricks.
@@ -119,6 +126,13 @@ def generate(
         annotate: Note in the suite which model holds which brick how often; it names the models.
         decoys: Dummy bricks to mix in.
         decoy_seed: Secret that they are drawn from.
+        graph: What to cut: ``source``, the model as it is; ``runtime``, the graph that a runtime executes for it,
+            whose bricks belong to that runtime and this machine; ``fused``, the model as it is, but along the fusions
+            of a runtime.
+        backend: That runtime.
+        device: Its device.
+        options: Its options.
+        threads: Its threads; 0: all physical cores.
         progress: Told after each model.
 
     Returns:
@@ -133,8 +147,10 @@ def generate(
         >>> generate(find_models(["squeezenet"]), granularity=1, out="suite").unique  # doctest: +SKIP
     """
     begun = time.monotonic()
-    if granularity < 1:
-        raise UsageError(f"granularity cannot be {granularity}", remedy="use 1 or more")
+    cut = Cut(granularity, overlap, connected, graph, backend, device, tuple(sorted((options or {}).items())), threads)
+    cut.check()
+    if decoys and graph == "runtime":
+        raise UsageError("decoys hide models in a suite that travels, and executed graphs stay", remedy="leave out one")
     if jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}", remedy="use 1 or more")
     if decoys and decoy_seed is None:
@@ -142,7 +158,7 @@ def generate(
     if decoys and annotate:
         raise UsageError("annotations tell decoys from bricks", remedy="leave out --annotate or --decoys")
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
-    cut = Cut(granularity, overlap, connected)
+    bound_to = cut.bound_to()
     found: dict[int, Decomposition] = {}
     for position, result in _decompositions(models, cut, jobs):
         found[position] = result
@@ -158,6 +174,10 @@ def generate(
         for key, brick in result.bricks.items():
             bricks.setdefault(key, brick)
     unique = len(bricks)
+    distances: dict[str, set[int]] = {}
+    for result in readable:
+        for key in result.occurrences:
+            distances.setdefault(key, set()).add(result.distance)
     dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
     suite = None
     if readable:
@@ -168,6 +188,9 @@ def generate(
             overlap=overlap,
             connected=connected,
             annotations={result.name: result.occurrences for result in ordered} if annotate else None,
+            graph=graph,
+            bound_to=bound_to,
+            distances=distances | {key: _any_distance(distances) for key in dummies},
         )
     return GenerateReport(
         rows=tuple(_row(result) for result in ordered),
@@ -180,6 +203,11 @@ def generate(
         decoys=len(dummies),
         wall_s=time.monotonic() - begun,
     )
+
+
+def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
+    """For a decoy: the distances that are the most frequent, so that nothing tells it from the others."""
+    return set(Counter(frozenset(found) for found in distances.values()).most_common(1)[0][0])
 
 
 def _row(result: Decomposition) -> GenerateRow:
@@ -205,9 +233,9 @@ def _decompositions(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Itera
     """Position and result of each model, as they are done."""
     if jobs == 1 or len(models) < 2:
         known: set[str] = set()
-        with WorkerOracle() as oracle:
+        with WorkerOracle() as oracle, Decomposer(cut, oracle=oracle) as decomposer:
             for position, source in enumerate(models):
-                result = decompose(source, cut, oracle=oracle, known=known)
+                result = decompose(source, decomposer, known=known)
                 known.update(result.bricks)
                 yield position, result
         return
@@ -230,8 +258,8 @@ _built: set[str] = set()
 
 def _decompose_alone(source: ModelSource, cut: Cut) -> Decomposition:
     """What a process of the pool does."""
-    with WorkerOracle() as oracle:
-        result = decompose(source, cut, oracle=oracle, known=_built)
+    with WorkerOracle() as oracle, Decomposer(cut, oracle=oracle) as decomposer:
+        result = decompose(source, decomposer, known=_built)
     _built.update(result.bricks)
     return result
 

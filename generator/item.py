@@ -33,6 +33,9 @@ class Item:
         first_run_ns: First execution there.
         run_ns: Latest guess at the time of one loop.
         party: Items of one number share workers; 0 until a worker was lost.
+        cache: Cache state that it is measured in; None: that of the run.
+        distance: Reuse distance in bytes at which it is rotated with others; 0: it is timed by itself.
+        touched_bytes: What one pass of a rotation touches of it, once it is loaded.
         alone: It is suspected of having ended a shared worker, and is its party's only member.
         result: Set when it is measured.
         failure: Set when it cannot be measured.
@@ -55,19 +58,27 @@ class Item:
     first_run_ns: int | None = None
     run_ns: int = 0
     party: int = 0
+    cache: str | None = None
+    distance: int = 0
+    touched_bytes: int = 0
     alone: bool = False
     result: Measurement | None = None
     failure: Failure | None = None
 
     @property
     def id(self) -> str:
-        """What the worker calls it; a brick and a model may have the same key."""
-        return f"{self.subject}:{self.key}"
+        """What the worker calls it; a brick and a model may have the same key, and a brick several cache states."""
+        return f"{self.subject}:{self.key}:{self.cache or ''}"
 
     @property
     def open(self) -> bool:
         """Whether there is still something to do."""
         return self.result is None and self.failure is None
+
+    @property
+    def pass_ns(self) -> int:
+        """A guess at the time of one visit in a rotation: all copies, and the head again."""
+        return self.run_ns if not self.unroll else self.run_ns * (self.unroll + 2) // self.unroll
 
     def request(self, seed: int) -> Prepare:
         """What to send to a worker."""
@@ -78,6 +89,7 @@ class Item:
             overrides=self.overrides,
             inputs=self.inputs,
             seed=seed,
-            unroll=self.unroll,
+            unroll=0 if self.distance else self.unroll,
             as_is=self.as_is,
+            distance=self.distance,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ class Journal:
     Args:
         store: Open for writing.
         run: Provenance; begun already.
-        conditions: Threads, cache state, precision.
+        conditions: Threads, cache state, precision; an item may have a cache state of its own.
         costs: Where the time of commits and statistics is booked.
     """
 
@@ -50,26 +51,34 @@ class Journal:
             The largest process number in use, by items of whatever suite, so that a number and a round mean one
             moment; -1 where nothing is open.
         """
+        known = {(item.subject, item.key, self._of(item).cache): item for item in (reference, *items)}
+        left: list[tuple[LeftOpen, str]] = []
         with self._costs.spend("store_s"):
-            left = self._store.left_open(self._run.system, self._run.stack, self._conditions)
-        known = {(item.subject, item.key): item for item in (reference, *items)}
+            for cache in sorted({cache for _, _, cache in known}):
+                conditions = replace(self._conditions, cache=cache)
+                found = self._store.left_open(self._run.system, self._run.stack, conditions)
+                left += [(entry, cache) for entry in found]
         # The reference comes first: what is closed wants its times.
-        left.sort(key=lambda entry: known.get((entry.subject, entry.key)) is not reference)
+        left.sort(key=lambda entry: known.get((entry[0].subject, entry[0].key, entry[1])) is not reference)
         wanted = False
-        for entry in left:
-            item = known.get((entry.subject, entry.key))
+        for entry, cache in left:
+            item = known.get((entry.subject, entry.key, cache))
             if item is None:
-                item = Item(entry.subject, entry.key, label=entry.key, path=Path(entry.key))
+                item = Item(entry.subject, entry.key, label=entry.key, path=Path(entry.key), cache=cache)
             self._resume(item)
             enough = sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES
             if item is not reference and enough and self._stale(entry):
                 self._close(item, entry.run)
             wanted |= item.subject is not Subject.REFERENCE and bool(item.blocks)
-        for entry in left:
-            item = known.get((entry.subject, entry.key))
+        for entry, cache in left:
+            item = known.get((entry.subject, entry.key, cache))
             if item is not None and item.subject is Subject.REFERENCE and (self._stale(entry) or not wanted):
                 self._close(item, entry.run)
-        return max((entry.process for entry in left if entry.process is not None), default=-1)
+        return max((entry.process for entry, _ in left if entry.process is not None), default=-1)
+
+    def _of(self, item: Item) -> Conditions:
+        """The conditions that an item is measured under."""
+        return self._conditions if item.cache is None else replace(self._conditions, cache=item.cache)
 
     def _stale(self, entry: LeftOpen) -> bool:
         age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
@@ -77,7 +86,7 @@ class Journal:
 
     def _resume(self, item: Item) -> None:
         with self._costs.spend("store_s"):
-            found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._conditions)
+            found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._of(item))
         if found is not None:
             item.measurement, item.unroll, item.blocks = found
             if item.label == REFERENCE:
@@ -107,7 +116,7 @@ class Journal:
                     item.key,
                     self._run.system,
                     self._run.stack,
-                    self._conditions,
+                    self._of(item),
                     item.unroll,
                 )
                 item.measurement = identity
@@ -128,7 +137,7 @@ class Journal:
                 key=item.key,
                 system=self._run.system,
                 stack=self._run.stack,
-                conditions=self._conditions,
+                conditions=self._of(item),
                 unroll=item.unroll,
                 median_ns=summary.median_ns,
                 mean_ns=summary.mean_ns,
@@ -157,7 +166,7 @@ class Journal:
             key=item.key,
             system=self._run.system,
             stack=self._run.stack,
-            conditions=self._conditions,
+            conditions=self._of(item),
             kind=kind,
             reason=reason,
         )

@@ -10,6 +10,7 @@ request       reply           what happens
 ``Hello``     ``Greeting``    backend loaded, options checked, limits set
 ``Prepare``   ``Prepared``    a network is loaded, run once, and kept
 ``Sample``    ``Sampled``     a kept network is warmed up and timed
+``Rotate``    ``Rotated``     kept networks are timed in turn
 ``Outputs``   ``Done``        the outputs of one execution are written to an npz file
 ``Values``    ``Types``       a model is executed once; types of named values
 ``Extract``   ``Done``        the graph that the runtime executes is written
@@ -46,6 +47,8 @@ __all__ = [
     "Release",
     "Reply",
     "Request",
+    "Rotate",
+    "Rotated",
     "Sample",
     "Sampled",
     "Types",
@@ -91,6 +94,7 @@ class Hello(Request):
         options: The backend's own options, checked by it.
         threads: Threads of the runtime; 0 means all physical cores that this process may use.
         limits: Memory limit.
+        rotating: Whether networks will be rotated (``Rotate``): they then share memory and threads.
     """
 
     op: ClassVar[str] = "hello"
@@ -100,6 +104,7 @@ class Hello(Request):
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     limits: Limits = field(default_factory=Limits)
+    rotating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,8 @@ class Prepare(Request):
         unroll: Copies in one network; 0: the worker chooses. Networks that are not synthetic take 1 only.
         as_is: It is of a graph that the runtime executes: the runtime's own optimisation stays off, whatever the
             options say.
+        distance: Prepare it for a ``Rotate`` of so many bytes, instead of for ``Sample``: the worker chooses the
+            copies. 0: for ``Sample``.
     """
 
     op: ClassVar[str] = "prepare"
@@ -144,6 +151,7 @@ class Prepare(Request):
     seed: int = 0
     unroll: int = 0
     as_is: bool = False
+    distance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,7 @@ class Prepared(Reply):
         loading_ns: What the runtime took of it: every loading and first execution, those of the copies included.
         bytes: Weights, inputs and outputs that the worker holds for it.
         unroll: Copies in the network; divide a loop's time by it.
+        touched_bytes: Of a network to be rotated: what it touches on each pass.
     """
 
     load_ns: int
@@ -165,6 +174,7 @@ class Prepared(Reply):
     loading_ns: int
     bytes: int
     unroll: int
+    touched_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +209,42 @@ class Sampled(Reply):
 
     samples: tuple[tuple[int, int], ...]
     warmups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate(Request):
+    """Time networks in turn, each once per pass, in an order of its own each time.
+
+    Attributes:
+        ids: Of networks that were prepared with a ``distance``.
+        distance: Bytes to be touched between two visits of the same network; what the networks themselves do not
+            touch is made up by reading other memory.
+        passes: How often each network is visited.
+        warmups: Passes before these that are not timed.
+        seed: Of the orders.
+    """
+
+    op: ClassVar[str] = "rotate"
+
+    ids: tuple[str, ...]
+    distance: int
+    passes: int
+    warmups: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated(Reply):
+    """Reply to ``Rotate``.
+
+    Attributes:
+        samples: For each network, in the order of ``ids``: (elapsed_ns, loops) of its copies alone; noise may make
+            that of a very short one negative.
+        elapsed_ns: The timed passes as a whole.
+    """
+
+    samples: tuple[tuple[tuple[int, int], ...], ...]
+    elapsed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +353,7 @@ class Refused(Reply):
 
 
 _REQUESTS: dict[str, type[Request]] = {
-    kind.op: kind for kind in (Hello, Prepare, Sample, Outputs, Values, Extract, Release, Bye)
+    kind.op: kind for kind in (Hello, Prepare, Sample, Rotate, Outputs, Values, Extract, Release, Bye)
 }
 
 _R = TypeVar("_R", bound=Reply)

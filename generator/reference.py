@@ -12,13 +12,23 @@ from onnx import helper
 
 from ..models.skeleton import mark_weight
 
-__all__ = ["OVERHEAD", "REFERENCE", "built_in"]
+__all__ = ["GAP", "GAP_BASE", "GAP_NODES", "OVERHEAD", "REFERENCE", "built_in"]
 
 REFERENCE = "@reference"
 """In place of a path in ``Prepare``: the reference network."""
 
 OVERHEAD = "@overhead"
 """In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
+
+GAP = "@gap"
+"""In place of a path in ``Prepare``: a chain of small operators of different kinds. What it takes longer, in a
+rotation, than a chain of one kind is what a running model pays for changing from one kernel to the next."""
+
+GAP_BASE = "@gap-base"
+"""The same chain of one kind."""
+
+GAP_NODES = 12
+"""Operators of these chains."""
 
 _OPSET = 17
 _IR_VERSION = 8
@@ -30,6 +40,10 @@ def built_in(name: str) -> onnx.ModelProto | None:
         return _reference()
     if name == OVERHEAD:
         return _overhead()
+    if name == GAP:
+        return _chain([*_KINDS])
+    if name == GAP_BASE:
+        return _chain([_KINDS[0]] * GAP_NODES)
     return None
 
 
@@ -52,6 +66,21 @@ def _reference() -> onnx.ModelProto:
 
 def _overhead() -> onnx.ModelProto:
     return _model([helper.make_node("Add", ["x0", "x1"], ["v0"])], {"x0": [1], "x1": [1]}, {}, {"v0": [1]})
+
+
+_KINDS = (
+    "Abs", "Relu", "Softmax", "Sigmoid", "Erf", "Tanh", "Neg", "Elu", "LeakyRelu", "Softsign", "Ceil", "Softplus",
+)  # fmt: skip
+"""Operators without weights, each with a kernel of its own."""
+
+
+def _chain(kinds: list[str]) -> onnx.ModelProto:
+    """So many operators on 128 elements."""
+    nodes = [
+        helper.make_node(kind, [f"v{number - 1}" if number else "x0"], [f"v{number}"])
+        for number, kind in enumerate(kinds)
+    ]
+    return _model(nodes, {"x0": [8, 16]}, {}, {f"v{len(kinds) - 1}": [8, 16]})
 
 
 def _model(

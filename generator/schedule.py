@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .item import Item
 from .stopping import Protocol, Slot, next_slot
 
-__all__ = ["Pace", "interleaved", "slots_of"]
+__all__ = ["Pace", "fitting", "interleaved", "slots_of"]
+
+_FEWEST_ROTATED, _MOST_ROTATED = 3, 256
+"""Networks of one rotation: enough to make each other's code cold, and no more than memory maps allow."""
+
+_USUAL_PASSES, _MOST_PASSES = 4, 64
+"""Passes of one rotation request: where time is not given, and at most."""
 
 
 def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> list[Item]:
@@ -22,6 +29,28 @@ def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> 
     ordered = sorted(items, key=lambda item: (item.subject, item.key))
     random.Random(f"{seed}:{process}:{round_}").shuffle(ordered)  # noqa: S311  # an order, not a secret
     return ordered
+
+
+def fitting(resident: Collection[Item], queue: deque[Item]) -> bool:
+    """Whether the next item may be loaded beside others; brings one to the front that may.
+
+    Networks are rotated with others of the same reuse distance, until they touch that much together. What is timed by
+    itself goes with its neighbours in the queue only, so that models and rotations alternate.
+    """
+    first = next(iter(resident), None)
+    if first is None:
+        return True
+    if not first.distance:
+        return not queue[0].distance
+    touched = sum(item.touched_bytes for item in resident)
+    if len(resident) >= _MOST_ROTATED or (touched >= first.distance and len(resident) >= _FEWEST_ROTATED):
+        return False
+    for place, item in enumerate(queue):
+        if item.distance == first.distance:
+            del queue[place]
+            queue.appendleft(item)
+            return True
+    return False
 
 
 def slots_of(item: Item, protocol: Protocol) -> int:
@@ -66,3 +95,16 @@ class Pace:
             return slot
         share_s = max(0.0, self.budget_s - self.elapsed_s - self.overhead_s) / max(1, left)
         return Slot(min(slot.budget_ns, int(share_s * 1e9)), slot.min_samples)
+
+    def passes(self, items: Sequence[Item], left: int) -> int:
+        """How often the next request of a rotation visits each of its items.
+
+        Args:
+            items: All of one rotation.
+            left: Requests left in the whole run, those of these items included.
+        """
+        slots = [self.slot(item, left) for item in items]
+        fewest = max(slot.min_samples for slot in slots)
+        afford = sum(slot.budget_ns for slot in slots) // max(1, sum(item.pass_ns for item in items))
+        most = _USUAL_PASSES if self.budget_s is None else _MOST_PASSES
+        return max(fewest, min(afford, most))

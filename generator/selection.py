@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..db.store import Store
 from ..db.values import Conditions, Failure, Measurement, Verdict
@@ -47,7 +47,7 @@ def select(
     conditions: Conditions,
     again: Collection[str] = (),
 ) -> Selection:
-    """Split items (all of one subject) by what the store holds about them.
+    """Split items (all of one subject) by what the store holds about them, each in its own cache state.
 
     Args:
         items: Bricks, or models.
@@ -60,6 +60,22 @@ def select(
     check_again(again)
     if not items or "all" in again:
         return Selection(tuple(items), (), ())
+    parts = []
+    for cache in sorted({item.cache or conditions.cache for item in items}):
+        members = [item for item in items if (item.cache or conditions.cache) == cache]
+        here = replace(conditions, cache=cache)
+        parts.append(_select(members, store=store, system=system, stack=stack, conditions=here, again=again))
+    return Selection(
+        pending=tuple(item for part in parts for item in part.pending),
+        reused=tuple(found for part in parts for found in part.reused),
+        failed=tuple(failure for part in parts for failure in part.failed),
+    )
+
+
+def _select(
+    items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions, again: Collection[str]
+) -> Selection:
+    """The same for items of one cache state."""
     subject = items[0].subject
     keys = [item.key for item in items]
     found = store.measurements(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)

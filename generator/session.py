@@ -24,8 +24,8 @@ from .forecast import loading_s
 from .item import Item
 from .journal import Journal
 from .progress import Progress, ProgressCallback, Stage
-from .protocol import Sample
-from .schedule import Pace, interleaved, slots_of
+from .protocol import Rotate, Sample
+from .schedule import Pace, fitting, interleaved, slots_of
 from .statistics import MIN_SAMPLES
 from .stopping import decide
 
@@ -154,7 +154,7 @@ class Session:
         """Load what fits together; what a dead worker held is checked before more is added to it."""
         held = 0
         while queue and (not resident or held + queue[0].size_bytes <= self._memory_bytes):
-            if self._pace.expired:
+            if self._pace.expired or not fitting(resident.values(), queue):
                 return
             item = queue.popleft()
             if self._prepare(item):
@@ -169,6 +169,9 @@ class Session:
         for _ in range(self._protocol.rounds):
             if any(item.open for item in resident.values()):
                 self._begin_round()
+            if any(item.distance for item in resident.values()):
+                self._rotate([item for item in resident.values() if item.open])
+                continue
             for item in interleaved(resident.values(), self._seed, self._process, self._round):
                 if self._pace.expired:
                     return
@@ -189,7 +192,7 @@ class Session:
             self._fail(item, error)
             return False
         self._costs.load_s += reply.loading_ns / 1e9
-        item.unroll, item.size_bytes = reply.unroll, reply.bytes
+        item.unroll, item.size_bytes, item.touched_bytes = reply.unroll, reply.bytes, reply.touched_bytes
         item.run_ns = item.run_ns or reply.first_run_ns
         if item.load_ns is None:
             item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
@@ -209,6 +212,37 @@ class Session:
         self._journal.commit(item, block)
         self._settle(item)
         self._count(item)
+
+    def _rotate(self, items: Sequence[Item]) -> None:
+        """Take one block of each item, all in turn, and commit them; close those that it was enough for."""
+        if not items or self._pace.expired:
+            return
+        assert self._worker is not None  # noqa: S101
+        items = interleaved(items, self._seed, self._process, self._round)
+        passes = self._pace.passes(items, self._left)
+        begun = all(item.blocks and item.blocks[-1].process == self._process for item in items)
+        request = Rotate(
+            ids=tuple(item.id for item in items),
+            distance=items[0].distance,
+            passes=passes,
+            warmups=0 if begun else 1,
+            seed=self._seed + self._round,
+        )
+        self._tell(Stage.SAMPLE, items[0])
+        expected_s = (passes + 1) * (sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S)
+        with self._costs.spend("sample_s"):
+            reply = self._worker.rotate(request, timeout_s=self._protocol.timeout_ns / 1e9 + 2 * expected_s)
+        self._costs.timed_s += reply.elapsed_ns / 1e9
+        if len(reply.samples) != len(items):
+            raise WorkerError(f"the worker timed {len(reply.samples)} of {len(items)} networks")
+        for item, samples in zip(items, reply.samples, strict=True):
+            if len(samples) != passes:
+                raise WorkerError(f"the worker took {len(samples)} samples")
+            item.run_ns = max(1, sorted(elapsed for elapsed, _ in samples)[passes // 2])
+            self._done += 1
+            self._journal.commit(item, Block(self._process, self._round, samples, request.warmups))
+            self._settle(item)
+            self._count(item)
 
     def _begin_round(self) -> None:
         """Rounds of a process are counted over its chunks; each begins with the reference network."""
@@ -232,7 +266,8 @@ class Session:
 
     def _take(self, item: Item, budget_ns: int, min_samples: int) -> Block:
         assert self._worker is not None  # noqa: S101
-        request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=self._cache)
+        cache = "cold" if self._cache == "cold" else "hot"  # a whole model is in its own state while it repeats
+        request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=cache)
         with self._costs.spend("sample_s"):
             # The minimum of samples fits into the hard limit as far as ``run_ns`` is true; one run is warm-up.
             reply = self._worker.sample(request, timeout_s=(self._protocol.timeout_ns + 2 * item.run_ns) / 1e9)

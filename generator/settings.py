@@ -12,7 +12,7 @@ from .stopping import Protocol
 
 __all__ = ["CACHE_MODES", "Settings"]
 
-CACHE_MODES = ("hot", "cold")
+CACHE_MODES = ("model", "hot", "cold")
 """Cache states that can be asked for."""
 
 
@@ -25,7 +25,7 @@ class Settings:
         device: ``cpu`` or ``cuda``.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
-        cache: ``hot`` or ``cold``.
+        cache: ``model``, ``hot`` or ``cold`` (docs/measuring.md).
         dtype: Precision that is recorded.
         budget_s: Total time; None: as long as it takes.
         item_budget_s: Time of one item over all processes and rounds.
@@ -52,8 +52,6 @@ class Settings:
 
     def check(self) -> None:
         """Raise ``UsageError`` for a value that makes no sense."""
-        if self.cache == "model":
-            raise UsageError("cache mode 'model' is not available yet", remedy=f"use {' or '.join(CACHE_MODES)}")
         if self.cache not in CACHE_MODES:
             raise UsageError(f"unknown cache mode {self.cache!r}", remedy=f"use {' or '.join(CACHE_MODES)}")
         if self.threads < 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bricks.footprint import level_name
 from ..bricks.graph import ModelGraph, build_graph
 from ..bricks.shapes import ShapeOracle
 from ..bricks.suite import Suite
@@ -34,16 +35,27 @@ class ModelItems:
     problems: Mapping[str, str]
 
 
-def brick_items(suite: Suite, *, unroll: int = 0) -> list[Item]:
-    """One item per brick; no file is read yet.
+def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
+    """One item per brick, or in cache mode ``model`` one per brick and reuse distance; no file is read yet.
 
     Args:
         suite: The bricks.
         unroll: Copies in one network; 0: the worker chooses.
+        cache: Cache mode.
     """
     return [
-        Item(Subject.BRICK, key, label=key[:_SHORT_KEY], path=suite.brick_path(key).resolve(), unroll=unroll)
+        Item(
+            Subject.BRICK,
+            key,
+            label=key[:_SHORT_KEY],
+            path=suite.brick_path(key).resolve(),
+            unroll=0 if distance else unroll,
+            cache=level_name(distance) if distance else None,
+            distance=distance,
+            as_is=suite.graph == "runtime",
+        )
         for key in suite.keys
+        for distance in (suite.distances(key) if cache == "model" else (0,))
     ]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .backends.base import Backend, Executable, GraphBackend, Settings
+from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
 from .cores import physical_cores
 from .execution import executed_types, write_arrays
@@ -38,13 +38,17 @@ from .protocol import (
     Release,
     Reply,
     Request,
+    Rotate,
+    Rotated,
     Sample,
     Sampled,
     Types,
     Values,
     parse_request,
 )
-from .reference import built_in
+from .reference import GAP, GAP_BASE, GAP_NODES, built_in
+from .rotation import Rotation
+from .rotor import Rotor, build_rotor, gap_rotor
 from .sandbox import confine, limit_memory, take_streams
 from .timing import Evictor, measure, time_once
 from .unroll import choose_unroll
@@ -70,6 +74,8 @@ class _Worker:
         self._settings = Settings("cpu", 1, {})
         self._kept: dict[str, _Kept] = {}
         self._evictor: Evictor | None = None
+        self._rotors: dict[str, Rotor] = {}
+        self._rotation = Rotation()
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -77,6 +83,7 @@ class _Worker:
             Hello.op: self._hello,
             Prepare.op: self._prepare,
             Sample.op: self._sample,
+            Rotate.op: self._rotate,
             Outputs.op: self._outputs,
             Values.op: self._values,
             Extract.op: self._extract,
@@ -91,7 +98,11 @@ class _Worker:
         backend = get(request.backend)
         options = backend.resolve(request.device, request.options)
         cores = physical_cores()
-        settings = Settings(request.device, request.threads or len(cores), options, cores)
+        if request.rotating and not isinstance(backend, RotatingBackend):
+            raise UsageError(
+                f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
+            )
+        settings = Settings(request.device, request.threads or len(cores), options, cores, request.rotating)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
         limit_memory(request.limits.memory_bytes)
@@ -102,6 +113,8 @@ class _Worker:
     def _prepare(self, request: Prepare) -> Prepared:
         begin = time.perf_counter_ns()
         self._release(Release(request.id))
+        if request.distance:
+            return self._prepare_rotor(request, begin)
         model = None
         if request.synthetic or request.path.startswith("@"):
             model = built_in(request.path) or read_network(Path(request.path))
@@ -131,6 +144,39 @@ class _Worker:
             bytes=network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
             unroll=network.unroll,
         )
+
+    def _prepare_rotor(self, request: Prepare, begin: int) -> Prepared:
+        backend = self._greeted()
+        if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
+            raise UsageError("this worker was not greeted for rotations")
+        if request.path == GAP:
+            rotor = gap_rotor(self._load_built_in, GAP_BASE, GAP, GAP_NODES)
+            load_ns = first_run_ns = 0
+        else:
+            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
+            network = replace(network, as_is=request.as_is)
+            single, load_ns, first_run_ns = self._load(network)
+            try:
+                rotor = build_rotor(network, single.executable, backend, self._settings, distance=request.distance)
+            finally:
+                single.executable.close()
+        self._rotors[request.id] = rotor
+        elapsed_ns = time.perf_counter_ns() - begin
+        return Prepared(
+            load_ns=load_ns,
+            first_run_ns=first_run_ns,
+            prepare_ns=elapsed_ns,
+            loading_ns=elapsed_ns,
+            bytes=rotor.held_bytes,
+            unroll=rotor.copies,
+            touched_bytes=rotor.touched_bytes,
+        )
+
+    def _load_built_in(self, name: str) -> Executable:
+        model = built_in(name)
+        assert model is not None  # noqa: S101  # the names are constants
+        network = replace(synthetic_network(model), as_is=True, shared=True)
+        return self._load(network)[0].executable
 
     def _load(self, network: Network) -> tuple[_Kept, int, int]:
         """The loaded network, the time to load it and the time of its first run."""
@@ -163,6 +209,16 @@ class _Worker:
         )
         return Sampled(samples=samples.raw, warmups=samples.warmups)
 
+    def _rotate(self, request: Rotate) -> Rotated:
+        unknown = [name for name in request.ids if name not in self._rotors]
+        if unknown or not request.ids or request.passes < 1:
+            raise UsageError(f"a rotation of {len(request.ids)} networks, of which {len(unknown)} are not prepared")
+        rotors = [self._rotors[name] for name in request.ids]
+        elapsed_ns = self._rotation.turn(
+            rotors, distance=request.distance, passes=request.passes, warmups=request.warmups, seed=request.seed
+        )
+        return Rotated(samples=tuple(rotor.samples() for rotor in rotors), elapsed_ns=elapsed_ns)
+
     def _outputs(self, request: Outputs) -> Done:
         kept = self._found(request.id)
         kept.executable.run()
@@ -193,6 +249,9 @@ class _Worker:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
             kept.executable.close()
+        rotor = self._rotors.pop(request.id, None)
+        if rotor is not None:
+            rotor.close()
         return Done()
 
     def _found(self, name: str) -> _Kept:

@@ -27,6 +27,7 @@ __all__ = [
     "ExecutedGraph",
     "GraphBackend",
     "Option",
+    "RotatingBackend",
     "Settings",
     "ValueType",
     "node_name",
@@ -89,12 +90,14 @@ class Settings:
         options: Every option of the backend with its effective value.
         cores: Physical cores that the process may use, found before anything was bound to one of them; a backend
             that binds its threads takes the first ones.
+        rotating: Whether many networks will be run in turn (``RotatingBackend``): they share memory and threads.
     """
 
     device: str
     threads: int
     options: Mapping[str, str]
     cores: tuple[int, ...] = ()
+    rotating: bool = False
 
 
 class Executable(Protocol):
@@ -191,6 +194,24 @@ class GraphBackend(Backend, Protocol):
         """The graph that ``prepare`` would execute for a network with these settings.
 
         Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
+
+        Raises:
+            UnsupportedBrick: The runtime cannot express it.
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
+
+@runtime_checkable
+class RotatingBackend(Backend, Protocol):
+    """A backend that can run many networks in turn as one model runs its layers: the cache mode ``model``.
+
+    With ``Settings.rotating`` all networks use one pool of threads, and those that are ``Network.shared`` allocate
+    from one pool of memory, as the layers of a model do.
+    """
+
+    def optimised(self, network: Network, settings: Settings) -> Network:
+        """The network as the runtime optimises it, to be run as it stands, with its weights.
 
         Raises:
             UnsupportedBrick: The runtime cannot express it.

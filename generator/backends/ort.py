@@ -114,7 +114,13 @@ class OrtBackend:
         except ImportError as error:
             raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
         ort.set_default_logger_severity(_SILENT)
-        cores = settings.cores if settings.options["execution"] == "parallel" else settings.cores[:1]
+        if settings.rotating:
+            _share(settings)
+        cores = settings.cores[:1]
+        if settings.options["execution"] == "parallel":
+            cores = settings.cores
+        elif _global_pool(settings):
+            cores = settings.cores[: settings.threads]
         if pinning and not pin(cores):
             raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
 
@@ -150,6 +156,16 @@ class OrtBackend:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
 
+    def optimised(self, network: Network, settings: Settings) -> Network:
+        """Saved by a session and read back (see ``RotatingBackend``)."""
+        from .ort_optimised import optimised_network
+
+        weights = {name: _value(array) for name, array in network.weights.items()}
+        try:
+            return optimised_network(network, weights, partial(self._session_options, network, settings))
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
     def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
         import onnxruntime as ort
 
@@ -168,8 +184,12 @@ class OrtBackend:
         options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
         if chosen["denormal_as_zero"] == "on":
             options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        if network.shared:
+            options.add_session_config_entry("session.use_env_allocators", "1")
         cores = _pool_cores(settings)
-        if cores:
+        if _global_pool(settings):
+            options.use_per_session_threads = False
+        elif cores:
             options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(map(str, cores)))
         for name, size in network.overrides.items():
             options.add_free_dimension_override_by_name(name, size)
@@ -264,6 +284,24 @@ class _OrtStrings:
 
 def _released() -> None:
     raise RuntimeError("this network was released")
+
+
+def _global_pool(settings: Settings) -> bool:
+    """Whether all sessions share one pool of threads: pools of their own would spin against each other."""
+    return settings.rotating and settings.threads > 1
+
+
+def _share(settings: Settings) -> None:
+    """Let all sessions of this process have one pool of memory, and one of threads.
+
+    The threads of that pool are not bound one by one; the process is bound to as many cores as it has threads.
+    """
+    import onnxruntime as ort
+
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, None)
+    if _global_pool(settings):
+        ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options["inter_op"]), 1))
 
 
 def _level(network: Network, settings: Settings) -> str:

@@ -1,0 +1,155 @@
+"""From a model to the graph that is cut: its own, or the one that a runtime executes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..bricks.graph import ModelGraph, build_graph
+from ..bricks.sequence import Sequence
+from ..bricks.shapes import ShapeOracle
+from ..bricks.suite import GRAPHS
+from ..bricks.wiring import sequences
+from ..errors import BackendUnavailable, UsageError, WorkerError
+from ..models import ModelSource
+
+if TYPE_CHECKING:
+    from .client import Worker
+    from .executed import ExecutedModel
+
+__all__ = ["Cut", "Cuttings", "Decomposer"]
+
+_MEMORY_BYTES = 16 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How models are cut into sequences.
+
+    Attributes:
+        granularity: G, the most layers in a sequence; of a fused cut, the most units.
+        overlap: Sequences begin at every layer.
+        connected: Weakly connected sequences count, not only paths.
+        graph: What is cut (``suite.GRAPHS``): ``source``, ``fused`` or ``runtime``.
+        backend: The runtime that executed graphs and fusions are learned from.
+        device: Its device.
+        options: Its options.
+        threads: Its threads; 0: all physical cores.
+    """
+
+    granularity: int
+    overlap: bool = False
+    connected: bool = False
+    graph: str = "source"
+    backend: str = "onnxruntime"
+    device: str = "cpu"
+    options: tuple[tuple[str, str], ...] = ()
+    threads: int = 1
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for a value that makes no sense."""
+        if self.granularity < 1:
+            raise UsageError(f"granularity cannot be {self.granularity}", remedy="use 1 or more")
+        if self.graph not in GRAPHS:
+            raise UsageError(f"there is no graph {self.graph!r}", remedy=f"use {', '.join(GRAPHS)}")
+
+    def bound_to(self) -> str | None:
+        """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
+        if self.graph != "runtime":
+            return None
+        from .backends.registry import get  # the source's graph needs no backend
+        from .executed import instruction_set, runtime_salt
+
+        backend = get(self.backend)
+        availability = backend.probe()
+        if not availability.ok:
+            raise BackendUnavailable(f"backend {self.backend} cannot run here: {availability.reason}")
+        return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuttings:
+    """One model, cut.
+
+    Attributes:
+        source: The model's own graph.
+        graph: The graph that was cut.
+        sequences: Its sequences.
+        executed: What the runtime executes; None where it was not asked.
+    """
+
+    source: ModelGraph
+    graph: ModelGraph
+    sequences: List[Sequence]
+    executed: ExecutedModel | None = None
+
+
+class Decomposer:
+    """Cuts models; keeps the worker that tells executed graphs from one model to the next.
+
+    Args:
+        cut: How to cut.
+        oracle: Finds the shapes that inference does not.
+    """
+
+    def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
+        self._cut = cut
+        self._oracle = oracle
+        self._worker: Worker | None = None
+
+    def __call__(self, source: ModelSource) -> Cuttings:
+        """Read a model and cut it.
+
+        Raises:
+            DlbricksError: As ``ModelSource.skeleton``, ``build_graph`` and ``executed_model``.
+        """
+        cut = self._cut
+        if cut.graph == "source":
+            graph = build_graph(source.skeleton(), oracle=self._oracle)
+            found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+            return Cuttings(graph, graph, tuple(found))
+        executed = self._execute(source)
+        if cut.graph == "fused":
+            from .fused import fused_sequences
+
+            found = fused_sequences(executed, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+            return Cuttings(executed.source, executed.source, tuple(found), executed)
+        found = sequences(executed.graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+        return Cuttings(executed.source, executed.graph, tuple(found), executed)
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _execute(self, source: ModelSource) -> ExecutedModel:
+        from .backends.registry import get  # the source's graph needs no worker
+        from .client import Worker
+        from .executed import executed_model
+
+        cut = self._cut
+        if self._worker is None:
+            self._worker = Worker.start(
+                cut.backend,
+                device=cut.device,
+                options=dict(cut.options),
+                threads=cut.threads,
+                memory_bytes=_MEMORY_BYTES,
+                command=get(cut.backend).command(),
+            )
+        try:
+            return executed_model(source, worker=self._worker, oracle=self._oracle)
+        except WorkerError:
+            self.close()  # the next model gets a worker of its own
+            raise

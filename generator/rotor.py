@@ -1,0 +1,160 @@
+"""One brick on a rotation: its head and its tail, and what one visit tells about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .backends.base import Executable, RotatingBackend, Settings
+from .copies import chain_input, copied, ordinary
+from .network import Network
+from .timing import time_once
+
+__all__ = ["Rotor", "build_rotor", "gap_rotor"]
+
+_TAIL_NS = 1_200_000
+"""The further copies together should run this long: a clock read and a call weigh nothing against it..."""
+
+_FEWEST, _MOST = 2, 32
+"""...within these numbers of copies."""
+
+_COPIES_BYTES = 1 << 30
+"""Most memory for the weights of one brick's copies."""
+
+_SHARE = 12
+"""One brick's copies together take about this part of the reuse distance, where that allows the fewest copies."""
+
+_OFTEN_NS, _SELDOM_NS = 2_000_000, 10_000_000
+"""A tail shorter than this has its head run on every visit; one longer than that, on every fourth."""
+
+_PROBES = 5
+
+
+@dataclass(slots=True, eq=False)
+class Rotor:
+    """What is run of one brick on each pass of a rotation.
+
+    Attributes:
+        head: One copy.
+        tail: ``copies`` more than the head.
+        copies: Copies that a net time is of.
+        touched_bytes: What one pass touches of its own: weights of all copies, and activations.
+        held_bytes: Memory that it holds.
+        offset_ns: What the tail takes longer than the head for other reasons than those that are measured.
+        heads_ns: Times of the head.
+        tails_ns: Times of the tail.
+    """
+
+    head: Executable
+    tail: Executable
+    copies: int
+    touched_bytes: int
+    held_bytes: int
+    offset_ns: int = 0
+    heads_ns: list[int] = field(default_factory=list)
+    tails_ns: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Forget the times taken so far."""
+        self.heads_ns.clear()
+        self.tails_ns.clear()
+
+    def visit(self, number: int) -> None:
+        """Run and time the tail, and the head as often as it is worth."""
+        expected = self.tails_ns[-1] if self.tails_ns else 0
+        period = 1 if expected < _OFTEN_NS else 2 if expected < _SELDOM_NS else 4
+        if number % period == 0:
+            self.heads_ns.append(time_once(self.head.run, self.head.synchronize))
+        self.tails_ns.append(time_once(self.tail.run, self.tail.synchronize))
+
+    def samples(self) -> tuple[tuple[int, int], ...]:
+        """(elapsed_ns, loops) of the copies alone: each time of the tail, less the median time of the head."""
+        ordered = sorted(self.heads_ns)
+        middle = len(ordered) // 2
+        head = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+        return tuple((tail - head - self.offset_ns, 1) for tail in self.tails_ns)
+
+    def close(self) -> None:
+        """Release both networks."""
+        self.head.close()
+        self.tail.close()
+
+
+def build_rotor(
+    network: Network, single: Executable, backend: RotatingBackend, settings: Settings, *, distance: int
+) -> Rotor:
+    """Make head and tail of a brick.
+
+    Args:
+        network: One copy; as it stands, or to be optimised by the runtime first.
+        single: The same, loaded and run once.
+        backend: The runtime.
+        settings: How it is set up.
+        distance: Reuse distance in bytes that it will be rotated at.
+
+    Raises:
+        BackendError: The runtime failed.
+    """
+    once = min(time_once(single.run, single.synchronize) for _ in range(_PROBES))
+    executed = network if network.as_is else backend.optimised(network, settings)
+    copies = _copies(once, executed.weight_bytes, distance)
+    results = single.outputs()
+    chained = chain_input(executed, results[0]) if results and ordinary(results[0]) else None
+    head = backend.prepare(copied(executed, 1), settings)
+    try:
+        head.run()
+        tail = _tail(executed, copies, chained, backend, settings)
+    except BaseException:
+        head.close()
+        raise
+    activations = network.feed_bytes + single.output_bytes()
+    return Rotor(
+        head=head,
+        tail=tail,
+        copies=copies,
+        touched_bytes=(copies + 2) * executed.weight_bytes + 2 * activations,
+        held_bytes=2 * (copies + 2) * executed.weight_bytes + 4 * activations,  # packed beside the original
+    )
+
+
+def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes: int) -> Rotor:
+    """The probe of executor gaps: what a node costs more where the one before it was of another kind.
+
+    Args:
+        prepare: Loads a built-in network.
+        base: A chain of operators of one kind.
+        mixed: A chain of as many operators, all of different kinds.
+        nodes: How many.
+
+    Returns:
+        A rotor whose net time, per copy, is the extra time per node.
+    """
+    head, tail = prepare(base), prepare(mixed)
+    hot = [min(time_once(each.run, each.synchronize) for _ in range(10 * _PROBES)) for each in (head, tail)]
+    # The kinds differ in what they compute as well: their difference where all of them are warm is taken off.
+    return Rotor(head, tail, copies=nodes, touched_bytes=0, held_bytes=0, offset_ns=hot[1] - hot[0])
+
+
+def _copies(once_ns: int, weight_bytes: int, distance: int) -> int:
+    """Copies beyond the head's, so that their time stands out and they leave room for others on the rotation."""
+    wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _FEWEST), _MOST)
+    fair = distance // _SHARE // max(weight_bytes, 1) - 2
+    room = _COPIES_BYTES // max(weight_bytes, 1) - 2
+    return max(1, min(wanted, max(fair, _FEWEST), room))
+
+
+def _tail(
+    executed: Network, copies: int, chained: str | None, backend: RotatingBackend, settings: Settings
+) -> Executable:
+    """The tail, as a chain where that keeps its values ordinary."""
+    if chained is not None:
+        tail = backend.prepare(copied(executed, 1 + copies, chained=chained), settings)
+        tail.run()
+        tail.synchronize()
+        if ordinary(tail.outputs()[0]):
+            return tail
+        tail.close()
+    tail = backend.prepare(copied(executed, 1 + copies), settings)
+    tail.run()
+    return tail
