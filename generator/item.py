@@ -77,8 +77,9 @@ class Item:
 
     @property
     def pass_ns(self) -> int:
-        """A guess at the time of one visit in a rotation: all copies, and the head again."""
-        return self.run_ns if not self.unroll else self.run_ns * (self.unroll + 2) // self.unroll
+        """A guess at the time of one visit in a rotation: all copies, and the head twice."""
+        visits = self.unroll + 2
+        return self.run_ns * visits // self.unroll if self.blocks and self.unroll else self.run_ns * visits
 
     def request(self, seed: int) -> Prepare:
         """What to send to a worker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field
 from .item import Item
 from .stopping import Protocol, Slot, next_slot
 
-__all__ = ["Pace", "fitting", "interleaved", "slots_of"]
+__all__ = ["Pace", "fitting", "interleaved", "slots_of", "warmups_of"]
 
 _FEWEST_ROTATED, _MOST_ROTATED = 3, 256
 """Networks of one rotation: enough to make each other's code cold, and no more than memory maps allow."""
 
-_USUAL_PASSES, _MOST_PASSES = 4, 64
+_USUAL_PASSES, _MOST_PASSES = 8, 64
 """Passes of one rotation request: where time is not given, and at most."""
 
 
@@ -29,6 +30,10 @@ def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> 
     ordered = sorted(items, key=lambda item: (item.subject, item.key))
     random.Random(f"{seed}:{process}:{round_}").shuffle(ordered)  # noqa: S311  # an order, not a secret
     return ordered
+
+
+_WARMUPS = ((30_000_000, 4), (300_000_000, 2), (math.inf, 0))
+"""Warm-up passes by the time of a pass, nanoseconds: short ones leave less time to settle."""
 
 
 def fitting(resident: Collection[Item], queue: deque[Item]) -> bool:
@@ -108,3 +113,15 @@ class Pace:
         afford = sum(slot.budget_ns for slot in slots) // max(1, sum(item.pass_ns for item in items))
         most = _USUAL_PASSES if self.budget_s is None else _MOST_PASSES
         return max(fewest, min(afford, most))
+
+
+def warmups_of(items: Sequence[Item], *, begun: bool) -> int:
+    """Passes of a rotation before those that count: the first ones find memory that was just written elsewhere.
+
+    Args:
+        items: What is rotated.
+        begun: Whether the same rotation was turned before; only the commits in between then disturbed it.
+    """
+    pass_ns = sum(item.pass_ns for item in items)
+    wanted = next(count for limit, count in _WARMUPS if pass_ns < limit)
+    return min(wanted, 1) if begun else max(wanted, 1)

@@ -25,7 +25,7 @@ from .item import Item
 from .journal import Journal
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import Rotate, Sample
-from .schedule import Pace, fitting, interleaved, slots_of
+from .schedule import Pace, fitting, interleaved, slots_of, warmups_of
 from .statistics import MIN_SAMPLES
 from .stopping import decide
 
@@ -225,13 +225,15 @@ class Session:
             ids=tuple(item.id for item in items),
             distance=items[0].distance,
             passes=passes,
-            warmups=0 if begun else 1,
+            warmups=warmups_of(items, begun=begun),
             seed=self._seed + self._round,
         )
         self._tell(Stage.SAMPLE, items[0])
-        expected_s = (passes + 1) * (sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S)
+        expected_s = (passes + request.warmups) * (
+            sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S
+        )
         with self._costs.spend("sample_s"):
-            reply = self._worker.rotate(request, timeout_s=self._protocol.timeout_ns / 1e9 + 2 * expected_s)
+            reply = self._worker.rotate(request, timeout_s=self._protocol.timeout_ns / 1e9 + 2 * (passes + request.warmups) * pass_s)
         self._costs.timed_s += reply.elapsed_ns / 1e9
         if len(reply.samples) != len(items):
             raise WorkerError(f"the worker timed {len(reply.samples)} of {len(items)} networks")
