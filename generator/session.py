@@ -229,11 +229,10 @@ class Session:
             seed=self._seed + self._round,
         )
         self._tell(Stage.SAMPLE, items[0])
-        expected_s = (passes + request.warmups) * (
-            sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S
-        )
+        pass_s = sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S
+        timeout_s = self._protocol.timeout_ns / 1e9 + 2 * (passes + request.warmups) * pass_s
         with self._costs.spend("sample_s"):
-            reply = self._worker.rotate(request, timeout_s=self._protocol.timeout_ns / 1e9 + 2 * (passes + request.warmups) * pass_s)
+            reply = self._worker.rotate(request, timeout_s=timeout_s)
         self._costs.timed_s += reply.elapsed_ns / 1e9
         if len(reply.samples) != len(items):
             raise WorkerError(f"the worker timed {len(reply.samples)} of {len(items)} networks")
