@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 
+from ..bricks.footprint import is_level
 from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..models import ModelSource
-from .selection import Choice, Query
+from .selection import MODEL, Choice, Query
 
 __all__ = ["Commands"]
 
@@ -28,6 +28,7 @@ class Commands:
         granularity: Most layers in a sequence.
         overlap: Sequences begin at every layer.
         connected: Sequences may be connected windows.
+        graph: Which graph is decomposed.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class Commands:
         granularity: int,
         overlap: bool = False,
         connected: bool = False,
+        graph: str = "source",
     ) -> None:
+        self._graph = graph
         self._cut = ["-g", str(granularity), *(["--overlap"] if overlap else [])]
         self._cut += ["--connected"] if connected else []
         self._granularity = granularity
@@ -49,12 +52,14 @@ class Commands:
         self._query = query
         self._database = str(store.place)
 
-    @cached_property
-    def _run(self) -> list[str]:
-        return [*_options(self._store, self._choice, self._query), "--db", self._database]
+    def measure(self, source: ModelSource, *, graph: str | None = None, cache: str | None = None) -> str | None:
+        """Decompose the model and measure what is not stored; None where nothing measures in this precision.
 
-    def measure(self, source: ModelSource) -> str | None:
-        """Decompose the model and measure what is not stored; None where nothing measures in this precision."""
+        Args:
+            source: The model.
+            graph: Another graph than the one that was decomposed.
+            cache: Another cache state than the one that was asked for; all levels are one, ``model``.
+        """
         if self._dtype not in {None, _MEASURABLE}:
             return None
         model = [source.zoo or str(source.path or source.name)]
@@ -62,12 +67,30 @@ class Commands:
             model += ["--batch", str(source.batch)]
         for name, size in source.dims:
             model += ["--dim", f"{name}={size}"]
-        model += self._cut
+        kind = graph or self._graph
+        # Another graph is compared layer by layer.
+        granularity, cut = (self._granularity, self._cut) if kind == self._graph else (1, ["-g", "1"])
+        model += cut
+        if kind != "source":
+            model += ["--graph", kind, *self._stack_of_graph()]
         # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
         digest = hashlib.sha256("\0".join(model).encode("utf-8", "surrogateescape")).hexdigest()
-        suite = f"suite-g{self._granularity}-{digest[:8]}"
+        suite = f"suite-g{granularity}-{digest[:8]}"
         generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
-        return f"{generate} && {shlex.join(['dlbricks', 'run', suite, *self._run])}"
+        run = ["dlbricks", "run", suite, *_options(self._store, self._choice, self._query, cache)]
+        return f"{generate} && {shlex.join([*run, '--db', self._database])}"
+
+    def _stack_of_graph(self) -> list[str]:
+        """Options that name the runtime whose graphs are cut, where it is not the default."""
+        words = _options(self._store, self._choice, self._query, None)
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        told = [
+            pair
+            for pair in pairs
+            if pair[0] in {"--backend", "--device", "--option"}
+            and pair not in {("--backend", "onnxruntime"), ("--device", "cpu")}
+        ]
+        return [word for pair in told for word in pair]
 
     def again(self, source: ModelSource) -> str | None:
         """The same, trying again what failed."""
@@ -75,16 +98,18 @@ class Commands:
         return None if command is None else f"{command} --again failed"
 
 
-def _options(store: Store, choice: Choice | None, query: Query) -> list[str]:
+def _options(store: Store, choice: Choice | None, query: Query, cache: str | None) -> list[str]:
+    state = cache or (query.cache if choice is None else choice.conditions.cache)
+    state = MODEL if state is not None and is_level(state) else state
     if choice is None:
-        measured = [("--threads", query.threads), ("--cache", query.cache)]
+        measured = [("--threads", query.threads), ("--cache", state)]
         if query.stack is not None:
             found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
             if len(found) == 1:
                 return [*_stack_options(found[0]), *_given(measured)]
         return _given([("--backend", query.backend), ("--device", query.device), *measured])
-    conditions = choice.conditions
-    return [*_stack_options(choice.stack), "--threads", str(conditions.threads), "--cache", conditions.cache]
+    threads = choice.conditions.threads
+    return [*_stack_options(choice.stack), *_given([("--threads", threads), ("--cache", state)])]
 
 
 def _given(options: Iterable[tuple[str, object]]) -> list[str]:

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..bricks.graph import ModelGraph, build_graph
+from ..bricks.footprint import is_level
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..bricks.shapes import ShapeOracle
-from ..bricks.windows import KeyedWindow, windows
-from ..bricks.wiring import sequences
-from ..db import Measurement, Store
+from ..db import Measurement, Store, Subject
 from ..errors import DlbricksError, InvalidSequence, UsageError
 from ..generator.decompose import unforeseen
+from ..generator.decomposer import Cut, Decomposer
 from ..generator.oracle import WorkerOracle
 from ..models import ModelSource, require_known
 from .bound import Cover, LowerBound, further_covers, lower_bound
 from .commands import Commands
-from .composition import CriticalPath, Quotient, contract, critical_path, sequential
+from .composition import CriticalPath, Quotient, critical_path, sequential
 from .cover import Window, cheapest_cover
-from .result import Coverage, Estimate, Missing, SequenceLatency
-from .selection import Choice, Query
-from .stored import Stored, look_up
+from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
+from .decomposition import Decomposition, Interventions, cut_of, decomposed, edges, intervened, quotient_of
+from .prediction import Asked, Prediction, in_parallel, predict, unexplained
+from .result import Coverage, Estimate, Missing, SequenceLatency, Term
+from .runtime import chosen_stack, why_not_here
+from .selection import MODEL, Choice, Query, choose
+from .stored import Shelf, Stored, Wanted, look_up
 from .truth import beside_truth
 
-__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "estimate"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A model as decomposed.
-
-    Attributes:
-        source: The model.
-        graph: Its layers.
-        sequences: The sequences to compose it from.
-        windows: All windows that may compete for the lower bound; empty where there are none but the sequences.
-    """
-
-    source: ModelSource
-    graph: ModelGraph
-    sequences: tuple[Part, ...]
-    windows: tuple[KeyedWindow, ...]
+__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate"]
 
 
 def estimate(
@@ -61,12 +47,14 @@ def estimate(
     dtype: str | None = None,
     overlap: bool = False,
     connected: bool = False,
+    graph: str = "source",
     oracle: ShapeOracle | None = None,
 ) -> list[Estimate]:
     """Estimate the latency of models from the stored latencies of their bricks.
 
     Args:
-        models: The models, from ``find_models``; nothing of them is run.
+        models: The models, from ``find_models``. Nothing of them is run, but that a worker loads them to tell the graph
+            that the runtime executes: where that is asked for, and where bricks at reuse distances are stored.
         store: Where brick latencies are.
         granularity: Most layers in a sequence; that of the suite that was measured.
         system: Key of the system, or its beginning.
@@ -74,10 +62,13 @@ def estimate(
         backend: Name of the backend.
         device: Its device.
         threads: Threads; 0 for all physical cores.
-        cache: Cache state.
+        cache: Cache state: ``model`` (of each model the level of its own reuse distance), ``hot``, ``cold``, or the
+            name of one level (``64MiB``).
         dtype: Precision.
         overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
         connected: Sequences may be weakly connected windows.
+        graph: Which graph is decomposed: the model's own (``source``), or the one that the runtime executes
+            (``runtime``), which only the stack that is installed here can tell.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
 
     Returns:
@@ -85,7 +76,9 @@ def estimate(
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: Granularity less than 1, a dimension that no model has, or a system or stack that is not stored.
+        UsageError: Granularity less than 1, an unknown graph, a dimension that no model has, or a system or stack that
+            is not stored.
+        BackendUnavailable: The executed graph is asked for, nothing is stored, and the runtime is not installed.
         StoreError: The database cannot be read.
 
     Example:
@@ -99,9 +92,11 @@ def estimate(
     if granularity < 1:
         raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
     query = Query(system, stack, backend, device, threads, cache, dtype)
+    cut = cut_of(Cut(granularity, overlap, connected), graph)
     blank = Estimate(
         name="",
         granularity=granularity,
+        graph=graph,
         overlap=overlap,
         connected=connected,
         backend=backend,
@@ -110,73 +105,180 @@ def estimate(
         cache=cache,
         dtype=dtype,
     )
-    decomposed: list[_Model | Estimate] = []
+    if graph != "source":
+        place = chosen_stack(store, query, at_home=graph == "fused")
+        if isinstance(place, str):
+            return [_failed(source, blank, f"{place}; use --graph source") for source in models]
+        cut = cut_of(cut, graph, *place)
+        if graph == "runtime" and place[0].key in store.stacks():
+            query = replace(query, stack=place[0].key)
     with WorkerOracle() as worker:
+        shapes = oracle or worker
+        found = _decomposed(models, cut, shapes, blank)
+        readable = [model for model in found if isinstance(model, Decomposition)]
+        if readable:
+            dims = {name: size for source in models for name, size in source.dims}
+            require_known(dims, [model.own for model in readable])
+        keys = {part.key for model in readable for part in model.sequences}
+        choice = choose(store, keys, query)
+        executed = _executed(readable, store, choice, keys, shapes)
+    stored = look_up(
+        store,
+        query,
+        choice,
+        bricks=_wanted(readable, choice, executed),
+        models={model.own.key for model in readable},
+    )
+    commands = Commands(
+        store, choice, query, granularity=granularity, overlap=overlap, connected=connected, graph=graph
+    )
+    return [
+        _estimate(model, stored, executed[model.own.key], commands, blank)
+        if isinstance(model, Decomposition)
+        else model
+        for model in found
+    ]
+
+
+def _decomposed(
+    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate
+) -> list[Decomposition | Estimate]:
+    """Each model decomposed, or what to say of one that cannot be."""
+    found: list[Decomposition | Estimate] = []
+    with Decomposer(cut, oracle=oracle) as decomposer:
         for source in models:
             try:
-                graph = build_graph(source.skeleton(), oracle=oracle or worker)
-                found = sequences(graph, granularity, overlap=overlap, connected=connected)
-                every = windows(graph, granularity, connected=connected) if granularity > 1 else ()
-                decomposed.append(_Model(source, graph, tuple(found), tuple(every)))
+                found.append(decomposed(source, decomposer(source), cut))
             except DlbricksError as error:
-                decomposed.append(_failed(source, blank, str(error)))
+                found.append(_failed(source, blank, str(error)))
             except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
-                decomposed.append(_failed(source, blank, unforeseen(source.name, error)))
-    readable = [model for model in decomposed if isinstance(model, _Model)]
-    if readable:
-        dims = {name: size for source in models for name, size in source.dims}
-        require_known(dims, [model.graph for model in readable])
-    keys = {sequence.key for model in readable for sequence in model.sequences}
-    competing = {window.key for model in readable for window in model.windows}
-    truths = {model.graph.key for model in readable}
-    stored = look_up(store, query, bricks=keys, models=truths, competing=competing)
-    commands = Commands(store, stored.choice, query, granularity=granularity, overlap=overlap, connected=connected)
-    return [_estimate(model, stored, commands, blank) if isinstance(model, _Model) else model for model in decomposed]
+                found.append(_failed(source, blank, unforeseen(source.name, error)))
+    return found
 
 
 def _failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
     return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
 
 
-def _estimate(model: _Model, stored: Stored, commands: Commands, blank: Estimate) -> Estimate:
+def _state(model: Decomposition, choice: Choice | None) -> str:
+    """The cache state that a model's bricks are looked up in."""
+    if choice is None:
+        return ""  # nothing is stored in any
+    return model.level if choice.conditions.cache == MODEL else choice.conditions.cache
+
+
+def _executed(
+    models: Sequence[Decomposition], store: Store, choice: Choice | None, known: Collection[str], oracle: ShapeOracle
+) -> dict[str, Interventions]:
+    """What the runtime executes for each model, by the model's key.
+
+    A model is loaded for it only where that can serve: where other bricks than those asked for are stored at a reuse
+    distance, or where the number of executed nodes is wanted for an estimate at one.
+    """
+    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
+    rest = [model for model in models if model.executed is None]
+    reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)
+    if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
+        conditions = [replace(choice.conditions, cache=level) for level in {model.level for model in rest}]
+        others = (store.measured_keys(choice.system_key, choice.stack_key, one, Subject.BRICK) for one in conditions)
+        if not any(keys.difference(known) for keys in others):
+            reason = "no brick of the executed graph is measured at the model's reuse distance"
+    if reason is not None or choice is None:
+        return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
+    cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
+    with Decomposer(cut, oracle=oracle) as decomposer:
+        for model in rest:
+            try:
+                executed = decomposer(model.source).executed
+            except DlbricksError as error:
+                found[model.own.key] = Interventions(reason=str(error))
+            else:
+                assert executed is not None  # noqa: S101  # the cut is of the executed graph
+                found[model.own.key] = intervened(executed)
+    return found
+
+
+def _at_levels(cache: str) -> bool:
+    return cache == MODEL or is_level(cache)
+
+
+def _wanted(
+    models: Sequence[Decomposition], choice: Choice | None, executed: Mapping[str, Interventions]
+) -> dict[str, Wanted]:
+    """The bricks to look up, by cache state."""
+    wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
+    for model in models:
+        state, found = _state(model, choice), executed[model.own.key]
+        asked = {part.key for part in model.sequences}
+        wanted[state].bricks |= asked
+        wanted[state].competing |= {window.key for window in model.windows}
+        if choice is not None and found.graph is not None:
+            bricks = asked if model.graph is found.graph else {part.key for part in found.parts}
+            wanted[state].bricks |= bricks
+            wanted[found.level].bricks |= bricks
+    return dict(wanted)
+
+
+def _estimate(
+    model: Decomposition,
+    stored: Stored,
+    executed: Interventions,
+    commands: Commands,
+    blank: Estimate,
+) -> Estimate:
     """One model's estimate; what it cannot say stays None."""
-    graph = model.graph
-    parts = _cover(model, stored.bricks) if blank.overlap else model.sequences
+    graph, state = model.graph, _state(model, stored.choice)
+    shelf = stored.shelf(state)
+    parts = _cover(model, shelf.bricks) if blank.overlap else model.sequences
     try:
-        quotient = contract(_edges(graph), [part.layers for part in parts])
+        quotient = quotient_of(graph, parts)
     except InvalidSequence as error:
         return _failed(model.source, blank, str(error))
-    measured = [part for part in parts if part.key in stored.bricks]
-    missing = (*_missing(model, parts, stored, commands), *_skipped(graph))
+    measured = [part for part in parts if part.key in shelf.bricks]
+    missing = tuple(missing_of(model.source, graph, parts, shelf, commands))
     estimate = replace(
         blank,
         **_identity(model, stored.choice),
         unique=len({part.key for part in parts}),
-        coverage=_coverage(graph, parts, measured),
-        known_ms=_ms(sequential(stored.bricks[part.key].median_ns for part in measured)),
+        coverage=coverage_of(graph, parts, measured),
+        known_ms=_ms(sequential(shelf.bricks[part.key].median_ns for part in measured)),
         missing=missing,
     )
-    bound, path = _bound(model, parts, quotient, stored), None
+    bound = _bound(model, parts, quotient, shelf)
+    path: CriticalPath | None = None
+    prediction: Prediction | None = None
     if not missing:
-        path = critical_path(quotient, [stored.bricks[part.key].median_ns for part in parts])
-        estimate = replace(estimate, **_totals(parts, path, stored))
+        path = critical_path(quotient, [shelf.bricks[part.key].median_ns for part in parts])
+        if graph is executed.graph:
+            executed = replace(executed, parts=parts)
+        parallel = stored.choice is not None and in_parallel(stored.choice.stack)
+        prediction = predict(
+            Asked(graph, blank.graph, parts, quotient, state, executed.level or model.level, parallel=parallel),
+            stored,
+            executed,
+            lambda kind, cache: commands.measure(model.source, graph=kind, cache=cache),
+        )
+        estimate = replace(
+            estimate,
+            estimate_ms=prediction.ms,
+            ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
+            sequential_ms=_ms(sequential(shelf.bricks[part.key].median_ns for part in parts)),
+            critical_path_ms=_ms(path.latency),
+        )
     estimate = replace(estimate, **_bounds(bound, path))
-    estimate = replace(estimate, **beside_truth(graph.key, parts, stored, estimate, bound))
+    basis = () if prediction is None else prediction.basis
+    estimate = replace(
+        estimate, **beside_truth(model.own.key, stored, estimate, basis=basis, bound=bound, fastest=shelf.fastest)
+    )
+    if prediction is not None:
+        estimate = replace(estimate, **_attributed(prediction, estimate))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
-    rows = tuple(_row(index, part, graph, stored, on_path=index in on_path) for index, part in enumerate(parts))
+    rows = tuple(row_of(index, part, graph, shelf, on_path=index in on_path) for index, part in enumerate(parts))
     return replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
 
 
-def _edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
-    """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
-    for layer in graph.layers:
-        for value in layer.outputs:
-            for consumer in graph.consumers(value):
-                yield layer.index, consumer
-
-
-def _cover(model: _Model, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
+def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
     """Of overlapping sequences, those to compose the model from, in its order."""
     position = {layer: index for index, layer in enumerate(model.graph.live)}
     windows = [
@@ -190,13 +292,14 @@ def _cover(model: _Model, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]
     return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.graph.live)))
 
 
-def _identity(model: _Model, choice: Choice | None) -> dict[str, Any]:
+def _identity(model: Decomposition, choice: Choice | None) -> dict[str, Any]:
     graph = model.graph
     of_model = {
         "name": model.source.name,
         "batch": model.source.batch,
         "dims": dict(model.source.dims),
         "bound": dict(graph.bound),
+        "level": model.level,
         "layers": len(graph.layers),
         "folded": sum(layer.state is LayerState.FOLDED for layer in graph.layers),
     }
@@ -213,51 +316,15 @@ def _identity(model: _Model, choice: Choice | None) -> dict[str, Any]:
     }
 
 
-def _coverage(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Part]) -> Coverage:
-    def macs(some: Sequence[Part]) -> int:
-        costs = (graph.layers[layer].cost for part in some for layer in part.layers)
-        return sum(cost.macs for cost in costs if cost is not None)
-
-    whole = len(parts) + sum(layer.state is LayerState.SKIPPED for layer in graph.layers)
-    total = macs(parts)
-    return Coverage(
-        sequences=len(measured) / whole if whole else 1.0,
-        macs=macs(measured) / total if total else None,
-    )
-
-
-def _missing(model: _Model, parts: Sequence[Part], stored: Stored, commands: Commands) -> Iterator[Missing]:
-    counts = Counter(part.key for part in parts if part.key not in stored.bricks)
-    first = {part.key: part for part in reversed(parts)}
-    for key, count in counts.items():
-        failure = stored.failures.get(key)
-        layers = [model.graph.layers[index] for index in first[key].layers]
-        yield Missing(
-            key=key,
-            count=count,
-            layers=tuple(layer.name for layer in layers),
-            op_types=tuple(layer.op_type for layer in layers),
-            reason="not measured" if failure is None else f"{failure.kind}: {failure.reason}",
-            command=commands.measure(model.source) if failure is None else commands.again(model.source),
-        )
-
-
-def _skipped(graph: ModelGraph) -> Iterator[Missing]:
-    for layer in graph.layers:
-        if layer.state is LayerState.SKIPPED:
-            reason = f"cannot be a brick: {layer.reason}"
-            yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
-
-
-def _bound(model: _Model, parts: Sequence[Part], quotient: Quotient, stored: Stored) -> LowerBound | None:
+def _bound(model: Decomposition, parts: Sequence[Part], quotient: Quotient, shelf: Shelf) -> LowerBound | None:
     """The lower bound; None where no cover is measured, as where a layer cannot be a brick."""
     graph = model.graph
-    if next(_skipped(graph), None) is not None:
+    if cannot_be_bricks(graph):
         return None
     asked = Cover(quotient, tuple(part.key for part in parts))
     competing = {*asked.keys, *(window.key for window in model.windows)}
-    lowest = {key: stored.fastest[key].median_ns for key in competing if key in stored.fastest}
-    further = further_covers(_edges(graph), graph.live, model.windows, lowest) if model.windows else []
+    lowest = {key: shelf.fastest[key].median_ns for key in competing if key in shelf.fastest}
+    further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
     return lower_bound([asked, *further], lowest)
 
 
@@ -269,34 +336,15 @@ def _bounds(bound: LowerBound | None, path: CriticalPath | None) -> dict[str, An
     return {"lower_bound_sequential_ms": _ms(bound.sequential), "lower_bound_critical_path_ms": _ms(least)}
 
 
-def _totals(parts: Sequence[Part], path: CriticalPath, stored: Stored) -> dict[str, Any]:
-    """Sums and interval of a model whose bricks are all measured."""
-    keys = [part.key for part in parts]
-    total = _ms(sequential(stored.bricks[key].median_ns for key in keys))
-    low, high = stored.uncertainty.interval_ns(Counter(keys))
-    return {
-        "estimate_ms": total,
-        "ci95_ms": (_ms(low), _ms(high)),
-        "sequential_ms": total,
-        "critical_path_ms": _ms(path.latency),
-    }
-
-
-def _row(index: int, part: Part, graph: ModelGraph, stored: Stored, *, on_path: bool) -> SequenceLatency:
-    layers = [graph.layers[layer] for layer in part.layers]
-    brick, lowest = stored.bricks.get(part.key), stored.fastest.get(part.key)
-    return SequenceLatency(
-        index=index,
-        key=part.key,
-        layers=part.layers,
-        names=tuple(layer.name for layer in layers),
-        op_types=tuple(layer.op_type for layer in layers),
-        latency_ms=None if brick is None else _ms(brick.median_ns),
-        ci95_ms=None if brick is None else (_ms(brick.ci95_ns[0]), _ms(brick.ci95_ns[1])),
-        verdict=None if brick is None else str(brick.verdict),
-        on_path=on_path,
-        lower_bound_ms=None if lowest is None else _ms(lowest.median_ns),
-    )
+def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
+    """The distance to the measured latency by its causes."""
+    measured = None
+    if estimate.measured_ms is not None and estimate.measured_ci95_ms is not None:
+        low, high = estimate.measured_ci95_ms
+        measured = (estimate.measured_ms, (high - low) / 2)
+    terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
+    sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and name != "bricks"]
+    return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
 
 
 def _ms(nanoseconds: float) -> float:

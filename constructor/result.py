@@ -6,7 +6,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency"]
+__all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
+
+SIGNS = {
+    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "gaps": 1, "unexplained": 1,
+}  # fmt: skip
+"""The terms of an attribution, in order, and how each counts: with these signs they add up to the measured latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One cause of the distance between bricks and model.
+
+    Attributes:
+        ms: How much; counted with its sign in ``SIGNS``. None where it is not known.
+        ci95_ms: Its interval.
+        reason: Why it is not known; None where it is.
+        command: What would measure it; None where it is known, or no command does.
+    """
+
+    ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    reason: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +104,7 @@ class Estimate:
     Attributes:
         name: The model.
         granularity: Most layers in a sequence.
-        graph: Which graph was decomposed: ``source``.
+        graph: Which graph was decomposed: ``source``, ``runtime`` or ``fused``.
         overlap: Sequences could begin at every layer.
         connected: Sequences could be connected windows.
         batch: Batch asked for; None for the model's own.
@@ -93,15 +115,17 @@ class Estimate:
         backend: Backend; where nothing is stored, as asked for.
         device: Device; likewise.
         threads: Threads; likewise.
-        cache: Cache state; likewise.
+        cache: Cache state; likewise. ``model``: bricks at the model's own reuse distance.
+        level: Name of the model's own reuse distance.
         dtype: Precision; likewise.
-        layers: Operators of the model.
+        layers: Operators of the graph that was decomposed.
         folded: Of these, layers that cost nothing at inference.
         unique: Different bricks among its sequences.
-        estimate_ms: The best prediction.
-        ci95_ms: Its interval, by what the processes and rounds of the measurements differ by.
-        sequential_ms: Sum over all sequences.
-        critical_path_ms: Greatest sum along a path.
+        estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
+            (``prediction.py``).
+        ci95_ms: Its interval: what processes and rounds of the measurements differ by, and the error of the method.
+        sequential_ms: Raw sum over all sequences.
+        critical_path_ms: Greatest raw sum along a path.
         lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound.py``).
         lower_bound_critical_path_ms: Least critical path of the covers that were tried.
         benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
@@ -113,6 +137,9 @@ class Estimate:
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
         coverage: How much of the model is measured; None on an error.
         known_ms: Sum over the measured sequences.
+        attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the
+            bricks are not all measured.
+        attribution_absolute_ms: Sum of the sizes of the causes that are known, so that they cannot hide each other.
         missing: What is not measured.
         sequences: Every sequence, in the model's order.
         path: Those on the critical path, from start to end; empty where it is not known.
@@ -133,6 +160,7 @@ class Estimate:
     device: str | None = None
     threads: int | None = None
     cache: str | None = None
+    level: str | None = None
     dtype: str | None = None
     layers: int | None = None
     folded: int | None = None
@@ -152,6 +180,8 @@ class Estimate:
     benanza_ratio_reason: str | None = None
     coverage: Coverage | None = None
     known_ms: float | None = None
+    attribution: Mapping[str, Term] | None = None
+    attribution_absolute_ms: float | None = None
     missing: tuple[Missing, ...] = ()
     sequences: tuple[SequenceLatency, ...] = ()
     path: tuple[SequenceLatency, ...] = ()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..bricks.footprint import is_level
 from ..db import Combination, Conditions, Stack, Store, Subject, System
 from ..errors import AmbiguousQuery, UsageError
 
-__all__ = ["Choice", "Query", "choose"]
+__all__ = ["MODEL", "Choice", "Query", "choose", "matching", "require_one"]
+
+MODEL = "model"
+"""The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
 
 _SHOWN = 8
 """Characters of a key in messages, more where they do not tell two apart."""
@@ -26,7 +31,7 @@ class Query:
         device: Its device.
         threads: Threads; 0 stands for the most that are stored of a system, up to one per physical core: a run takes
             as many as its process may use, which only the database knows afterwards.
-        cache: Cache state.
+        cache: Cache state: ``model``, ``hot``, ``cold``, or the name of one level.
         dtype: Precision.
     """
 
@@ -48,7 +53,7 @@ class Choice:
         stack_key: Key of the stack.
         system: The system.
         stack: The stack.
-        conditions: Threads, cache state, precision.
+        conditions: Threads, cache state, precision; ``model`` as cache state stands for all levels that are stored.
         count: Bricks, of those asked for, that are measured there.
     """
 
@@ -77,24 +82,69 @@ def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
         AmbiguousQuery: Several match; the message lists each with the options that tell it from the others.
         UsageError: No stored system, or stack, has a key that begins as asked.
     """
+    return require_one(matching(store, keys, query))
+
+
+def matching(store: Store, keys: Collection[str] | None, query: Query) -> list[Choice]:
+    """The stored combinations that match.
+
+    The levels of reuse distance at one place are one combination, with the cache state ``model``, unless one level is
+    asked for by name.
+
+    Args:
+        store: The database.
+        keys: Bricks of which at least one is measured there; None for any.
+        query: What the caller asked for.
+
+    Raises:
+        UsageError: No stored system, or stack, has a key that begins as asked.
+    """
     systems, stacks = store.systems(), store.stacks()
     _known("system", query.system, systems)
     _known("stack", query.stack, stacks)
     found = [
-        choice
-        for choice in (_choice(one, systems, stacks) for one in store.combinations(Subject.BRICK, keys, variant=""))
-        if _matches(choice, query)
+        _choice(one, systems, stacks)
+        for one in _joined(store, store.combinations(Subject.BRICK, keys, variant=""), keys, query)
     ]
-    if query.threads == 0:
-        found = _all_cores(found)
+    found = [choice for choice in found if _matches(choice, query)]
+    return _all_cores(found) if query.threads == 0 else found
+
+
+def require_one(found: Collection[Choice]) -> Choice | None:
+    """The only one; None where there is none.
+
+    Raises:
+        AmbiguousQuery: There are several; the message lists each with the options that tell it from the others.
+    """
     if len(found) > 1:
-        lines = [f"{_options(choice, found)} ({_describe(choice)})" for choice in found[:_LISTED]]
+        lines = [f"{_options(choice, found)} ({_describe(choice)})" for choice in list(found)[:_LISTED]]
         rest = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise AmbiguousQuery(
             f"{len(found)} stored combinations match: {', '.join(lines)}{rest}",
             remedy="add the options of the one you mean",
         )
-    return found[0] if found else None
+    return next(iter(found), None)
+
+
+def _joined(
+    store: Store, found: Iterable[Combination], keys: Collection[str] | None, query: Query
+) -> list[Combination]:
+    """The combinations, those that differ in their level only as one."""
+    if query.cache is not None and is_level(query.cache):
+        return list(found)
+    joined: list[Combination] = []
+    levels: defaultdict[Combination, list[Combination]] = defaultdict(list)
+    for one in found:
+        if is_level(one.conditions.cache):
+            levels[replace(one, conditions=replace(one.conditions, cache=MODEL), count=0)].append(one)
+        else:
+            joined.append(one)
+    for whole, members in levels.items():
+        known = set[str]()
+        for one in members:
+            known |= store.measured_keys(one.system, one.stack, one.conditions, Subject.BRICK)
+        joined.append(replace(whole, count=len(known if keys is None else known.intersection(keys))))
+    return joined
 
 
 def _choice(combination: Combination, systems: dict[str, System], stacks: dict[str, Stack]) -> Choice:

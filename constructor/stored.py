@@ -2,73 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 
-from ..db import Failure, Measurement, Store, Subject
+from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
+from ..generator.reference import GAP, OVERHEAD, built_in
 from .interval import Uncertainty
-from .selection import Choice, Query, choose
+from .selection import MODEL, Choice, Query
 
-__all__ = ["Stored", "look_up"]
+__all__ = ["DATA", "INNER", "Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
+
+INNER = "inner"
+"""Variant of a measurement: a brick without the layout changes at its edges."""
+
+DATA = "data"
+"""Variant of a measurement: a brick that was fed with a model's own values."""
+
+_NO_LATENCIES = (INNER, DATA)
+"""Variants that are no ways to run the brick, and so no bound for it."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Keys of bricks to look up in one cache state.
+
+    Attributes:
+        bricks: Whose measurements are wanted.
+        competing: Of which only the lowest latency is.
+    """
+
+    bricks: set[str] = field(default_factory=set)
+    competing: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What is known of bricks in one cache state; every mapping is by key.
+
+    Attributes:
+        bricks: Latest measurement of each brick.
+        inner: The same without the layout changes at its edges, where there are any.
+        data: The same with a model's own values.
+        failures: Why a brick could not be measured.
+        fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
+    """
+
+    bricks: Mapping[str, Measurement] = field(default_factory=dict)
+    inner: Mapping[str, Measurement] = field(default_factory=dict)
+    data: Mapping[str, Measurement] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    fastest: Mapping[str, Fastest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known under one combination; every mapping is by key.
+    """What is known under one combination.
 
     Attributes:
         choice: The combination; None where nothing that matches is stored.
-        bricks: Latest measurement of each brick.
-        failures: Why a brick or a whole model could not be measured.
-        fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
+        shelves: By cache state.
         truths: Latest measurement of each whole model.
-        uncertainty: Intervals of sums of the bricks.
+        model_failures: Why a whole model could not be measured.
+        overheads: What one call costs, by cache state.
+        gaps: What changing to the next node costs in a running model, by level.
+        uncertainty: Intervals of combinations of all of these.
     """
 
     choice: Choice | None = None
-    bricks: Mapping[str, Measurement] = field(default_factory=dict)
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    fastest: Mapping[str, Fastest] = field(default_factory=dict)
+    shelves: Mapping[str, Shelf] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
+    model_failures: Mapping[str, Failure] = field(default_factory=dict)
+    overheads: Mapping[str, Measurement] = field(default_factory=dict)
+    gaps: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
+
+    def shelf(self, state: str) -> Shelf:
+        """What is known in a cache state."""
+        return self.shelves.get(state) or Shelf()
+
+
+@cache
+def built_in_key(name: str) -> str:
+    """Key under which a network of our own is stored: that of its content."""
+    model = built_in(name)
+    assert model is not None  # noqa: S101  # the names are constants
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
 def look_up(
-    store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], competing: Collection[str] = ()
+    store: Store,
+    query: Query,
+    choice: Choice | None,
+    *,
+    bricks: Mapping[str, Wanted],
+    models: Collection[str],
 ) -> Stored:
-    """Choose the combination, and read what is stored under it.
+    """Read what is stored under a combination.
 
     Args:
         store: The database.
         query: What the caller asked for.
-        bricks: Keys of bricks.
+        choice: The combination; None where none matches.
+        bricks: What is wanted, by cache state.
         models: Keys of whole models.
-        competing: Keys of further bricks, of which only the lowest latency is wanted.
-
-    Raises:
-        AmbiguousQuery: Several combinations match.
-        UsageError: A system or stack that is not stored.
     """
-    choice = choose(store, bricks, query)
     if choice is None:
         # Nothing was measured, but it may have been tried.
+        every = {key for wanted in bricks.values() for key in wanted.bricks}
+        state = None if query.cache == MODEL else query.cache
         failed = store.failures(
-            keys=[*bricks, *models], backend=query.backend, device=query.device, cache=query.cache, dtype=query.dtype,
+            keys=[*every, *models], backend=query.backend, device=query.device, cache=state, dtype=query.dtype,
         )  # fmt: skip
-        return Stored(failures={failure.key: failure for failure in failed})
-    system, stack, conditions = choice.system_key, choice.stack_key, choice.conditions
-    measured = store.measurements(subject=Subject.BRICK, keys=bricks, system=system, stack=stack, conditions=conditions)
-    truths = store.measurements(subject=Subject.MODEL, keys=models, system=system, stack=stack, conditions=conditions)
-    failed = store.failures(keys=[*bricks, *models], system=system, stack=stack, conditions=conditions)
-    rivals = {*bricks, *competing} if competing else bricks
+        failures = {failure.key: failure for failure in failed}
+        return Stored(shelves=dict.fromkeys(bricks, Shelf(failures=failures)), model_failures=failures)
+    shelves = {state: _shelf(store, choice, state, wanted) for state, wanted in bricks.items()}
+    truths, model_failures = _whole_models(store, choice, models)
+    overheads = _references(store, choice, OVERHEAD, {"hot", *bricks})
+    gaps = _references(store, choice, GAP, set(bricks))
+    measured = [
+        measurement
+        for shelf in shelves.values()
+        for kind in (shelf.bricks, shelf.inner, shelf.data)
+        for measurement in kind.values()
+    ]
+    measured += [*overheads.values(), *gaps.values()]
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])
-    return Stored(
-        choice=choice,
-        bricks={measurement.key: measurement for measurement in measured},
-        failures={failure.key: failure for failure in failed},
-        fastest=store.fastest(Subject.BRICK, rivals, system=system, device=choice.stack.device, conditions=conditions),
-        truths={measurement.key: measurement for measurement in truths},
-        uncertainty=Uncertainty(measured, taken),
+    return Stored(choice, shelves, truths, model_failures, overheads, gaps, Uncertainty(measured, taken))
+
+
+def _conditions(choice: Choice, state: str) -> Conditions:
+    return replace(choice.conditions, cache=state)
+
+
+def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
+    system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
+
+    def measured(variant: str) -> dict[str, Measurement]:
+        found = store.measurements(
+            subject=Subject.BRICK,
+            keys=wanted.bricks,
+            system=system,
+            stack=stack,
+            conditions=conditions,
+            variant=variant,
+        )
+        return {measurement.key: measurement for measurement in found}
+
+    failed = store.failures(
+        subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
     )
+    return Shelf(
+        bricks=measured(""),
+        inner=measured(INNER),
+        data=measured(DATA),
+        failures={failure.key: failure for failure in failed},
+        fastest=_fastest(store, choice, conditions, wanted.bricks | wanted.competing),
+    )
+
+
+def _fastest(store: Store, choice: Choice, conditions: Conditions, keys: Collection[str]) -> dict[str, Fastest]:
+    """Lowest latencies, without those variants that are no ways to run the brick."""
+    system, device = choice.system_key, choice.stack.device
+    found = store.fastest(Subject.BRICK, keys, system=system, device=device, conditions=conditions)
+    doubtful = [key for key, fastest in found.items() if fastest.variant in _NO_LATENCIES]
+    for key in doubtful:
+        del found[key]
+    if doubtful:
+        rivals = store.measurements(
+            subject=Subject.BRICK, keys=doubtful, system=system, conditions=conditions, device=device, variant=None
+        )
+        for one in sorted(rivals, key=lambda one: one.median_ns):
+            if one.variant not in _NO_LATENCIES and one.key not in found:
+                found[one.key] = Fastest(one.key, one.stack, one.variant, one.median_ns, one.reference_ns)
+    return found
+
+
+def _whole_models(
+    store: Store, choice: Choice, keys: Collection[str]
+) -> tuple[dict[str, Measurement], dict[str, Failure]]:
+    """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it."""
+    states = ["cold"] if choice.conditions.cache == "cold" else ["hot", MODEL]
+    found: dict[str, Measurement] = {}
+    failed: dict[str, Failure] = {}
+    for state in states:
+        where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
+        for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
+            known = found.get(measurement.key)
+            found[measurement.key] = measurement if known is None else _later(store, known, measurement)
+        failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
+    return found, failed
+
+
+def _later(store: Store, one: Measurement, other: Measurement) -> Measurement:
+    """Of two measurements that of the run that began later."""
+    started = {run.id: run.started for run in store.runs()}
+    return other if started.get(other.run, "") >= started.get(one.run, "") else one
+
+
+def _references(store: Store, choice: Choice, name: str, states: Iterable[str]) -> dict[str, Measurement]:
+    """Latest measurements of a network of our own, by cache state."""
+    found = store.measurements(
+        subject=Subject.REFERENCE,
+        keys=[built_in_key(name)],
+        system=choice.system_key,
+        stack=choice.stack_key,
+        threads=choice.conditions.threads,
+        dtype=choice.conditions.dtype,
+    )
+    return {one.conditions.cache: one for one in found if one.conditions.cache in states}

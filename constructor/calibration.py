@@ -1,0 +1,41 @@
+"""How far estimates are off for reasons that no repetition of a measurement shows, as constants with their source.
+
+Two kinds. A composed latency differs from the model's by what the composition leaves out: its relative standard
+deviation was taken over models, apart from those that are judged by it. And what processes of one run have in common
+is seen only as often as there are processes, two as a rule: how far they differ on other runs tells what two cannot.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PROCESS_SD", "PROCESS_WEIGHT", "model_error_sd"]
+
+PROCESS_SD = 0.01
+"""Relative standard deviation between processes of what all bricks of a process share (placement in memory, clock)."""
+
+PROCESS_WEIGHT = 3
+"""How many degrees of freedom that expectation is worth beside those of the processes themselves."""
+
+_MODEL_ERROR_SD = {
+    # Root mean square of estimate / measured - 1. ONNX Runtime 1.31 on a CPU, batch 1, one thread.
+    ("runtime", "model"): 0.025,  # 11 models, bricks at each model's reuse distance, rounds interleaved
+    ("runtime", "hot"): 0.15,  # 18 models (CNNs and transformers), call overhead taken off
+    ("runtime", "cold"): 0.29,  # the same 18, caches evicted before each execution
+    ("source", "hot"): 0.235,  # the same 18: the method of DLBricks as printed
+    # Not calibrated on models of their own: as uncertain as the nearest that is.
+    ("source", "model"): 0.235,
+    ("source", "cold"): 0.29,
+    ("fused", "model"): 0.15,
+    ("fused", "hot"): 0.235,
+    ("fused", "cold"): 0.29,
+}
+
+
+def model_error_sd(graph: str, cache: str) -> float:
+    """Relative standard deviation of the error of an estimate that measures itself exactly.
+
+    Args:
+        graph: Which graph it is composed from.
+        cache: ``model`` where each model has bricks at its own reuse distance, else ``hot`` or ``cold``; any other
+            name is one distance for all models, which suits some as badly as hot bricks do.
+    """
+    return _MODEL_ERROR_SD[graph, cache if cache in {"model", "cold"} else "hot"]

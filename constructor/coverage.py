@@ -1,0 +1,107 @@
+"""What of a model is measured: its sequences one by one, how much of it that is, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..bricks.graph import ModelGraph
+from ..bricks.layer import LayerState
+from ..bricks.sequence import Sequence as Part
+from ..models import ModelSource
+from .commands import Commands
+from .result import Coverage, Missing, SequenceLatency
+from .stored import Shelf
+
+__all__ = ["cannot_be_bricks", "coverage_of", "missing_of", "row_of"]
+
+
+def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Part]) -> Coverage:
+    """How much of a model is measured.
+
+    Args:
+        graph: The graph that was cut.
+        parts: Its sequences.
+        measured: Those of them that are measured.
+    """
+
+    def macs(some: Sequence[Part]) -> int:
+        costs = (graph.layers[layer].cost for part in some for layer in part.layers)
+        return sum(cost.macs for cost in costs if cost is not None)
+
+    whole = len(parts) + sum(layer.state is LayerState.SKIPPED for layer in graph.layers)
+    total = macs(parts)
+    return Coverage(
+        sequences=len(measured) / whole if whole else 1.0,
+        macs=macs(measured) / total if total else None,
+    )
+
+
+def missing_of(
+    source: ModelSource, graph: ModelGraph, parts: Sequence[Part], shelf: Shelf, commands: Commands
+) -> Iterator[Missing]:
+    """What is not measured, one entry per brick; and the layers that cannot be bricks.
+
+    Args:
+        source: The model.
+        graph: The graph that was cut.
+        parts: Its sequences.
+        shelf: What is known of their bricks.
+        commands: What would measure the others.
+    """
+    counts = Counter(part.key for part in parts if part.key not in shelf.bricks)
+    first = {part.key: part for part in reversed(parts)}
+    for key, count in counts.items():
+        failure = shelf.failures.get(key)
+        layers = [graph.layers[index] for index in first[key].layers]
+        yield Missing(
+            key=key,
+            count=count,
+            layers=tuple(layer.name for layer in layers),
+            op_types=tuple(layer.op_type for layer in layers),
+            reason="not measured" if failure is None else f"{failure.kind}: {failure.reason}",
+            command=commands.measure(source) if failure is None else commands.again(source),
+        )
+    yield from _skipped(graph)
+
+
+def cannot_be_bricks(graph: ModelGraph) -> bool:
+    """Whether there are layers that cannot be bricks."""
+    return next(_skipped(graph), None) is not None
+
+
+def _skipped(graph: ModelGraph) -> Iterator[Missing]:
+    for layer in graph.layers:
+        if layer.state is LayerState.SKIPPED:
+            reason = f"cannot be a brick: {layer.reason}"
+            yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
+
+
+def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: bool) -> SequenceLatency:
+    """What is known of one sequence.
+
+    Args:
+        index: Its position among the sequences.
+        part: The sequence.
+        graph: The graph that was cut.
+        shelf: What is known of its brick.
+        on_path: Whether it lies on the critical path.
+    """
+    layers = [graph.layers[layer] for layer in part.layers]
+    brick, lowest = shelf.bricks.get(part.key), shelf.fastest.get(part.key)
+    return SequenceLatency(
+        index=index,
+        key=part.key,
+        layers=part.layers,
+        names=tuple(layer.name for layer in layers),
+        op_types=tuple(layer.op_type for layer in layers),
+        latency_ms=None if brick is None else _ms(brick.median_ns),
+        ci95_ms=None if brick is None else (_ms(brick.ci95_ns[0]), _ms(brick.ci95_ns[1])),
+        verdict=None if brick is None else str(brick.verdict),
+        on_path=on_path,
+        lower_bound_ms=None if lowest is None else _ms(lowest.median_ns),
+    )
+
+
+def _ms(nanoseconds: float) -> float:
+    return nanoseconds / 1e6

@@ -1,0 +1,145 @@
+"""The one place where a model is decomposed by the kind of graph that is asked for.
+
+* ``source``: the model's own graph, as DLBricks has it.
+* ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
+* ``fused``: the model's own layers, cut so that no fusion of the runtime is cut through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..bricks.footprint import footprint, level_name, level_of
+from ..bricks.graph import ModelGraph
+from ..bricks.sequence import Sequence as Part
+from ..bricks.windows import KeyedWindow, windows
+from ..bricks.wiring import sequences
+from ..db import Stack
+from ..errors import UsageError
+from ..generator.cores import physical_cores
+from ..generator.decomposer import Cut, Cuttings
+from ..generator.executed import ExecutedModel
+from ..models import ModelSource
+from .composition import Quotient, contract
+
+__all__ = ["Decomposition", "Interventions", "cut_of", "decomposed", "edges", "intervened", "quotient_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """A model as decomposed.
+
+    Attributes:
+        source: The model.
+        own: Its own graph; its key is that of ground truth.
+        graph: The graph that was cut: its own, or the one that is executed.
+        sequences: The sequences to compose it from; overlapping ones where that was asked for.
+        windows: All windows that may compete for the lower bound; empty where there are none but the sequences.
+        level: Name of the level of reuse distance that its bricks are measured at.
+        executed: What the runtime executes for it; None where nobody asked.
+    """
+
+    source: ModelSource
+    own: ModelGraph
+    graph: ModelGraph
+    sequences: tuple[Part, ...]
+    windows: tuple[KeyedWindow, ...]
+    level: str
+    executed: ExecutedModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interventions:
+    """The bricks of the graph that is executed: what tells fusion, layout and cache apart.
+
+    Attributes:
+        graph: That graph; None where it is not known.
+        parts: Its sequences.
+        level: Name of the level of reuse distance that they are measured at.
+        inserted: Indices of its layers that came from no layer of the model (layout changes).
+        reason: Why it is not known; empty where it is.
+    """
+
+    graph: ModelGraph | None = None
+    parts: tuple[Part, ...] = ()
+    level: str = ""
+    inserted: frozenset[int] = frozenset()
+    reason: str = ""
+
+
+def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -> Cut:
+    """A cut of the same width, of another graph.
+
+    Args:
+        cut: How wide sequences are.
+        graph: Which graph is cut.
+        stack: Whose runtime executes it; None where none is asked.
+        threads: Its threads.
+
+    Raises:
+        UsageError: There is no such graph, or its bricks cannot be composed.
+    """
+    wanted = Cut(cut.granularity, cut.overlap, cut.connected, graph)
+    wanted.check()
+    if graph == "fused":  # generator.decomposer cuts them; what is left to do is to compose them
+        raise UsageError("bricks cut along fusions cannot be composed yet", remedy="use --graph source or runtime")
+    if stack is None:
+        return wanted
+    # Cores decide how many threads can be bound, not which graph is executed: its keys name no threads either.
+    threads = min(threads, len(physical_cores()))
+    return Cut(
+        cut.granularity, cut.overlap, cut.connected, graph, stack.backend, stack.device, stack.options, threads
+    )  # fmt: skip
+
+
+def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decomposition:
+    """A model that was cut, with what may compete for its lower bound."""
+    rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
+    return Decomposition(
+        source=source,
+        own=cuttings.source,
+        graph=cuttings.graph,
+        sequences=tuple(cuttings.sequences),
+        windows=tuple(windows(cuttings.graph, cut.granularity, connected=cut.connected)) if rivals else (),
+        level=_level(cuttings.graph),
+        executed=cuttings.executed,
+    )
+
+
+def intervened(executed: ExecutedModel, parts: tuple[Part, ...] | None = None) -> Interventions:
+    """The bricks of an executed graph.
+
+    Args:
+        executed: From the runtime.
+        parts: Its sequences; default its layers one by one.
+    """
+    graph = executed.graph
+    return Interventions(
+        graph=graph,
+        parts=tuple(sequences(graph, 1)) if parts is None else parts,
+        level=_level(graph),
+        inserted=frozenset(index for index, origin in enumerate(executed.origins) if not origin),
+    )
+
+
+def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
+    """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
+    for layer in graph.layers:
+        for value in layer.outputs:
+            for consumer in graph.consumers(value):
+                yield layer.index, consumer
+
+
+def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
+    """What remains of a graph when each part is contracted to one node.
+
+    Raises:
+        InvalidSequence: Parts wait for each other.
+    """
+    return contract(edges(graph), [part.layers for part in parts])
+
+
+def _level(graph: ModelGraph) -> str:
+    """As a suite notes it for the bricks of a model (``generator.decompose``)."""
+    return level_name(level_of(footprint(graph)))
