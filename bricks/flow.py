@@ -1,26 +1,29 @@
-"""Who reads what among the live layers of a model: what splitting and wiring look up, computed once per graph."""
+"""Who reads what among the live layers of a model: what splitting and wiring look up, computed once per graph.
+
+The same can be told of units, groups of layers that stay together: what splitting along them looks up.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .graph import ModelGraph
 from .layer import Layer, LayerState, Role
 from .subgraphs import bodies, captures
 
-__all__ = ["Flow", "flow_of", "pins_opset"]
+__all__ = ["Flow", "flow_of", "flow_over", "pins_opset"]
 
 _FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Dataflow among live layers, by their position in ``ModelGraph.live``.
+    """Dataflow among live layers, by their position in ``ModelGraph.live``; or among units, by position in their order.
 
     Attributes:
-        position: Layer index to position.
+        position: Layer index to position. Layers of one unit have one; it has the values of all of them.
         readers: Value to the positions that read it, ascending.
         leaving: Values that something else than a live layer needs: model outputs and inputs of skipped layers.
             (Folded layers are computed before inference and need nothing.)
@@ -72,11 +75,24 @@ def flow_of(graph: ModelGraph) -> Flow:
     return flow
 
 
-def _compute(graph: ModelGraph) -> Flow:
+def flow_over(graph: ModelGraph, units: Sequence[tuple[int, ...]]) -> Flow:
+    """The dataflow among units: groups of live layers that are to stay together.
+
+    Args:
+        graph: The model.
+        units: Every live layer in exactly one, in an order in which each reads of earlier ones only; layers that
+            cannot be written for one opset are in different ones.
+    """
+    return _compute(graph, units)
+
+
+def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) -> Flow:
+    groups = [(index,) for index in graph.live] if units is None else units
+    position_of = {index: position for position, group in enumerate(groups) for index in group}
     readers: dict[str, list[int]] = {}
     leaving = set(graph.outputs)
-    for position, index in enumerate(graph.live):
-        for value in _reads(graph.layers[index]):
+    for position, group in enumerate(groups):
+        for value in (value for index in group for value in _reads(graph.layers[index])):
             positions = readers.setdefault(value, [])
             if not positions or positions[-1] != position:
                 positions.append(position)
@@ -84,43 +100,46 @@ def _compute(graph: ModelGraph) -> Flow:
         if layer.state is LayerState.SKIPPED:
             leaving.update(_reads(layer))
 
-    size = len(graph.live)
-    feeds_next, last_use, dead_end = [], [], []
+    size = len(groups)
+    feeds_next, last_use, dead_end, pinned = [], [], [], []
     neighbours: list[list[int]] = [[] for _ in range(size)]
-    for position, index in enumerate(graph.live):
-        outputs = [value for value in graph.layers[index].outputs if value]
+    for position, group in enumerate(groups):
+        outputs = [value for index in group for value in graph.layers[index].outputs if value]
         last = max((readers[value][-1] for value in outputs if value in readers), default=-1)
         leaves = any(value in leaving for value in outputs)
         feeds_next.append(any(position + 1 in readers.get(value, ()) for value in outputs))
         last_use.append(size if leaves else last)
         dead_end.append(last < 0 and not leaves)
+        pinned.append(
+            next((pin for pin in (pins_opset(graph.layers[index]) for index in group) if pin is not None), None)
+        )
         for value in outputs:
             for reader in readers.get(value, ()):
-                neighbours[position].append(reader)
-                neighbours[reader].append(position)
+                if reader != position:
+                    neighbours[position].append(reader)
+                    neighbours[reader].append(position)
     return Flow(
-        position={index: position for position, index in enumerate(graph.live)},
+        position=position_of,
         readers={value: tuple(positions) for value, positions in readers.items()},
         leaving=frozenset(leaving),
         feeds_next=tuple(feeds_next),
         last_use=tuple(last_use),
         dead_end=tuple(dead_end),
         neighbours=tuple(map(tuple, neighbours)),
-        pinned=tuple(pins_opset(graph.layers[index]) for index in graph.live),
-        detour=_detours(graph),
+        pinned=tuple(pinned),
+        detour=_detours(graph, position_of, size),
     )
 
 
-def _detours(graph: ModelGraph) -> tuple[int, ...]:
+def _detours(graph: ModelGraph, position_of: Mapping[int, int], size: int) -> tuple[int, ...]:
     """For each position the last one from which a path through skipped layers only leads to it."""
-    position_of = {index: position for position, index in enumerate(graph.live)}
     made: dict[str, int] = {}  # value made by a live layer: its position
     through: dict[str, int] = {}  # value made by a skipped layer: last position it depends on through skipped ones
-    detour = [-1] * len(graph.live)
+    detour = [-1] * size
     for layer in graph.layers:
         if layer.state is LayerState.LIVE:
             position = position_of[layer.index]
-            detour[position] = max((through.get(value, -1) for value in _reads(layer)), default=-1)
+            detour[position] = max((detour[position], *(through.get(value, -1) for value in _reads(layer))))
             made.update(dict.fromkeys(layer.outputs, position))
         elif layer.state is LayerState.SKIPPED:
             last = max((max(made.get(value, -1), through.get(value, -1)) for value in _reads(layer)), default=-1)

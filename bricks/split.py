@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .flow import Flow, flow_of
 from .graph import ModelGraph
 
-__all__ = ["split"]
+__all__ = ["spans", "split"]
 
 
 def split(
@@ -43,12 +43,24 @@ def split(
     Raises:
         UsageError: ``granularity`` is less than 1.
     """
+    found = spans(flow_of(graph), granularity, overlap=overlap, connected=connected)
+    return [graph.live[begin:end] for begin, end in found]
+
+
+def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: bool = False) -> list[tuple[int, int]]:
+    """The same over any dataflow: that of layers, or that of units (``flow_over``).
+
+    Returns:
+        Half-open windows of positions.
+
+    Raises:
+        UsageError: As ``split``.
+    """
     if granularity < 1:
         raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
-    flow = flow_of(graph)
-    size = len(graph.live)
+    size = len(flow.last_use)
     obstacle = _connection_obstacle if connected else _path_obstacle
-    spans: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int]] = []
     begin = retry = 0
     while begin < size:
         end = min(begin + granularity, size)
@@ -56,11 +68,11 @@ def split(
             retry = max(obstacle(flow, begin, end, granularity), _opset_obstacle(flow, begin, end))
         valid = retry <= begin
         if overlap or not valid:
-            spans.append((begin, begin + 1))
+            chosen.append((begin, begin + 1))
         if valid and not (overlap and end == begin + 1):
-            spans.append((begin, end))
+            chosen.append((begin, end))
         begin = end if valid and not overlap else begin + 1
-    return [graph.live[begin:end] for begin, end in spans]
+    return chosen
 
 
 def _opset_obstacle(flow: Flow, begin: int, end: int) -> int:
