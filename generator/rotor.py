@@ -11,7 +11,7 @@ from .copies import chain_input, copied, ordinary
 from .network import Network
 from .timing import time_once
 
-__all__ = ["Rotor", "build_rotor", "gap_rotor"]
+__all__ = ["Rotor", "build_rotor", "gap_rotor", "head_share"]
 
 _TAIL_NS = 1_200_000
 """The further copies together should run this long: a clock read and a call weigh nothing against it..."""
@@ -63,8 +63,7 @@ class Rotor:
     def visit(self, number: int) -> None:
         """Run and time the tail, and the head as often as it is worth."""
         expected = self.tails_ns[-1] if self.tails_ns else 0
-        period = 1 if expected < _OFTEN_NS else 2 if expected < _SELDOM_NS else 4
-        if number % period == 0:
+        if number % _period(expected) == 0:
             self.heads_ns.append(time_once(self.head.run, self.head.synchronize))
         self.tails_ns.append(time_once(self.tail.run, self.tail.synchronize))
 
@@ -116,6 +115,16 @@ def build_rotor(
         touched_bytes=(copies + 2) * executed.weight_bytes + 2 * activations,
         held_bytes=2 * (copies + 2) * executed.weight_bytes + 4 * activations,  # packed beside the original
     )
+
+
+def head_share(tail_ns: float) -> float:
+    """Heads that are run per tail, for a tail of so many nanoseconds."""
+    return 1 / _period(tail_ns)
+
+
+def _period(tail_ns: float) -> int:
+    """On every how many visits the head is run."""
+    return 1 if tail_ns < _OFTEN_NS else 2 if tail_ns < _SELDOM_NS else 4
 
 
 def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes: int) -> Rotor:

@@ -291,7 +291,6 @@ def test_a_tampered_brick_stops_the_run_before_it_begins(small_suite, store, tmp
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"cache": "model"},
         {"cache": "lukewarm"},
         {"threads": -1},
         {"processes": 0},

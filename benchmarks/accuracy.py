@@ -1,0 +1,347 @@
+"""How well estimates add up: the measuring stick of issue 3.
+
+    python benchmarks/accuracy.py [--models NAME ...] [--threads 1] [--batch 1] [--db FILE] [--out docs/results]
+
+The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says which models the protocol was tuned on
+and which were set aside. Whole models and all bricks are measured interleaved in one run, for our method (bricks of
+the executed graph, each at the reuse distance of its model) and for the paper's (bricks of the source graph, G=1,
+default optimisation, plain repetition) in a run of its own, each beside its own ground truth. The executed graph's
+bricks are measured hot as well, and the values that models compute with are examined: what the attribution wants.
+
+Written under ``--out``: ``accuracy-t<threads>-b<batch>.json`` (every figure, with the stack it came from) and ``.md``.
+
+Benchmarking speed-up is the sum of the models' latencies over what the suite runs, at equal sample counts: a pass
+over K copies is K samples, and heads and warm-ups of a rotation count as cost, as do those of the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dlbricks import __version__
+from dlbricks.bricks.footprint import parse_level
+from dlbricks.constructor import Estimate, estimate
+from dlbricks.db import Measurement, Store, Subject
+from dlbricks.generator.generate import generate
+from dlbricks.generator.measure import measure
+from dlbricks.generator.rotor import head_share
+from dlbricks.generator.run import RunReport, run
+from dlbricks.models import ModelSource, find_models
+
+_LIST = Path(__file__).with_name("zoo.csv")
+_TERMS = ("fusion", "layout", "overhead", "cache", "data", "gaps", "unexplained")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = _options()
+    entries = {row["name"]: row for row in csv.DictReader(_LIST.open())}
+    names = options.models or list(entries)
+    sources = find_models(names, batches=[options.batch] if options.batch != 1 else [])
+    begun = time.monotonic()
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-")))
+        store = resources.enter_context(Store.open(options.db or folder / "accuracy.db"))
+        result = _experiment(sources, store, folder, options)
+    for row in result["models"]:
+        row["name"] = row["name"].partition("@")[0]
+        row.update(entries.get(row["name"], {"kind": "?", "family": "-", "half": "?"}))
+    result["summary"] = {
+        label: _summary(rows)
+        for label, rows in {
+            "all": result["models"],
+            **{f"{key} {value}": [row for row in result["models"] if row[key] == value]
+               for key, values in {"half": ("tune", "held"), "kind": ("cnn", "transformer")}.items()
+               for value in values},
+        }.items()
+    }  # fmt: skip
+    result["wall_s"] = time.monotonic() - begun
+    target = options.out / f"accuracy-t{options.threads}-b{options.batch}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    text = _report(result)
+    target.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv")
+    parser.add_argument("--threads", type=int, default=1, help="0: all cores")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--granularity", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--paper-item-budget", type=float, default=0.03, help="seconds per brick of the paper's method")
+    parser.add_argument("--only-ours", action="store_true", help="leave the paper's method and the attribution out")
+    parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    return parser.parse_args()
+
+
+def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, options: Any) -> dict[str, Any]:
+    """All measurements and the estimates from them."""
+    threads, granularity = options.threads, options.granularity
+    runtime = generate(sources, granularity=granularity, out=folder / "runtime", graph="runtime", threads=threads)
+    usable = [source for source, row in zip(sources, runtime.rows, strict=True) if row.error is None]
+    shape = {"threads": threads, "processes": options.processes, "rounds": options.rounds}
+    assert runtime.suite is not None
+    ours = run(runtime.suite, store=store, models=usable, cache="model", **shape)
+    paper = None
+    if not options.only_ours:
+        generate(usable, granularity=1, out=folder / "source")
+        budget = options.paper_item_budget
+        paper = run(folder / "source", store=store, models=usable, cache="hot", item_budget_s=budget, **shape)
+        run(runtime.suite, store=store, cache="hot", item_budget_s=budget, **shape)
+        measure(usable, store=store, data=True, only_data=True, threads=threads)
+    best = estimate(usable, store=store, granularity=granularity, graph="runtime", cache="model", threads=threads)
+    printed = [None] * len(usable)
+    if paper is not None:
+        printed = estimate(usable, store=store, granularity=1, graph="source", cache="hot", threads=threads)
+    costs = _costs(store, [row for row in best if row.error is None])
+    system, stack = store.system(ours.system), store.stack(ours.stack)
+    return {
+        "schema": 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dlbricks": __version__,
+        "system": {"cpu": system.cpu, "cores": system.physical_cores, "memory_gib": system.memory_gib},
+        "stack": {"backend": stack.backend, "versions": dict(stack.versions), "options": dict(stack.options)},
+        "threads": best[0].threads,
+        "batch": options.batch,
+        "granularity": granularity,
+        "processes": options.processes,
+        "rounds": options.rounds,
+        "bricks": {"sequences": runtime.sequences, "unique": runtime.unique, "measured": ours.bricks},
+        "runs": {"ours": _run_row(ours), "paper": None if paper is None else _run_row(paper)},
+        "models": [_row(one, other) for one, other in zip(best, printed, strict=True)],
+        "errors": {row.name: row.error for row in runtime.rows if row.error is not None},
+        "speedup": costs,
+    }
+
+
+def _run_row(report: RunReport) -> dict[str, Any]:
+    return {
+        "bricks": report.bricks, "failed": report.failed, "wall_s": report.wall_s, "timed_s": report.timed_s,
+        "prepare_s": report.prepare_s,
+    }  # fmt: skip
+
+
+def _row(ours: Estimate, paper: Estimate | None) -> dict[str, Any]:
+    """One model."""
+    row: dict[str, Any] = {
+        "name": ours.name,
+        "measured_ms": ours.measured_ms,
+        "measured_ci95_ms": ours.measured_ci95_ms,
+        "estimate_ms": ours.estimate_ms,
+        "ci95_ms": ours.ci95_ms,
+        "sequential_ms": ours.sequential_ms,
+        "level": ours.level,
+        "nodes": ours.layers,
+        "unique": ours.unique,
+        "ratio": _ratio(ours.estimate_ms, ours.measured_ms),
+        "ratio_reason": ours.ratio_reason,
+        "missing": len(ours.missing),
+        "error": ours.error,
+        "paper_ratio": None if paper is None else _ratio(paper.sequential_ms, paper.measured_ms),
+        "paper_measured_ms": None if paper is None else paper.measured_ms,
+    }
+    for label, of in (("attribution", ours), ("paper_attribution", paper)):
+        terms = of.attribution if of is not None else None
+        row[label] = None if terms is None else {
+            name: {"ms": term.ms, "ci95_ms": term.ci95_ms, "reason": term.reason} for name, term in terms.items()
+        }  # fmt: skip
+    return row
+
+
+def _ratio(estimated: float | None, measured: float | None) -> float | None:
+    return None if estimated is None or not measured else estimated / measured
+
+
+def _summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What the issue asks for, over some models."""
+    known = [row for row in rows if row["ratio"] is not None]
+    if not known:
+        return {"models": 0}
+    errors = [abs(row["ratio"] - 1) for row in known]
+    paper = [abs(row["paper_ratio"] - 1) for row in known if row["paper_ratio"] is not None]
+    halves = [(row["ci95_ms"][1] - row["ci95_ms"][0]) / 2 / row["estimate_ms"] for row in known]
+    inside = [row["ci95_ms"][0] <= row["measured_ms"] <= row["ci95_ms"][1] for row in known]
+    return {
+        "models": len(known),
+        "median_error": statistics.median(errors),
+        "mean_error": statistics.fmean(errors),
+        "geomean_ratio": math.exp(statistics.fmean(math.log(row["ratio"]) for row in known)),
+        "within_3": _share(error <= 0.03 for error in errors),
+        "within_10": _share(error <= 0.10 for error in errors),
+        "worst": max(errors),
+        "worst_model": max(known, key=lambda row: abs(row["ratio"] - 1))["name"],
+        "inside_interval": _share(inside),
+        "median_half_width": statistics.median(halves),
+        "unexplained_within_5": _share(size <= 0.05 for size in _unexplained(known, "attribution")),
+        "paper_median_error": statistics.median(paper) if paper else None,
+        "paper_within_10": _share(error <= 0.10 for error in paper) if paper else None,
+        "paper_worst": max(paper, default=None),
+        "paper_unexplained_within_5": _share(size <= 0.05 for size in _unexplained(known, "paper_attribution")),
+    }
+
+
+def _unexplained(rows: Iterable[dict[str, Any]], which: str) -> list[float]:
+    found = []
+    for row in rows:
+        term = (row[which] or {}).get("unexplained")
+        if term is not None and term["ms"] is not None:
+            found.append(abs(term["ms"]) / row["measured_ms"])
+    return found
+
+
+def _share(truths: Iterable[bool]) -> float | None:
+    listed = list(truths)
+    return sum(listed) / len(listed) if listed else None
+
+
+def _costs(store: Store, estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Cost of one sample of every brick, and of every model; the speed-up as the zoo grows."""
+    measured = {
+        (found.key, found.conditions.cache): found
+        for found in store.measurements(subject=Subject.BRICK)
+        if parse_level(found.conditions.cache) is not None
+    }
+    models: list[tuple[str, float, dict[tuple[str, str], float]]] = []
+    for one in estimates:
+        if one.missing or one.measured_ms is None or one.level is None:
+            continue
+        bricks = {(part.key, one.level): measured[part.key, one.level] for part in one.sequences}
+        models.append((one.name, one.measured_ms, {key: _sample_ms(found) for key, found in bricks.items()}))
+    curve, total, held = [], 0.0, {}
+    for name, latency, bricks in models:
+        total += latency
+        held |= bricks
+        curve.append({"models": len(curve) + 1, "added": name, "speedup": total / sum(held.values())})
+    plain = {(key, level): found.median_ns / 1e6 for (key, level), found in measured.items() if (key, level) in held}
+    return {
+        "models_ms": total,
+        "suite_ms": sum(held.values()),
+        "speedup": total / sum(held.values()) if held else None,
+        "speedup_latencies_only": total / sum(plain.values()) if plain else None,
+        "curve": curve,
+        "per_model": {
+            name: {"latency_ms": latency, "suite_ms": sum(bricks.values())} for name, latency, bricks in models
+        },
+        "families": _families(models),
+    }  # fmt: skip
+
+
+def _families(models: Sequence[tuple[str, float, dict[tuple[str, str], float]]]) -> dict[str, Any]:
+    entries = {row["name"]: row for row in csv.DictReader(_LIST.open())}
+    families: dict[str, list[tuple[float, dict[tuple[str, str], float]]]] = {}
+    for name, latency, bricks in models:
+        family = entries.get(name.partition("@")[0], {}).get("family", "-")
+        if family != "-":
+            families.setdefault(family, []).append((latency, bricks))
+    return {
+        family: {
+            "models": len(members),
+            "speedup": sum(latency for latency, _ in members)
+            / sum({key: cost for _, bricks in members for key, cost in bricks.items()}.values()),
+        }
+        for family, members in families.items()
+    }
+
+
+def _sample_ms(found: Measurement) -> float:
+    """What one sample of a brick costs in a rotation: its copies, the head's, and its share of warm-up passes."""
+    copies = found.unroll
+    tail_ns = found.median_ns * (copies + 1)
+    per_pass = tail_ns + found.median_ns * head_share(tail_ns)
+    return per_pass / copies / 1e6
+
+
+def _report(result: dict[str, Any]) -> str:
+    """The tables as Markdown."""
+    lines = [
+        f"# Accuracy: {len(result['models'])} models, {result['threads']} thread(s), batch {result['batch']}",
+        "",
+        (
+            f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, "
+            f"{result['system']['cores']} cores, {result['stack']['backend']} "
+            f"{' '.join(f'{name} {version}' for name, version in result['stack']['versions'].items())}. Bricks of the "
+            f"executed graph at G={result['granularity']}: {result['bricks']['unique']} unique of "
+            f"{result['bricks']['sequences']}. Written by `benchmarks/accuracy.py`; the same figures, and all others, "
+            "are in the JSON beside this file."
+        ),
+        "",
+        (
+            "| | models | median error | within 3 % | within 10 % | worst | inside interval | half-width "
+            "| unexplained ≤ 5 % | paper's: median error | within 10 % | worst |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for label, row in result["summary"].items():
+        if row["models"]:
+            lines.append(
+                f"| {label} | {row['models']} | {_percent(row['median_error'])} | {_percent(row['within_3'])} | "
+                f"{_percent(row['within_10'])} | {_percent(row['worst'])} ({row['worst_model']}) | "
+                f"{_percent(row['inside_interval'])} | {_percent(row['median_half_width'])} | "
+                f"{_percent(row['unexplained_within_5'])} | {_percent(row['paper_median_error'])} | "
+                f"{_percent(row['paper_within_10'])} | {_percent(row['paper_worst'])} |"
+            )
+    columns = ["model", "half", "nodes", "level", "measured ms", "ours", "95 % interval", "paper's", *_TERMS]
+    lines += ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in result["models"]:
+        terms = row["paper_attribution"] or {}
+        cells = [_number((terms.get(term) or {}).get("ms")) for term in _TERMS]
+        interval = row["ci95_ms"]
+        lines.append(
+            f"| {row['name']} | {row['half']} | {row['nodes']} | {row['level']} | {_number(row['measured_ms'])} | "
+            f"{_number(row['ratio'])} | {'' if interval is None else f'{interval[0]:.2f} to {interval[1]:.2f}'} | "
+            f"{_number(row['paper_ratio'])} | " + " | ".join(cells) + " |"
+        )
+    speedup, runs = result["speedup"], result["runs"]
+    lines += [
+        "",
+        (
+            "The terms, in milliseconds, are those of the paper's method: measured = bricks - fusion - layout - "
+            "overhead + cache + data + gaps + unexplained."
+        ),
+        "",
+        f"Benchmarking speed-up {_number(speedup['speedup'])} ({_number(speedup['speedup_latencies_only'])} by "
+        f"latencies alone); as the zoo grows: "
+        + ", ".join(f"{step['models']}: {step['speedup']:.2f}" for step in speedup["curve"] if _shown(step["models"]))
+        + ". Families: "
+        + ", ".join(f"{name} ({found['models']}) {found['speedup']:.2f}" for name, found in speedup["families"].items())
+        + ".",
+        "",
+        (
+            f"Wall time of the run of our bricks and the models: {runs['ours']['wall_s']:.0f} s, of which loading "
+            f"{runs['ours']['prepare_s']:.0f} s and timed passes {runs['ours']['timed_s']:.0f} s."
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(models: int) -> bool:
+    return models in {1, 2, 3, 5} or models % 5 == 0
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    main()
