@@ -20,6 +20,7 @@ from .options import (
     PLACE,
     binding_options,
     budget_option,
+    composed_options,
     database_option,
     format_options,
     measured_options,
@@ -192,9 +193,9 @@ def measure(*, database: str, form: str, **options: Any) -> None:
 
 @commands.command()
 @model_arguments
-@split_options
+@composed_options
 @measured_options
-@click.option("--explain", is_flag=True, help="Also tell where the time goes, layer by layer.")
+@click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
 @plot_option
 @database_option
 @format_options
@@ -214,7 +215,7 @@ def estimate(*, explain: bool, plot: Path | None, database: str, form: str, **op
     if plot is not None:
         from .analyzer.drawing import draw_estimates
 
-        drawn(draw_estimates(estimates, plot))
+        drawn(draw_estimates(estimates, plot, explain=explain))
     answer(estimated(estimates, explain=explain), form, complete=all(entry.complete for entry in estimates))
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "batches",
     "binding_options",
     "budget_option",
+    "composed_options",
     "database_option",
     "dimension",
     "format_options",
@@ -122,16 +123,22 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
 
 
+_granularity_option = click.option(
+    "-g",
+    "--granularity",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Most layers per sequence.",
+)
+_window_options = (
+    click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
+    click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only."),
+)
+
 split_options = _stacked(
-    click.option(
-        "-g",
-        "--granularity",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Most layers per sequence.",
-    ),
+    _granularity_option,
     click.option(
         "--graph",
         type=click.Choice(["source"]),
@@ -140,8 +147,19 @@ split_options = _stacked(
         expose_value=False,  # one choice for now: nothing to decide on
         help="Which graph is decomposed: the model's own.",
     ),
-    click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
-    click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only."),
+    *_window_options,
+)
+
+composed_options = _stacked(
+    _granularity_option,
+    click.option(
+        "--graph",
+        type=click.Choice(["source", "runtime", "fused"]),
+        default="source",
+        show_default=True,
+        help="Which graph was decomposed: the model's own, what the runtime executes, or the own along its fusions.",
+    ),
+    *_window_options,
 )
 
 stack_options = _stacked(
@@ -177,7 +195,7 @@ measured_options = _stacked(
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
     click.option("--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."),
-    click.option("--cache", type=click.Choice(["hot", "cold"]), help="Only measurements in this cache state."),
+    click.option("--cache", type=click.Choice(["model", "hot", "cold"]), help="Only measurements in this cache state."),
     click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
     click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from .causes import written
 from .tables import Answer, Column
 from .units import counted, duration, milliseconds, percent, quantity, ratio, short, size
 
@@ -22,8 +23,6 @@ _REASONS = 5
 
 _OPERATORS = 12
 """Operators that ``--explain`` lists per model, the most expensive first."""
-
-_NO_ATTRIBUTION = "this version does not attribute the difference between bricks and model to causes yet"
 
 
 def generated(report: GenerateReport) -> Answer:
@@ -148,16 +147,16 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer
 
     Args:
         estimates: The estimates.
-        explain: Add every sequence (``parts``) and the critical path (``path``) to the rows, and where the time goes to
-            the table.
+        explain: Add to the rows every sequence (``parts``), the critical path (``path``) and what lies between bricks
+            and model (``attribution``); and all of that to the table.
     """
     rows = []
     for entry in estimates:
         row = entry.record()
-        path = row.pop("path")
+        said = {name: row.pop(name) for name in ("path", "attribution", "attribution_absolute_ms")}
         if explain:
-            row |= {"path": path, "parts": [asdict(part) for part in entry.sequences]}
-            row |= {"attribution": None, "attribution_reason": _NO_ATTRIBUTION}
+            row |= said | {"parts": [asdict(part) for part in entry.sequences]}
+            row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
         rows.append(row)
     summary = [line for entry in estimates for line in _remarks(entry)]
     if explain:
@@ -171,6 +170,7 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer
             Column("layers", "layers"),
             Column("sequences", "sequences"),
             Column("unique", "unique"),
+            Column("estimate_ms", "estimate ms", milliseconds),
             Column("sequential_ms", "sequential ms", milliseconds),
             Column("critical_path_ms", "critical path ms", milliseconds),
             Column("lower_bound_sequential_ms", "lower bound ms", milliseconds),
@@ -202,14 +202,14 @@ def _remarks(entry: Estimate) -> list[str]:
 
 
 def _explained(entry: Estimate) -> list[str]:
-    """Where the time goes, by operator, and the critical path, layer by layer."""
+    """What lies between bricks and model, where the time goes by operator, and the critical path, layer by layer."""
     totals: dict[str, float] = {}
     for part in entry.sequences:
         if part.latency_ms is not None:
             name = "+".join(part.op_types)
             totals[name] = totals.get(name, 0.0) + part.latency_ms
     whole = sum(totals.values()) or 1.0
-    lines = []
+    lines = written(entry)
     if totals:
         known = ", of what is measured" if entry.missing else ""
         lines.append(f"{entry.name}: time by operator{known}")

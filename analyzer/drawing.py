@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from .causes import rows_of
 from .plots import (
+    Fall,
     ModelLatency,
     ModelShare,
     Step,
@@ -18,6 +20,7 @@ from .plots import (
     save,
     similarity_grid,
     unique_share,
+    waterfall,
 )
 
 if TYPE_CHECKING:
@@ -31,13 +34,15 @@ __all__ = ["draw_estimates", "draw_generated"]
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def draw_estimates(estimates: Sequence[Estimate], place: Path) -> list[Path]:
+def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
     """Estimates beside measured latencies, and the latency by layer of every model.
 
     Args:
         estimates: The estimates.
         place: A folder for all plots; or one image file, which gets the latency by layer of a single model, and
             estimates beside measured of several.
+        explain: Also what lies between the bricks of every model and its latency; an image file of a single model
+            gets that.
 
     Returns:
         The files written.
@@ -51,7 +56,12 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path) -> list[Path]:
         raise UsageError("there is nothing to draw", remedy="leave --plot out")
     plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
     plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
-    return _draw(plots, place, alone="estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}")
+    alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
+    if explain:
+        causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
+        plots |= causes
+        alone = next(iter(causes)) if len(drawable) == 1 and causes else alone
+    return _draw(plots, place, alone=alone)
 
 
 def draw_generated(report: GenerateReport, place: Path) -> list[Path]:
@@ -112,6 +122,14 @@ def _along(entry: Estimate) -> Figure:
         for part in entry.sequences
     ]
     return latency_by_layer(steps, title=f"{entry.name}, {_conditions(entry)}")
+
+
+def _between(entry: Estimate) -> Figure:
+    falls = [
+        Fall(row.label, row.ms, row.half_ms or 0.0, total=row.total) for row in rows_of(entry)
+    ]  # fmt: skip
+    graph = f"{entry.graph} graph, {_conditions(entry)}"
+    return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
 
 
 def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:

@@ -241,9 +241,15 @@ def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
     on_path = [part["op_types"][0] for part in row["path"]]
     assert on_path in (["Conv", "Relu", "Conv", "Add", "Relu"], ["Conv", "Relu", "Sigmoid", "Add", "Relu"])
     assert sum(part["latency_ms"] for part in row["path"]) == pytest.approx(row["critical_path_ms"])
-    assert row["attribution"] is None
-    assert row["attribution_reason"]
+    terms = row["attribution"]
+    assert list(terms) == ["bricks", "fusion", "layout", "overhead", "cache", "data", "gaps", "unexplained"]
+    assert row["attribution_reason"] is None
+    assert terms["bricks"]["ms"] == row["sequential_ms"]
+    assert terms["bricks"]["ms"] - terms["overhead"]["ms"] == pytest.approx(row["estimate_ms"])
+    assert terms["fusion"]["ms"] is None
+    assert "--graph runtime" in terms["fusion"]["command"]
     text = cli("estimate", "branches.onnx", "--explain").out
+    assert "from bricks to model, source graph, cache hot" in text
     assert "critical path, 5 of 6 sequences" in text
     assert "path" not in cli("estimate", "branches.onnx", "--json").json["results"][0]
 
@@ -268,6 +274,17 @@ def test_estimates_are_drawn(cli: Cli, work: Path) -> None:
         "estimates.png", "layers-branches.png", "layers-again.png",
     }  # fmt: skip
     assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_causes_are_drawn_where_they_are_asked_for(cli: Cli, work: Path) -> None:
+    done = cli("estimate", "branches.onnx", "--explain", "--plot", "plots")
+    cli("estimate", "branches.onnx", "--explain", "--plot", "one.png")
+
+    assert done.code == 0
+    assert {path.name for path in Path("plots").iterdir()} == {
+        "estimates.png", "layers-branches.png", "waterfall-branches.png",
+    }  # fmt: skip
+    assert Path("one.png").read_bytes() == Path("plots/waterfall-branches.png").read_bytes()
 
 
 # what there is ------------------------------------------------------------------------------------------------------

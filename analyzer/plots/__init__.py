@@ -8,8 +8,10 @@ from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granulari
 from .figure import save
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
+from .waterfall import Fall, waterfall
 
 __all__ = [
+    "Fall",
     "GranularityPoint",
     "ModelLatency",
     "ModelShare",
@@ -20,4 +22,5 @@ __all__ = [
     "save",
     "similarity_grid",
     "unique_share",
+    "waterfall",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dlbricks.analyzer.plots import (
+    Fall,
     GranularityPoint,
     ModelLatency,
     ModelShare,
@@ -19,6 +20,7 @@ from dlbricks.analyzer.plots import (
     save,
     similarity_grid,
     unique_share,
+    waterfall,
 )
 
 if TYPE_CHECKING:
@@ -49,11 +51,28 @@ def similarities(count: int) -> list[list[float]]:
     return [[1 / (1 + abs(i - j)) for j in range(count)] for i in range(count)]
 
 
+def falls(*, known: bool = True, scale: float = 1.0) -> list[Fall]:
+    return [
+        Fall("bricks", 12.0 * scale, 0.3 * scale, total=True),
+        Fall("fusion", -4.0 * scale if known else None, 0.2 * scale),
+        Fall("cache", 2.0 * scale if known else None),
+        Fall("layout", 0.0),
+        Fall("estimate", 10.0 * scale, 0.5 * scale, total=True),
+        Fall("measured", 9.0 * scale if known else None, total=True),
+    ]
+
+
 FIGURES: dict[str, Any] = {
     **{f"layers-{n}": lambda n=n: latency_by_layer(steps(n), title=LONG) for n in (0, 1, 40, 450)},
     **{f"zoo-{n}": lambda n=n: estimate_beside_measured(latencies(n), title=LONG) for n in (0, 1, 8, 40)},
     **{f"unique-{n}": lambda n=n: unique_share(repetitions(n), title="t") for n in (0, 1, 40)},
     **{f"similarity-{n}": lambda n=n: similarity_grid([LONG] * n, similarities(n), title="t") for n in (1, 9, 40)},
+    "waterfall": lambda: waterfall(falls(), title=LONG),
+    "waterfall-tiny": lambda: waterfall(falls(scale=1e-4), title="t"),
+    "waterfall-huge": lambda: waterfall(falls(scale=1e5), title="t"),
+    "waterfall-unknown": lambda: waterfall(falls(known=False), title="t"),
+    "waterfall-negative": lambda: waterfall([Fall("bricks", 1.0, 3.0, total=True), Fall("x", -4.0, 1.0)], title="t"),
+    "waterfall-empty": lambda: waterfall([], title="t"),
     **{
         f"granularity-{n}": lambda n=n: accuracy_against_granularity(
             [GranularityPoint(g, (0.9, 1.0 + g / 50), None if g == 2 else 4 / g) for g in range(1, n + 1)], title="t"
@@ -126,6 +145,27 @@ def test_the_mean_over_a_zoo_is_geometric() -> None:
     mean = next(line for line in accuracy.lines if line.get_label() == "geometric mean")
     assert list(mean.get_ydata()) == pytest.approx([1.0])
     assert [text.get_text() for text in speedup.texts] == ["4.0"]
+
+
+def test_a_cause_begins_where_the_one_before_ended() -> None:
+    axes = waterfall(falls(), title="t").axes[0]
+
+    bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in axes.patches)
+    assert [(x, width) for _, x, width in bars] == [
+        (0.0, 12.0), (12.0, -4.0), (8.0, 2.0), (10.0, 0.0), (0.0, 10.0), (0.0, 9.0),
+    ]  # fmt: skip
+    assert [text.get_text() for text in axes.texts] == ["12 ms", "\N{MINUS SIGN}4 ms", "+2 ms", "0 ms", "10 ms", "9 ms"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "total", "takes off", "adds", "95 % interval",
+    ]  # fmt: skip
+
+
+def test_a_cause_that_is_not_known_says_so_and_has_no_bar() -> None:
+    axes = waterfall([Fall("bricks", 2.0, total=True), Fall("fusion", None)], title="t").axes[0]
+
+    assert len(axes.patches) == 1
+    assert [text.get_text() for text in axes.texts] == ["2 ms", "not known"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

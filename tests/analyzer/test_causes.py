@@ -1,0 +1,64 @@
+"""From bricks to model, as rows and as text."""
+
+from __future__ import annotations
+
+from dlbricks.analyzer.causes import rows_of, written
+from dlbricks.constructor.result import Estimate, Term
+
+
+def explained(**changes: Term) -> Estimate:
+    known = {
+        "bricks": Term(10.0, (9.75, 10.25)),
+        "fusion": Term(3.0, (2.9, 3.1)),
+        "layout": Term(0.0, (0.0, 0.0)),
+        "overhead": Term(-0.5, (-0.6, -0.4)),
+        "cache": Term(1.0, (0.8, 1.2)),
+        "data": Term(reason="no brick was measured with the model's own values"),
+        "gaps": Term(0.25, (0.2, 0.3)),
+        "unexplained": Term(-0.75, (-1.0, -0.5)),
+    }
+    return Estimate(
+        name="m", granularity=1, cache="model", level="4MiB", estimate_ms=8.75, ci95_ms=(8.0, 9.5), measured_ms=8.0,
+        measured_ci95_ms=(7.9, 8.1), attribution=known | changes, attribution_absolute_ms=5.5,
+    )  # fmt: skip
+
+
+def test_rows_carry_the_sign_with_which_they_count() -> None:
+    rows = {row.label: row for row in rows_of(explained())}
+
+    assert list(rows) == [
+        "bricks", "fusion", "layout", "overhead", "cache", "data", "gaps", "estimate", "unexplained", "measured",
+    ]  # fmt: skip
+    assert (rows["fusion"].ms, rows["overhead"].ms, rows["cache"].ms) == (-3.0, 0.5, 1.0)
+    assert [row.label for row in rows.values() if row.total] == ["bricks", "estimate", "measured"]
+    known = [row.ms for row in rows.values() if row.ms is not None and row.label not in {"estimate", "measured"}]
+    assert sum(known) == rows["measured"].ms
+
+
+def test_the_text_shows_signs_intervals_and_what_is_not_known() -> None:
+    lines = written(explained())
+
+    assert lines[0] == "m: from bricks to model, source graph, cache model (level 4MiB)"
+    assert lines[1].split() == ["=", "bricks", "10.000", "ms", "±", "0.250"]
+    assert lines[2].split()[:3] == ["-", "fusion", "3.000"]
+    assert lines[4].split()[:3] == ["+", "overhead", "0.500"]
+    assert "no brick was measured with the model's own values" in lines[6]
+    assert lines[8].split()[:3] == ["=", "estimate", "8.750"]
+    assert lines[9].split()[:3] == ["-", "unexplained", "0.750"]
+    assert lines[-2].split() == ["sizes", "of", "all", "causes", "5.500", "ms"]
+    assert "own values" in lines[-1]
+
+
+def test_commands_stand_below_once_each() -> None:
+    unknown = Term(reason="not measured", command="dlbricks run suite")
+
+    lines = written(explained(fusion=unknown, cache=unknown, unexplained=Term(reason="no")))
+
+    assert [line for line in lines if "dlbricks run suite" in line] == [
+        "  fusion and cache would be known after: dlbricks run suite"
+    ]
+
+
+def test_without_an_attribution_nothing_is_said() -> None:
+    assert written(Estimate(name="m", granularity=1)) == []
+    assert list(rows_of(Estimate(name="m", granularity=1))) == []
