@@ -110,7 +110,7 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
     if paper is not None:
         printed = estimate(usable, store=store, granularity=1, graph="source", cache="hot", threads=threads)
     costs = _costs(store, [row for row in best if row.error is None])
-    system, stack = store.system(ours.system), store.stack(ours.stack)
+    system, stack = store.systems()[ours.system], store.stacks()[ours.stack]
     return {
         "schema": 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
