@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..constructor.result import SIGNS
-from .units import milliseconds
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
@@ -61,9 +61,10 @@ def written(entry: Estimate) -> list[str]:
     where = f"{entry.graph} graph, cache {entry.cache}"
     level = f" (level {entry.level})" if entry.cache == "model" and entry.level else ""
     lines = [f"{entry.name}: from bricks to model, {where}{level}"]
-    lines += [_line(row) for row in rows]
+    digits = _digits(rows)
+    lines += [_line(row, digits) for row in rows]
     if entry.attribution_absolute_ms is not None:
-        lines.append(f"  {'sizes of all causes':<20}{milliseconds(entry.attribution_absolute_ms):>12} ms")
+        lines.append(f"  {'sizes of all causes':<20}{entry.attribution_absolute_ms:>12,.{digits}f} ms")
     unknown: dict[str, list[str]] = {}
     for row in rows:
         if row.ms is None and row.command is not None:
@@ -76,12 +77,18 @@ def written(entry: Estimate) -> list[str]:
     return lines
 
 
-def _line(row: Row) -> str:
+def _digits(rows: list[Row]) -> int:
+    """Decimals of every number, so that those of the largest are four significant digits or more, and all align."""
+    largest = max((abs(row.ms) for row in rows if row.ms), default=1.0)
+    return max(2, 3 - math.floor(math.log10(largest)))
+
+
+def _line(row: Row, digits: int) -> str:
     mark = "=" if row.total else "+" if (row.ms or 0.0) >= 0 else "-"
     if row.ms is None:
         return f"  {' ' if not row.total else mark} {row.label:<18}{'-':>12}     {row.reason or ''}".rstrip()
-    half = f"  ± {milliseconds(row.half_ms)}" if row.half_ms else ""
-    return f"  {mark} {row.label:<18}{milliseconds(abs(row.ms)):>12} ms{half}"
+    half = f"  ± {row.half_ms:,.{digits}f}" if row.half_ms else ""
+    return f"  {mark} {row.label:<18}{abs(row.ms):>12,.{digits}f} ms{half}"
 
 
 def _half(bounds: tuple[float, float] | None) -> float | None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..bricks.footprint import is_level
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..bricks.shapes import ShapeOracle
-from ..db import Measurement, Store, Subject
-from ..errors import DlbricksError, InvalidSequence, UsageError
-from ..generator.decompose import unforeseen
-from ..generator.decomposer import Cut, Decomposer
+from ..db import Measurement, Store
+from ..errors import InvalidSequence, UsageError
+from ..generator.decomposer import Cut
 from ..generator.oracle import WorkerOracle
 from ..models import ModelSource, require_known
 from .bound import Cover, LowerBound, further_covers, lower_bound
@@ -22,12 +19,13 @@ from .commands import Commands
 from .composition import CriticalPath, Quotient, critical_path, sequential
 from .cover import Window, cheapest_cover
 from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
-from .decomposition import Decomposition, Interventions, cut_of, decomposed, edges, intervened, quotient_of
+from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
 from .prediction import Asked, Prediction, in_parallel, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
-from .runtime import chosen_stack, why_not_here
-from .selection import MODEL, Choice, Query, choose
-from .stored import Shelf, Stored, Wanted, look_up
+from .runtime import chosen_stack
+from .selection import Choice, Query, choose
+from .stored import Shelf, Stored, look_up
+from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 
 __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate"]
@@ -108,25 +106,25 @@ def estimate(
     if graph != "source":
         place = chosen_stack(store, query, at_home=graph == "fused")
         if isinstance(place, str):
-            return [_failed(source, blank, f"{place}; use --graph source") for source in models]
+            return [failed(source, blank, f"{place}; use --graph source") for source in models]
         cut = cut_of(cut, graph, *place)
         if graph == "runtime" and place[0].key in store.stacks():
             query = replace(query, stack=place[0].key)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = _decomposed(models, cut, shapes, blank)
+        found = decompose_all(models, cut, shapes, blank)
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             dims = {name: size for source in models for name, size in source.dims}
             require_known(dims, [model.own for model in readable])
         keys = {part.key for model in readable for part in model.sequences}
         choice = choose(store, keys, query)
-        executed = _executed(readable, store, choice, keys, shapes)
+        executed = executed_graphs(readable, store, choice, keys, shapes)
     stored = look_up(
         store,
         query,
         choice,
-        bricks=_wanted(readable, choice, executed),
+        bricks=wanted_bricks(readable, choice, executed),
         models={model.own.key for model in readable},
     )
     commands = Commands(
@@ -140,85 +138,6 @@ def estimate(
     ]
 
 
-def _decomposed(
-    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate
-) -> list[Decomposition | Estimate]:
-    """Each model decomposed, or what to say of one that cannot be."""
-    found: list[Decomposition | Estimate] = []
-    with Decomposer(cut, oracle=oracle) as decomposer:
-        for source in models:
-            try:
-                found.append(decomposed(source, decomposer(source), cut))
-            except DlbricksError as error:
-                found.append(_failed(source, blank, str(error)))
-            except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
-                found.append(_failed(source, blank, unforeseen(source.name, error)))
-    return found
-
-
-def _failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
-    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
-
-
-def _state(model: Decomposition, choice: Choice | None) -> str:
-    """The cache state that a model's bricks are looked up in."""
-    if choice is None:
-        return ""  # nothing is stored in any
-    return model.level if choice.conditions.cache == MODEL else choice.conditions.cache
-
-
-def _executed(
-    models: Sequence[Decomposition], store: Store, choice: Choice | None, known: Collection[str], oracle: ShapeOracle
-) -> dict[str, Interventions]:
-    """What the runtime executes for each model, by the model's key.
-
-    A model is loaded for it only where that can serve: where other bricks than those asked for are stored at a reuse
-    distance, or where the number of executed nodes is wanted for an estimate at one.
-    """
-    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
-    rest = [model for model in models if model.executed is None]
-    reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)
-    if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
-        conditions = [replace(choice.conditions, cache=level) for level in {model.level for model in rest}]
-        others = (store.measured_keys(choice.system_key, choice.stack_key, one, Subject.BRICK) for one in conditions)
-        if not any(keys.difference(known) for keys in others):
-            reason = "no brick of the executed graph is measured at the model's reuse distance"
-    if reason is not None or choice is None:
-        return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
-    cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
-    with Decomposer(cut, oracle=oracle) as decomposer:
-        for model in rest:
-            try:
-                executed = decomposer(model.source).executed
-            except DlbricksError as error:
-                found[model.own.key] = Interventions(reason=str(error))
-            else:
-                assert executed is not None  # noqa: S101  # the cut is of the executed graph
-                found[model.own.key] = intervened(executed)
-    return found
-
-
-def _at_levels(cache: str) -> bool:
-    return cache == MODEL or is_level(cache)
-
-
-def _wanted(
-    models: Sequence[Decomposition], choice: Choice | None, executed: Mapping[str, Interventions]
-) -> dict[str, Wanted]:
-    """The bricks to look up, by cache state."""
-    wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
-    for model in models:
-        state, found = _state(model, choice), executed[model.own.key]
-        asked = {part.key for part in model.sequences}
-        wanted[state].bricks |= asked
-        wanted[state].competing |= {window.key for window in model.windows}
-        if choice is not None and found.graph is not None:
-            bricks = asked if model.graph is found.graph else {part.key for part in found.parts}
-            wanted[state].bricks |= bricks
-            wanted[found.level].bricks |= bricks
-    return dict(wanted)
-
-
 def _estimate(
     model: Decomposition,
     stored: Stored,
@@ -227,13 +146,13 @@ def _estimate(
     blank: Estimate,
 ) -> Estimate:
     """One model's estimate; what it cannot say stays None."""
-    graph, state = model.graph, _state(model, stored.choice)
+    graph, state = model.graph, state_of(model, stored.choice)
     shelf = stored.shelf(state)
     parts = _cover(model, shelf.bricks) if blank.overlap else model.sequences
     try:
         quotient = quotient_of(graph, parts)
     except InvalidSequence as error:
-        return _failed(model.source, blank, str(error))
+        return failed(model.source, blank, str(error))
     measured = [part for part in parts if part.key in shelf.bricks]
     missing = tuple(missing_of(model.source, graph, parts, shelf, commands))
     estimate = replace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dlbricks.analyzer.causes import rows_of, written
 from dlbricks.constructor.result import Estimate, Term
 
@@ -39,14 +41,25 @@ def test_the_text_shows_signs_intervals_and_what_is_not_known() -> None:
     lines = written(explained())
 
     assert lines[0] == "m: from bricks to model, source graph, cache model (level 4MiB)"
-    assert lines[1].split() == ["=", "bricks", "10.000", "ms", "±", "0.250"]
-    assert lines[2].split()[:3] == ["-", "fusion", "3.000"]
-    assert lines[4].split()[:3] == ["+", "overhead", "0.500"]
+    assert lines[1].split() == ["=", "bricks", "10.00", "ms", "±", "0.25"]
+    assert lines[2].split()[:3] == ["-", "fusion", "3.00"]
+    assert lines[4].split()[:3] == ["+", "overhead", "0.50"]
     assert "no brick was measured with the model's own values" in lines[6]
-    assert lines[8].split()[:3] == ["=", "estimate", "8.750"]
-    assert lines[9].split()[:3] == ["-", "unexplained", "0.750"]
-    assert lines[-2].split() == ["sizes", "of", "all", "causes", "5.500", "ms"]
+    assert lines[8].split()[:3] == ["=", "estimate", "8.75"]
+    assert lines[9].split()[:3] == ["-", "unexplained", "0.75"]
+    assert lines[-2].split() == ["sizes", "of", "all", "causes", "5.50", "ms"]
     assert "own values" in lines[-1]
+
+
+def test_short_latencies_have_more_decimals() -> None:
+    short = {name: Term(1e-5, (0.0, 2e-5)) for name in ("fusion", "layout", "overhead", "cache", "gaps", "unexplained")}
+
+    lines = written(
+        dataclasses.replace(explained(**short, bricks=Term(0.01, (0.01, 0.01))), estimate_ms=0.01, measured_ms=0.012)
+    )
+
+    assert lines[1].split()[2] == "0.01000"
+    assert lines[2].split()[2] == "0.00001"
 
 
 def test_commands_stand_below_once_each() -> None:

@@ -1,0 +1,102 @@
+"""What the estimates of some models need: models decomposed, the graphs that are executed, the bricks to look up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from ..bricks.footprint import is_level
+from ..bricks.shapes import ShapeOracle
+from ..db import Store, Subject
+from ..errors import DlbricksError
+from ..generator.decompose import unforeseen
+from ..generator.decomposer import Cut, Decomposer
+from ..models import ModelSource
+from .decomposition import Decomposition, Interventions, cut_of, decomposed, intervened
+from .result import Estimate
+from .runtime import why_not_here
+from .selection import MODEL, Choice
+from .stored import Wanted
+
+__all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bricks"]
+
+
+def decompose_all(
+    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate
+) -> list[Decomposition | Estimate]:
+    """Each model decomposed, or what to say of one that cannot be."""
+    found: list[Decomposition | Estimate] = []
+    with Decomposer(cut, oracle=oracle) as decomposer:
+        for source in models:
+            try:
+                found.append(decomposed(source, decomposer(source), cut))
+            except DlbricksError as error:
+                found.append(failed(source, blank, str(error)))
+            except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
+                found.append(failed(source, blank, unforeseen(source.name, error)))
+    return found
+
+
+def failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
+    """What to say of a model that cannot be estimated at all."""
+    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
+
+
+def state_of(model: Decomposition, choice: Choice | None) -> str:
+    """The cache state that a model's bricks are looked up in."""
+    if choice is None:
+        return ""  # nothing is stored in any
+    return model.level if choice.conditions.cache == MODEL else choice.conditions.cache
+
+
+def executed_graphs(
+    models: Sequence[Decomposition], store: Store, choice: Choice | None, known: Collection[str], oracle: ShapeOracle
+) -> dict[str, Interventions]:
+    """What the runtime executes for each model, by the model's key.
+
+    A model is loaded for it only where that can serve: where other bricks than those asked for are stored at a reuse
+    distance, or where the number of executed nodes is wanted for an estimate at one.
+    """
+    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
+    rest = [model for model in models if model.executed is None]
+    reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)
+    if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
+        conditions = [replace(choice.conditions, cache=level) for level in {model.level for model in rest}]
+        others = (store.measured_keys(choice.system_key, choice.stack_key, one, Subject.BRICK) for one in conditions)
+        if not any(keys.difference(known) for keys in others):
+            reason = "no brick of the executed graph is measured at the model's reuse distance"
+    if reason is not None or choice is None:
+        return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
+    cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
+    with Decomposer(cut, oracle=oracle) as decomposer:
+        for model in rest:
+            try:
+                executed = decomposer(model.source).executed
+            except DlbricksError as error:
+                found[model.own.key] = Interventions(reason=str(error))
+            else:
+                assert executed is not None  # noqa: S101  # the cut is of the executed graph
+                found[model.own.key] = intervened(executed)
+    return found
+
+
+def _at_levels(cache: str) -> bool:
+    return cache == MODEL or is_level(cache)
+
+
+def wanted_bricks(
+    models: Sequence[Decomposition], choice: Choice | None, executed: Mapping[str, Interventions]
+) -> dict[str, Wanted]:
+    """The bricks to look up, by cache state."""
+    wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
+    for model in models:
+        state, found = state_of(model, choice), executed[model.own.key]
+        asked = {part.key for part in model.sequences}
+        wanted[state].bricks |= asked
+        wanted[state].competing |= {window.key for window in model.windows}
+        if choice is not None and found.graph is not None:
+            bricks = asked if model.graph is found.graph else {part.key for part in found.parts}
+            wanted[state].bricks |= bricks
+            wanted[found.level].bricks |= bricks
+    return dict(wanted)
