@@ -93,6 +93,7 @@ class LeftOpen:
         run: The run that opened it.
         started: When that run began.
         process: Its largest process number; None where it has no block.
+        variant: Name of its variant.
     """
 
     subject: Subject
@@ -100,6 +101,7 @@ class LeftOpen:
     run: str
     started: str
     process: int | None
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +191,22 @@ def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
     """Open measurements that match, with what tells their age and place."""
     places = _places(connection, wanted)
     query = (
-        select(_item.c.subject, _item.c.key, _run.c.id, _run.c.started, func.max(_block.c.process))
+        select(
+            *(_item.c.subject, _item.c.key, _run.c.id, _run.c.started, func.max(_block.c.process)),
+            _item.c.variant,
+        )
         .select_from(_measurement)
         .join(_item, _item.c.id == _measurement.c.item_id)
         .join(_run, _run.c.id == _measurement.c.run_id)
         .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
         .where(
             _measurement.c.finished_us.is_(None),
-            _item.c.variant == wanted.variant,
             _item.c.combination_id.in_(list(places)),
         )
-        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _run.c.id, _run.c.started)
+        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started)
     )
+    if wanted.variant is not None:
+        query = query.where(_item.c.variant == wanted.variant)
     return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 

@@ -144,8 +144,8 @@ class Store(Handle):
             return None if row is None else (row[0], row[1], _blocks(connection, row[0]))
 
     def left_open(self, system: str, stack: str, conditions: Conditions) -> list[LeftOpen]:
-        """Everything that interrupted runs left under a combination, of whatever suite."""
-        wanted = Filter(system=system, stack=stack, conditions=conditions)
+        """Everything that interrupted runs left under a combination, of whatever suite and variant."""
+        wanted = Filter(system=system, stack=stack, conditions=conditions, variant=None)
         with self.reading() as connection:
             return queries.left_open(connection, wanted)
 

@@ -25,6 +25,7 @@ class Item:
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         macs: Work of one execution, for the forecast; None where unknown.
+        variant: What of it is measured: empty for all of it, else as in ``Prepare``.
         unroll: Copies in one network; 0 until the worker has chosen.
         as_is: It is of a graph that the runtime executes, and runs without further optimisation.
         measurement: UUID in the store; None until it is opened there.
@@ -50,6 +51,7 @@ class Item:
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     size_bytes: int = 0
     macs: int | None = None
+    variant: str = ""
     unroll: int = 0
     as_is: bool = False
     measurement: str | None = None
@@ -67,8 +69,8 @@ class Item:
 
     @property
     def id(self) -> str:
-        """What the worker calls it; a brick and a model may have the same key, and a brick several cache states."""
-        return f"{self.subject}:{self.key}:{self.cache or ''}"
+        """What the worker calls it; a brick and a model may have one key, a brick several cache states and variants."""
+        return f"{self.subject}:{self.key}:{self.cache or ''}:{self.variant}"
 
     @property
     def open(self) -> bool:
@@ -93,4 +95,21 @@ class Item:
             unroll=0 if self.distance else self.unroll,
             as_is=self.as_is,
             distance=self.distance,
+            variant=self.variant,
+        )
+
+    def in_variant(self, variant: str) -> Item:
+        """Another variant of the same, not yet measured."""
+        return Item(
+            subject=self.subject,
+            key=self.key,
+            label=self.label,
+            path=self.path,
+            synthetic=self.synthetic,
+            size_bytes=self.size_bytes,
+            macs=self.macs,
+            variant=variant,
+            cache=self.cache,
+            distance=self.distance,
+            party=self.party,
         )

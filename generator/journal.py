@@ -51,27 +51,34 @@ class Journal:
             The largest process number in use, by items of whatever suite, so that a number and a round mean one
             moment; -1 where nothing is open.
         """
-        known = {(item.subject, item.key, self._of(item).cache): item for item in (reference, *items)}
+        known = {(item.subject, item.key, self._of(item).cache, item.variant): item for item in (reference, *items)}
         left: list[tuple[LeftOpen, str]] = []
         with self._costs.spend("store_s"):
-            for cache in sorted({cache for _, _, cache in known}):
+            for cache in sorted({cache for _, _, cache, _ in known}):
                 conditions = replace(self._conditions, cache=cache)
                 found = self._store.left_open(self._run.system, self._run.stack, conditions)
                 left += [(entry, cache) for entry in found]
         # The reference comes first: what is closed wants its times.
-        left.sort(key=lambda entry: known.get((entry[0].subject, entry[0].key, entry[1])) is not reference)
+        left.sort(key=lambda entry: known.get(_identity(*entry)) is not reference)
         wanted = False
         for entry, cache in left:
-            item = known.get((entry.subject, entry.key, cache))
+            item = known.get(_identity(entry, cache))
             if item is None:
-                item = Item(entry.subject, entry.key, label=entry.key, path=Path(entry.key), cache=cache)
-            self._resume(item)
+                item = Item(
+                    entry.subject,
+                    entry.key,
+                    label=entry.key,
+                    path=Path(entry.key),
+                    variant=entry.variant,
+                    cache=cache,
+                )
+            self.resume(item)
             enough = sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES
             if item is not reference and enough and self._stale(entry):
                 self._close(item, entry.run)
             wanted |= item.subject is not Subject.REFERENCE and bool(item.blocks)
         for entry, cache in left:
-            item = known.get((entry.subject, entry.key, cache))
+            item = known.get(_identity(entry, cache))
             if item is not None and item.subject is Subject.REFERENCE and (self._stale(entry) or not wanted):
                 self._close(item, entry.run)
         return max((entry.process for entry, _ in left if entry.process is not None), default=-1)
@@ -84,9 +91,12 @@ class Journal:
         age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
         return age > _SAME_MOMENT
 
-    def _resume(self, item: Item) -> None:
+    def resume(self, item: Item) -> None:
+        """Take up the blocks that an interrupted run left of an item, if any."""
         with self._costs.spend("store_s"):
-            found = self._store.open_item(item.subject, item.key, self._run.system, self._run.stack, self._of(item))
+            found = self._store.open_item(
+                item.subject, item.key, self._run.system, self._run.stack, self._of(item), item.variant
+            )
         if found is not None:
             item.measurement, item.unroll, item.blocks = found
             if item.label == REFERENCE:
@@ -118,6 +128,7 @@ class Journal:
                     self._run.stack,
                     self._of(item),
                     item.unroll,
+                    item.variant,
                 )
                 item.measurement = identity
             self._store.add_block(item.measurement, block)
@@ -153,6 +164,7 @@ class Journal:
                 load_ns=item.load_ns,
                 first_run_ns=item.first_run_ns,
                 reference_ns=self._reference_of(item),
+                variant=item.variant,
             )
         with self._costs.spend("store_s"):
             self._store.finish(item.result)
@@ -169,6 +181,7 @@ class Journal:
             conditions=self._of(item),
             kind=kind,
             reason=reason,
+            variant=item.variant,
         )
         with self._costs.spend("store_s"):
             self._store.add_failure(item.failure, instead_of=item.measurement)
@@ -182,3 +195,7 @@ class Journal:
         moments = {(block.process, block.round) for block in item.blocks}
         values = [self._reference[moment] for moment in moments if moment in self._reference]
         return median(values) if values else None
+
+
+def _identity(entry: LeftOpen, cache: str) -> tuple[Subject, str, str, str]:
+    return entry.subject, entry.key, cache, entry.variant

@@ -32,6 +32,7 @@ from ..errors import WorkerError
 from .message import Message, Reply, Request, parse_line
 
 __all__ = [
+    "INNER",
     "Bye",
     "Done",
     "Extract",
@@ -56,6 +57,9 @@ __all__ = [
     "parse_reply",
     "parse_request",
 ]
+
+INNER = "inner"
+"""The variant of a brick without the layout changes at its edges."""
 
 
 class Refusal(StrEnum):
@@ -139,6 +143,7 @@ class Prepare(Request):
             options say.
         distance: Prepare it for a ``Rotate`` of so many bytes, instead of for ``Sample``: the worker chooses the
             copies. 0: for ``Sample``.
+        variant: ``inner``: without the layout changes at its edges, to be rotated; empty: as it is.
     """
 
     op: ClassVar[str] = "prepare"
@@ -152,6 +157,7 @@ class Prepare(Request):
     unroll: int = 0
     as_is: bool = False
     distance: int = 0
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +172,7 @@ class Prepared(Reply):
         bytes: Weights, inputs and outputs that the worker holds for it.
         unroll: Copies in the network; divide a loop's time by it.
         touched_bytes: Of a network to be rotated: what it touches on each pass.
+        variants: Of a network to be rotated as it is: variants that it could be prepared in as well.
     """
 
     load_ns: int
@@ -175,6 +182,7 @@ class Prepared(Reply):
     bytes: int
     unroll: int
     touched_bytes: int = 0
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> 
     Every round has an order of its own, so that no item always follows the same neighbour: what that one leaves in
     caches and clocks averages out. The order depends on keys and seed alone.
     """
-    ordered = sorted(items, key=lambda item: (item.subject, item.key))
+    ordered = sorted(items, key=lambda item: (item.subject, item.key, item.cache or "", item.variant))
     random.Random(f"{seed}:{process}:{round_}").shuffle(ordered)  # noqa: S311  # an order, not a secret
     return ordered
 

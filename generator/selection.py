@@ -84,8 +84,17 @@ def _select(
     if "failed" not in again:
         stored = store.failures(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)
         failures = {entry.key: entry for entry in stored}
+    left = {(entry.subject, entry.key): entry for entry in store.left_open(system, stack, conditions) if entry.variant}
+    begun = {
+        item.key: item.in_variant(left[subject, item.key].variant)
+        for item in items
+        if (subject, item.key) in left and item.key in good and item.key not in failures
+    }
     return Selection(
-        pending=tuple(item for item in items if item.key not in good and item.key not in failures),
-        reused=tuple(good[key] for key in keys if key in good and key not in failures),
+        pending=(
+            *(item for item in items if item.key not in good and item.key not in failures),
+            *begun.values(),  # an interrupted run has measured the whole, and begun a variant
+        ),
+        reused=tuple(good[key] for key in keys if key in good and key not in failures and key not in begun),
         failed=tuple(failures[key] for key in keys if key in failures),
     )

@@ -24,7 +24,7 @@ from .forecast import loading_s
 from .item import Item
 from .journal import Journal
 from .progress import Progress, ProgressCallback, Stage
-from .protocol import Rotate, Sample
+from .protocol import INNER, Rotate, Sample
 from .schedule import Pace, fitting, interleaved, slots_of, warmups_of
 from .statistics import MIN_SAMPLES
 from .stopping import decide
@@ -81,7 +81,8 @@ class Session:
         self._worker: Worker | None = None
         self._process = -1
         self._round = -1
-        self._items: Sequence[Item] = ()
+        self._items: list[Item] = []
+        self._inner: dict[str, Item] = {}  # by the item that it is a variant of
         self._slots: dict[str, int] = {}
         self._left = 0
         self._done = 0
@@ -102,7 +103,7 @@ class Session:
 
     def measure(self, items: Sequence[Item]) -> None:
         """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
-        self._items = items
+        self._items = items = [*items]  # variants that are found on the way join them
         self._process = self._journal.take_up(self._reference, items)
         for item in items:
             self._settle(item)
@@ -160,6 +161,7 @@ class Session:
             if self._prepare(item):
                 resident[item.id] = item
                 held += item.size_bytes
+                self._bring_inner(item, queue)
             if self._unchecked:
                 self._unchecked -= 1
                 if not self._unchecked:
@@ -196,7 +198,28 @@ class Session:
         item.run_ns = item.run_ns or reply.first_run_ns
         if item.load_ns is None:
             item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
+        if INNER in reply.variants and item.id not in self._inner:
+            self._begin_inner(item)
         return True
+
+    def _begin_inner(self, item: Item) -> None:
+        """Measure the variant without layout changes at the edges, too."""
+        inner = self._inner[item.id] = item.in_variant(INNER)
+        if item.alone:  # whatever ended the worker is to be found with nothing else beside it
+            self._parties += 1
+            inner.party = self._parties
+        self._journal.resume(inner)
+        self._items.append(inner)
+        self._settle(inner)
+        self._count(inner)
+
+    def _bring_inner(self, item: Item, queue: deque[Item]) -> None:
+        """Have the variant of an item loaded next: the worker has it at hand."""
+        inner = self._inner.get(item.id)
+        if inner is not None and inner.open and inner.party == item.party:
+            if inner in queue:
+                queue.remove(inner)
+            queue.appendleft(inner)
 
     def _sample(self, item: Item) -> None:
         """Take one block and commit it; close the item where that was enough."""

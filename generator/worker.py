@@ -25,6 +25,7 @@ from .execution import executed_types, write_arrays
 from .extraction import write_graph
 from .network import Network, file_network, read_network, synthetic_network
 from .protocol import (
+    INNER,
     Bye,
     Done,
     Extract,
@@ -76,6 +77,7 @@ class _Worker:
         self._evictor: Evictor | None = None
         self._rotors: dict[str, Rotor] = {}
         self._rotation = Rotation()
+        self._inner: tuple[str, int, Network | None] | None = None  # path, seed: of the latest brick to be rotated
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -149,12 +151,12 @@ class _Worker:
         backend = self._greeted()
         if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
             raise UsageError("this worker was not greeted for rotations")
+        variants: tuple[str, ...] = ()
         if request.path == GAP:
             rotor = gap_rotor(self._load_built_in, GAP_BASE, GAP, GAP_NODES)
             load_ns = first_run_ns = 0
         else:
-            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
-            network = replace(network, as_is=request.as_is)
+            network, variants = self._to_rotate(request, backend)
             single, load_ns, first_run_ns = self._load(network)
             try:
                 rotor = build_rotor(network, single.executable, backend, self._settings, distance=request.distance)
@@ -170,7 +172,26 @@ class _Worker:
             bytes=rotor.held_bytes,
             unroll=rotor.copies,
             touched_bytes=rotor.touched_bytes,
+            variants=variants,
         )
+
+    def _to_rotate(self, request: Prepare, backend: RotatingBackend) -> tuple[Network, tuple[str, ...]]:
+        """The network that was asked for, as it is executed, and the variants that there are of it."""
+        known, self._inner = self._inner, None
+        if request.variant == INNER and known is not None and known[:2] == (request.path, request.seed):
+            inner = known[2]
+        else:
+            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
+            if request.as_is:
+                return replace(network, as_is=True), ()
+            optimised = backend.optimised(network, self._settings)
+            inner = backend.inner(network, optimised, self._settings)
+            if request.variant != INNER:
+                self._inner = (request.path, request.seed, inner)  # most likely the next to be asked for
+                return optimised, (INNER,) if inner is not None else ()
+        if inner is None:
+            raise UsageError(f"no layout changes at the edges of {request.path}", remedy="prepare the brick as it is")
+        return inner, ()
 
     def _load_built_in(self, name: str) -> Executable:
         model = built_in(name)

@@ -219,6 +219,23 @@ class RotatingBackend(Backend, Protocol):
             MemoryError: There was not enough memory.
         """
 
+    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
+        """What the runtime makes of a network, without the layout changes at its edges.
+
+        Args:
+            network: A brick.
+            optimised: What ``optimised`` made of it.
+            settings: How the runtime is set up.
+
+        Returns:
+            A network to be run as it stands, which reads and writes values in the runtime's own layout; None where no
+            layout changes at the edges.
+
+        Raises:
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
 
 def node_name(node: onnx.NodeProto) -> str:
     """The name that identifies a node of a network through the runtime's optimisation."""

@@ -166,6 +166,20 @@ class OrtBackend:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
 
+    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
+        """Without the reorders at its edges (see ``RotatingBackend``)."""
+        from .ort_edges import inner_network
+
+        def compute(part: Network) -> dict[str, npt.NDArray[Any]]:
+            executable = self.prepare(part, settings)
+            try:
+                executable.run()
+                return dict(zip(part.outputs, executable.outputs(), strict=True))
+            finally:
+                executable.close()
+
+        return inner_network(network, optimised, compute)
+
     def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
         import onnxruntime as ort
 
