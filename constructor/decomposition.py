@@ -1,4 +1,4 @@
-"""The one place where a model is decomposed by the kind of graph that is asked for.
+"""The decomposition of a model by the kind of graph that is asked for; ``generator.decomposer`` does the cutting.
 
 * ``source``: the model's own graph, as DLBricks has it.
 * ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..bricks.footprint import footprint, level_name, level_of
@@ -16,10 +16,10 @@ from ..bricks.sequence import Sequence as Part
 from ..bricks.windows import KeyedWindow, windows
 from ..bricks.wiring import sequences
 from ..db import Stack
-from ..errors import UsageError
 from ..generator.cores import physical_cores
 from ..generator.decomposer import Cut, Cuttings
 from ..generator.executed import ExecutedModel
+from ..generator.fused import fused_units
 from ..models import ModelSource
 from .composition import Quotient, contract
 
@@ -35,6 +35,7 @@ class Decomposition:
         own: Its own graph; its key is that of ground truth.
         graph: The graph that was cut: its own, or the one that is executed.
         sequences: The sequences to compose it from; overlapping ones where that was asked for.
+        units: Layers that no sequence parts, in an order in which sequences hold consecutive ones.
         windows: All windows that may compete for the lower bound; empty where there are none but the sequences.
         level: Name of the level of reuse distance that its bricks are measured at.
         executed: What the runtime executes for it; None where nobody asked.
@@ -44,6 +45,7 @@ class Decomposition:
     own: ModelGraph
     graph: ModelGraph
     sequences: tuple[Part, ...]
+    units: tuple[tuple[int, ...], ...]
     windows: tuple[KeyedWindow, ...]
     level: str
     executed: ExecutedModel | None
@@ -54,18 +56,21 @@ class Interventions:
     """The bricks of the graph that is executed: what tells fusion, layout and cache apart.
 
     Attributes:
-        graph: That graph; None where it is not known.
+        executed: That graph, mapped to the model's layers; None where it is not known.
         parts: Its sequences.
         level: Name of the level of reuse distance that they are measured at.
-        inserted: Indices of its layers that came from no layer of the model (layout changes).
         reason: Why it is not known; empty where it is.
     """
 
-    graph: ModelGraph | None = None
+    executed: ExecutedModel | None = None
     parts: tuple[Part, ...] = ()
     level: str = ""
-    inserted: frozenset[int] = frozenset()
     reason: str = ""
+
+    @property
+    def graph(self) -> ModelGraph | None:
+        """The graph that is executed."""
+        return None if self.executed is None else self.executed.graph
 
 
 def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -> Cut:
@@ -78,12 +83,10 @@ def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -
         threads: Its threads.
 
     Raises:
-        UsageError: There is no such graph, or its bricks cannot be composed.
+        UsageError: There is no such graph, or the granularity is less than 1.
     """
     wanted = Cut(cut.granularity, cut.overlap, cut.connected, graph)
     wanted.check()
-    if graph == "fused":  # generator.decomposer cuts them; what is left to do is to compose them
-        raise UsageError("bricks cut along fusions cannot be composed yet", remedy="use --graph source or runtime")
     if stack is None:
         return wanted
     # Cores decide how many threads can be bound, not which graph is executed: its keys name no threads either.
@@ -95,32 +98,25 @@ def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -
 
 def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decomposition:
     """A model that was cut, with what may compete for its lower bound."""
+    units: Iterable[Iterable[int]] = ((index,) for index in cuttings.graph.live)
+    if cut.graph == "fused" and cuttings.executed is not None:
+        units = fused_units(cuttings.executed).groups
     rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
     return Decomposition(
         source=source,
         own=cuttings.source,
         graph=cuttings.graph,
         sequences=tuple(cuttings.sequences),
+        units=tuple(tuple(unit) for unit in units),
         windows=tuple(windows(cuttings.graph, cut.granularity, connected=cut.connected)) if rivals else (),
         level=_level(cuttings.graph),
         executed=cuttings.executed,
     )
 
 
-def intervened(executed: ExecutedModel, parts: tuple[Part, ...] | None = None) -> Interventions:
-    """The bricks of an executed graph.
-
-    Args:
-        executed: From the runtime.
-        parts: Its sequences; default its layers one by one.
-    """
-    graph = executed.graph
-    return Interventions(
-        graph=graph,
-        parts=tuple(sequences(graph, 1)) if parts is None else parts,
-        level=_level(graph),
-        inserted=frozenset(index for index, origin in enumerate(executed.origins) if not origin),
-    )
+def intervened(executed: ExecutedModel) -> Interventions:
+    """The bricks of an executed graph, layer by layer."""
+    return Interventions(executed, tuple(sequences(executed.graph, 1)), _level(executed.graph))
 
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:

@@ -65,8 +65,9 @@ def estimate(
         dtype: Precision.
         overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed: the model's own (``source``), or the one that the runtime executes
-            (``runtime``), which only the stack that is installed here can tell.
+        graph: Which graph is decomposed: the model's own (``source``); the one that the runtime executes
+            (``runtime``), which only the stack that is installed here can tell; or the model's own, cut along the
+            fusions that are learnt from that stack, or another one here (``fused``).
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
 
     Returns:
@@ -199,16 +200,16 @@ def _estimate(
 
 def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
     """Of overlapping sequences, those to compose the model from, in its order."""
-    position = {layer: index for index, layer in enumerate(model.graph.live)}
+    position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [
         Window(
-            begin=position[part.layers[0]],
-            end=position[part.layers[-1]] + 1,
+            begin=min(position[layer] for layer in part.layers),
+            end=max(position[layer] for layer in part.layers) + 1,
             latency=bricks[part.key].median_ns if part.key in bricks else None,
         )
         for part in model.sequences
     ]
-    return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.graph.live)))
+    return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.units)))
 
 
 def _identity(model: Decomposition, choice: Choice | None) -> dict[str, Any]:

@@ -7,7 +7,8 @@ With every sum over the sequences of the model,
 * *bricks*: the sum that was asked for; along the critical path where the runtime executes branches in parallel.
 * *overhead*: calls that the model does not pay: each brick is called by itself (one call for so many copies as its
   network has), the model once. What is measured at a reuse distance is free of calls already; then one is added.
-* *layout*: changes of memory layout at the edges of bricks, beyond those that the model has itself.
+* *layout*: changes of memory layout at the edges of bricks, beyond the share that the model has at the same edges
+  itself (``generator.fused.edge_layouts``).
 * *fusion*: what the runtime saves by fusing and removing operators across the edges of bricks: what is left of the sum
   beyond the bricks of the graph that is executed, under the same cache state.
 * *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.
@@ -30,6 +31,7 @@ from ..bricks.footprint import is_level
 from ..bricks.graph import ModelGraph
 from ..bricks.sequence import Sequence as Part
 from ..db import Measurement, Stack
+from ..generator.fused import edge_layouts
 from .calibration import model_error_sd
 from .composition import Quotient, critical_path
 from .decomposition import Interventions, quotient_of
@@ -146,7 +148,7 @@ def predict(
     same = _executed(interventions, stored, asked.state, command, parallel=asked.parallel)
     there = _executed(interventions, stored, asked.level, command, parallel=asked.parallel)
     call = _call(stored, asked.state, command(asked.kind, asked.state))
-    layout = {} if asked.kind == "runtime" else _layout(total, stored.shelf(asked.state), same, interventions)
+    layout = {} if asked.kind == "runtime" else _layout(asked, total, stored.shelf(asked.state), interventions)
     fusion: _Known = {}
     if asked.kind != "runtime":
         removed = {} if isinstance(layout, _Unknown) else layout
@@ -165,7 +167,8 @@ def predict(
         basis, lacking, kind = there, [call, terms["data"], terms["gaps"]], ("runtime", "model")
     else:
         state = "model" if asked.state == asked.level else asked.state
-        basis, lacking, kind = total, [_minus({}, terms["overhead"])], (asked.kind, state)
+        basis, kind = total, (asked.kind, state)
+        lacking = [_minus({}, terms["overhead"]), _minus({}, terms["layout"])]
         if is_level(asked.state):
             lacking.append(_gaps(there, interventions, stored, asked.state, command))
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, _Unknown)))
@@ -260,23 +263,23 @@ def _change(there: _Sum | _Unknown, same: _Sum | _Unknown, call: _Known) -> _Kno
     return unknown or _minus(_net(there, call), _net(same, call))
 
 
-def _layout(total: _Sum, shelf: Shelf, same: _Sum | _Unknown, interventions: Interventions) -> _Known:
-    """Layout changes at the edges of bricks, less those that the model has itself.
+def _layout(asked: Asked, total: _Sum, shelf: Shelf, interventions: Interventions) -> _Known:
+    """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
 
     A brick without a measurement of its inner part has no layout changes, where other bricks have one.
     """
-    pairs = [(shelf.bricks[part.key], shelf.inner[part.key]) for part in total.parts if part.key in shelf.inner]
+    pairs = [
+        (part.layers, shelf.bricks[part.key], shelf.inner[part.key]) for part in total.parts if part.key in shelf.inner
+    ]
     if not pairs:
         return _Unknown("layout changes at the edges of bricks are not measured by themselves: fusion includes them")
-    if isinstance(same, _Unknown):
-        return same
-    edges = [combined((1, {full.id: 1.0}), (-1, {inner.id: 1.0})) for full, inner in pairs]
-    own = [
-        {one.id: 1.0}
-        for part, one in zip(same.parts, same.members, strict=True)
-        if interventions.inserted.issuperset(part.layers)
-    ]
-    return combined(*((1, term) for term in edges), *((-1, term) for term in own))
+    if interventions.executed is None:
+        return _Unknown(f"the layouts that the model has itself are not known: {interventions.reason}")
+    own = edge_layouts(interventions.executed, asked.parts)
+    shares = {part.layers: share for part, share in zip(asked.parts, own, strict=True)}
+    return combined(
+        *((1 - shares[layers], {whole.id: 1.0, inner.id: -1.0}) for layers, whole, inner in pairs),
+    )
 
 
 def _data(there: _Sum | _Unknown, stored: Stored, asked: Asked) -> _Known:

@@ -9,14 +9,12 @@ from functools import cache
 
 from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
+from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in
 from .interval import Uncertainty
 from .selection import MODEL, Choice, Query
 
-__all__ = ["DATA", "INNER", "Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
-
-INNER = "inner"
-"""Variant of a measurement: a brick without the layout changes at its edges."""
+__all__ = ["DATA", "Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
 
 DATA = "data"
 """Variant of a measurement: a brick that was fed with a model's own values."""

@@ -13,11 +13,13 @@ from dlbricks.constructor import estimate
 from dlbricks.constructor.calibration import model_error_sd
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.runtime import why_not_here
-from dlbricks.constructor.stored import DATA, INNER, built_in_key
+from dlbricks.constructor.stored import DATA, built_in_key
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
 from dlbricks.errors import AmbiguousQuery, UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposer import Cut, Decomposer
+from dlbricks.generator.fused import edge_layouts, fused_sequences
+from dlbricks.generator.protocol import INNER
 from dlbricks.generator.reference import GAP, OVERHEAD
 from dlbricks.generator.system import probe_system
 from dlbricks.models import find_models
@@ -266,19 +268,64 @@ def test_every_cause_is_what_was_done_about_it(explained):
 
 
 def test_layout_changes_at_edges_less_those_of_the_model(explained, keys_of, executed):
+    from dlbricks.bricks.wiring import sequences
+
     lab, model, layers, _ = explained
     source, found = keys_of(model), executed(model)
     conv = source[0]
-    occurrences = source.count(conv)
     lab.put([(conv, 1.5)], variant=INNER)
-    own = sum(not origin for origin in found.origins)
-    assert own  # the runtime changes the layout for its convolutions
+    shares = edge_layouts(found, sequences(found.source, 1))
+    assert 0 < sum(shares) < len(shares)  # the model changes some layouts itself
 
     answer = one(lab, model, cache="hot")
 
-    assert value(answer, "layout") == pytest.approx(occurrences * 0.5 - own * 1.0)
+    excess = sum(0.5 * (1 - share) for key, share in zip(source, shares, strict=True) if key == conv)
+    assert value(answer, "layout") == pytest.approx(excess)
+    assert value(answer, "fusion") + excess == pytest.approx(layers * 1.9 - len(executed_keys(found)) * 0.9)
     assert balance(answer) == pytest.approx(8.0)
     assert answer.lower_bound_sequential_ms == 2.0 * layers  # half a brick bounds nothing
+
+
+def test_bricks_along_fusions_need_no_bricks_of_the_executed_graph(home, model, executed):
+    """The portable way: what is not known of the runtime's own bricks is made up for by layouts, calls and gaps."""
+    found = executed(model)
+    parts = fused_sequences(found, 1)
+    home.put([(part.key, 1.0) for part in {part.key: part for part in parts}.values()], conditions=under(LEVEL))
+    home.put([(parts[0].key, 0.8)], variant=INNER, conditions=under(LEVEL))
+    reference(home, OVERHEAD, 0.1, "hot")
+    reference(home, GAP, 0.01, LEVEL)
+    excess = sum(
+        0.2 * (1 - share)
+        for part, share in zip(parts, edge_layouts(found, parts), strict=True)
+        if part.key == parts[0].key
+    )  # fmt: skip
+
+    answer = one(home, model, graph="fused", cache="model")
+
+    assert answer.graph == "fused"
+    assert answer.sequential_ms == len(parts) < len(found.source.live)
+    assert value(answer, "layout") == pytest.approx(excess)
+    assert value(answer, "gaps") == pytest.approx(0.01 * len(found.graph.live))
+    assert value(answer, "fusion") is None
+    assert answer.estimate_ms == pytest.approx(len(parts) - excess + 0.1 + 0.01 * len(found.graph.live))
+
+
+def test_bricks_along_fusions_of_a_system_that_the_model_never_saw(lab, model, executed):
+    """Where to cut is learnt here; the latencies are those of another stack and machine."""
+    parts = fused_sequences(executed(model), 2)
+    lab.put([(part.key, 1.0) for part in {part.key: part for part in parts}.values()], conditions=under(LEVEL))
+
+    answer = one(lab, model, graph="fused", granularity=2)
+
+    assert answer.error is None
+    assert answer.stack == lab.stack.key
+    assert answer.sequential_ms == len(parts)
+
+    every = fused_sequences(executed(model), 2, overlap=True)
+    lab.put([(part.key, 1.0) for part in {part.key: part for part in every}.values()], conditions=under(LEVEL))
+    answer = one(lab, model, graph="fused", granularity=2, overlap=True)
+    assert sorted(layer for row in answer.sequences for layer in row.layers) == list(executed(model).source.live)
+    assert answer.sequential_ms <= len(parts)
 
 
 def test_the_models_own_values(explained, executed):
@@ -424,8 +471,6 @@ def test_a_broken_model_does_not_stop_the_others(home, model, tmp_path):
 def test_graphs_that_there_are(lab, fork):
     with pytest.raises(UsageError, match="no graph 'soup'"):
         one(lab, fork, graph="soup")
-    with pytest.raises(UsageError, match="fusions"):
-        one(lab, fork, graph="fused")
 
 
 # Branches at once -----------------------------------------------------------------------------------------------------
