@@ -112,6 +112,7 @@ def demonstrated(result: Demo) -> Answer:
             Column("name", "model"),
             Column("layers", "layers"),
             Column("unique", "unique"),
+            Column("estimate_ms", "estimate ms", milliseconds),
             Column("sequential_ms", "sequential ms", milliseconds),
             Column("critical_path_ms", "critical path ms", milliseconds),
             Column("measured_ms", "measured ms", milliseconds),
@@ -120,7 +121,7 @@ def demonstrated(result: Demo) -> Answer:
         summary=[
             *answer.summary,
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
-            "ratio = sequential / measured. The critical path would be the latency if branches ran at once.",
+            "ratio = estimate / measured. The critical path would be the latency if branches ran at once.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
         ],
     )

@@ -104,7 +104,14 @@ def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str)
 
 def _beside(estimates: Sequence[Estimate]) -> Figure:
     models = [
-        ModelLatency(entry.name, entry.sequential_ms, entry.critical_path_ms, entry.measured_ms, entry.ci95_ms)
+        ModelLatency(
+            entry.name,
+            entry.sequential_ms,
+            entry.critical_path_ms,
+            entry.measured_ms,
+            entry.ci95_ms,
+            entry.estimate_ms,
+        )
         for entry in estimates
     ]
     return estimate_beside_measured(models, title=f"Estimates beside measured latency, {_conditions(estimates[0])}")

@@ -284,10 +284,8 @@ def _layout(asked: Asked, total: _Sum, shelf: Shelf, interventions: Intervention
 
 def _data(there: _Sum | _Unknown, stored: Stored, asked: Asked) -> _Known:
     """What the model's own values cost more than synthetic ones, summed over the executed bricks that were fed both."""
-    if isinstance(there, _Unknown):
-        return there
     changes = []
-    for part in there.parts:
+    for part in there.parts if isinstance(there, _Sum) else ():
         for shelf in (stored.shelf(asked.level), stored.shelf(asked.state)):
             if part.key in shelf.data and part.key in shelf.bricks:
                 changes.append({shelf.data[part.key].id: 1.0, shelf.bricks[part.key].id: -1.0})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
-from .figure import BLUE, GREY, ORANGE, name_rows, new_figure, plain_axes, row_height
+from .figure import BLUE, GREEN, GREY, ORANGE, name_rows, new_figure, plain_axes, row_height
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,8 @@ class ModelLatency:
         sequential_ms: Sum over all sequences.
         critical_path_ms: Sum along the critical path.
         measured_ms: Ground truth.
-        ci95_ms: Interval of the sequential sum, if known.
+        ci95_ms: Interval of the prediction, if known.
+        estimate_ms: The prediction, where it is not the sequential sum.
     """
 
     name: str
@@ -33,6 +34,12 @@ class ModelLatency:
     critical_path_ms: float | None
     measured_ms: float | None
     ci95_ms: tuple[float, float] | None = None
+    estimate_ms: float | None = None
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """What the model is said to take."""
+        return self.sequential_ms if self.estimate_ms is None else self.estimate_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,17 @@ def _draw_latencies(axes: Axes, models: Sequence[ModelLatency]) -> None:
     axes.set_xlabel("latency (ms)")
     rows = range(len(models))
     for row, model in zip(rows, models, strict=True):
-        known = [v for v in (model.sequential_ms, model.critical_path_ms, model.measured_ms) if v is not None]
+        latencies = (model.sequential_ms, model.critical_path_ms, model.measured_ms, model.estimate_ms)
+        known = [latency for latency in latencies if latency is not None]
         if len(known) > 1:
             axes.plot([min(known), max(known)], [row, row], color="#CFD8DC", linewidth=3, solid_capstyle="round")
-        if model.ci95_ms is not None and model.sequential_ms is not None:
-            axes.plot(model.ci95_ms, [row, row], color=BLUE, linewidth=1.4)
+        if model.ci95_ms is not None and model.predicted_ms is not None:
+            axes.plot(model.ci95_ms, [row, row], color=BLUE if model.estimate_ms is None else GREEN, linewidth=1.4)
     series = (
         ("measured", "D", "black", [model.measured_ms for model in models]),
         ("sequential", "o", BLUE, [model.sequential_ms for model in models]),
         ("critical path", "^", ORANGE, [model.critical_path_ms for model in models]),
+        ("estimate", "s", GREEN, [model.estimate_ms for model in models]),
     )
     everything: list[float] = []
     for label, marker, colour, values in series:
@@ -85,7 +94,7 @@ def _draw_latencies(axes: Axes, models: Sequence[ModelLatency]) -> None:
     everything += [bound for model in models if model.ci95_ms is not None for bound in model.ci95_ms]
     _log_where_wide(axes, everything)
     if everything:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False, borderaxespad=0.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=9, frameon=False, borderaxespad=0.2)
 
 
 def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
@@ -98,12 +107,16 @@ def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
         if model.measured_ms is None:
             axes.text(1, row, "not measured", ha="center", va="center", fontsize=8, color=GREY)
             continue
-        for value, marker, colour in ((model.critical_path_ms, "^", ORANGE), (model.sequential_ms, "o", BLUE)):
+        for value, marker, colour in (
+            (model.critical_path_ms, "^", ORANGE),
+            (model.sequential_ms, "o", BLUE),
+            (model.estimate_ms, "s", GREEN),
+        ):
             if value is not None:
                 reach.append(value / model.measured_ms)
                 axes.plot(value / model.measured_ms, row, marker, color=colour, markersize=6, alpha=0.9)
-        if model.sequential_ms is not None:
-            text = f"{model.sequential_ms / model.measured_ms:.2f}"
+        if model.predicted_ms is not None:
+            text = f"{model.predicted_ms / model.measured_ms:.2f}"
             axes.annotate(
                 text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F"
             )

@@ -23,7 +23,8 @@ def test_the_demo_ends_with_a_table_and_plots(tmp_path: Path) -> None:
     answer = demonstrated(result)
     header, _, *lines = render(answer).splitlines()
     assert header.split() == [
-        "model", "layers", "unique", "sequential", "ms", "critical", "path", "ms", "measured", "ms", "ratio",
+        "model", "layers", "unique", "estimate", "ms", "sequential", "ms", "critical", "path", "ms", "measured", "ms",
+        "ratio",
     ]  # fmt: skip
     assert [line.split()[:3] for line in lines[:2]] == [["squeezenet", "66", "38"], ["alexnet", "24", "21"]]
     (squeezenet, alexnet) = json.loads(render(answer, "json"))["results"]

@@ -139,6 +139,16 @@ def test_each_model_has_its_estimates_beside_its_measured_latency() -> None:
     assert {"1.11", "not measured"} <= written
 
 
+def test_a_prediction_that_is_not_the_sum_is_drawn_beside_it() -> None:
+    models = [ModelLatency("a", 10.0, 8.0, 9.0, (9.0, 10.0), 9.5), ModelLatency("b", 4.0, 3.0, 2.0)]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    points = {str(line.get_label()): list(line.get_xdata()) for line in left.lines}
+    assert points["estimate"] == [9.5]
+    assert {"1.06", "2.00"} <= {text.get_text() for text in right.texts}
+
+
 def test_the_mean_over_a_zoo_is_geometric() -> None:
     accuracy, speedup = accuracy_against_granularity([GranularityPoint(1, (0.5, 2.0), 4.0)], title="t").axes
 
