@@ -121,7 +121,8 @@ def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
                 text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F"
             )
     axes.set_xlim(min(reach) - 0.05, max(reach) + 0.05)
-    axes.set_title("±10 % shaded, sequential in figures", fontsize=9, color="#546E7A", loc="left")
+    said = "sequential" if all(model.estimate_ms is None for model in models) else "estimate"
+    axes.set_title(f"±10 % shaded, {said} in figures", fontsize=9, color="#546E7A", loc="left")
 
 
 def accuracy_against_granularity(points: Sequence[GranularityPoint], *, title: str) -> Figure:
