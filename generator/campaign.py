@@ -44,6 +44,9 @@ from .system import machine_state, probe_system
 __all__ = ["Campaign", "conduct"]
 
 _MIN_ITEM_BUDGET_S = 0.001
+_MOST_SHARES = 8
+"""Most time of one item, in equal shares of a given total time."""
+
 _HARD_LIMIT = 16
 """Tenths of ``memory_bytes`` at which a worker is stopped; chunks keep below ``memory_bytes`` itself."""
 
@@ -180,6 +183,7 @@ def conduct(
                 memory_bytes=memory_bytes,
                 cache=settings.cache,
                 seed=settings.seed,
+                annotations=suite.annotations if suite is not None else None,
                 progress=progress,
             ) as session:
                 session.measure([*pending, *_probes(pending)])
@@ -206,12 +210,15 @@ def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
 
 
 def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float) -> Protocol:
-    """The protocol with an item budget that lets the whole run fit into its total time."""
+    """The protocol with an item budget that lets the whole run fit into its total time, or fill it.
+
+    No item may take more than some times its equal share; within that the pace decides (``allocation``).
+    """
     if not items:
         return protocol
     fixed_s = protocol.processes * loading_s(items)
     share_s = max(_MIN_ITEM_BUDGET_S, (budget_s - fixed_s) / len(items))
-    return replace(protocol, item_budget_ns=min(protocol.item_budget_ns, int(share_s * 1e9)))
+    return replace(protocol, item_budget_ns=int(share_s * _MOST_SHARES * 1e9))
 
 
 def _record(settings: Settings) -> dict[str, object]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from ..db.values import Measurement
 from .item import Item
+from .rotor import copies_of
+from .schedule import USUAL_PASSES
 from .statistics import MIN_SAMPLES
 from .stopping import Protocol, spent_ns
 
@@ -52,6 +55,9 @@ def forecast_s(items: Collection[Item], protocol: Protocol, known: Mapping[str, 
         return 0.0
     total = protocol.processes * loading_s(items, known)
     for item in items:
+        if item.distance:
+            total += _rotated_s(item, protocol, (known or {}).get(item.key))
+            continue
         earlier = (known or {}).get(item.key)
         if earlier is not None:
             run_ns = earlier.median_ns * earlier.unroll
@@ -61,3 +67,13 @@ def forecast_s(items: Collection[Item], protocol: Protocol, known: Mapping[str, 
         minimum = (MIN_SAMPLES + left) * run_ns  # a warm-up per block
         total += max(protocol.item_budget_ns - spent_ns(item.blocks), minimum) / 1e9 + left * _COMMIT_S
     return total
+
+
+def _rotated_s(item: Item, protocol: Protocol, earlier: Measurement | None) -> float:
+    """Seconds of an item on rotations, over all processes: loading of its copies, and visits."""
+    once_ns = earlier.median_ns if earlier is not None else max((item.macs or 0) * _NS_PER_MAC, 1.0)
+    visit_ns = once_ns * (copies_of(int(once_ns), item.size_bytes, item.distance) + 2)
+    left = max(1, protocol.blocks - len(item.blocks))
+    passes = max(math.ceil(MIN_SAMPLES / protocol.blocks), min(USUAL_PASSES, protocol.item_budget_ns / left / visit_ns))
+    copying_s = protocol.processes * (_LOAD_S + visit_ns / once_ns * item.size_bytes * _LOAD_S_PER_BYTE)
+    return copying_s + left * ((passes + 1) * visit_ns / 1e9 + _COMMIT_S)

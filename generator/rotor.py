@@ -11,7 +11,7 @@ from .copies import chain_input, copied, ordinary
 from .network import Network
 from .timing import time_once
 
-__all__ = ["Rotor", "build_rotor", "gap_rotor", "head_share"]
+__all__ = ["Rotor", "build_rotor", "copies_of", "gap_rotor", "head_share"]
 
 _TAIL_NS = 1_200_000
 """The further copies together should run this long: a clock read and a call weigh nothing against it..."""
@@ -97,7 +97,7 @@ def build_rotor(
     """
     once = min(time_once(single.run, single.synchronize) for _ in range(_PROBES))
     executed = network if network.as_is else backend.optimised(network, settings)
-    copies = _copies(once, executed.weight_bytes, distance)
+    copies = copies_of(once, executed.weight_bytes, distance)
     results = single.outputs()
     chained = chain_input(executed, results[0]) if results and ordinary(results[0]) else None
     head = backend.prepare(copied(executed, 1), settings)
@@ -145,7 +145,7 @@ def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes
     return Rotor(head, tail, copies=nodes, touched_bytes=0, held_bytes=0, offset_ns=hot[1] - hot[0])
 
 
-def _copies(once_ns: int, weight_bytes: int, distance: int) -> int:
+def copies_of(once_ns: int, weight_bytes: int, distance: int) -> int:
     """Copies beyond the head's, so that their time stands out and they leave room for others on the rotation."""
     wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _FEWEST), _MOST)
     fair = distance // _SHARE // max(weight_bytes, 1) - 2

@@ -6,18 +6,18 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .item import Item
 from .stopping import Protocol, Slot, next_slot
 
-__all__ = ["Pace", "fitting", "interleaved", "slots_of", "warmups_of"]
+__all__ = ["USUAL_PASSES", "Pace", "fitting", "interleaved", "slots_of", "warmups_of"]
 
 _FEWEST_ROTATED, _MOST_ROTATED = 3, 256
 """Networks of one rotation: enough to make each other's code cold, and no more than memory maps allow."""
 
-_USUAL_PASSES, _MOST_PASSES = 8, 64
+USUAL_PASSES, _MOST_PASSES = 8, 64
 """Passes of one rotation request: where time is not given, and at most."""
 
 
@@ -31,6 +31,9 @@ def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> 
     random.Random(f"{seed}:{process}:{round_}").shuffle(ordered)  # noqa: S311  # an order, not a secret
     return ordered
 
+
+_PLANNED = 0.8
+"""Part of a given total time that is planned; the rest covers what takes longer than was guessed."""
 
 _WARMUPS = ((30_000_000, 4), (300_000_000, 2), (math.inf, 0))
 """Warm-up passes by the time of a pass, nanoseconds: short ones leave less time to settle."""
@@ -71,11 +74,13 @@ class Pace:
         protocol: How items are sampled where time does not press.
         budget_s: Total time; None: as long as it takes.
         overhead_s: Expected time of what is not sampling (workers, loading) from now on.
+        shares: Time of an item relative to an equal share, where the total time is given (``allocation``).
     """
 
     protocol: Protocol
     budget_s: float | None = None
     overhead_s: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
     _begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -99,6 +104,7 @@ class Pace:
         if self.budget_s is None:
             return slot
         share_s = max(0.0, self.budget_s - self.elapsed_s - self.overhead_s) / max(1, left)
+        share_s *= _PLANNED * self.shares.get(item.id, 1.0)
         return Slot(min(slot.budget_ns, int(share_s * 1e9)), slot.min_samples)
 
     def passes(self, items: Sequence[Item], left: int) -> int:
@@ -111,7 +117,7 @@ class Pace:
         slots = [self.slot(item, left) for item in items]
         fewest = max(slot.min_samples for slot in slots)
         afford = sum(slot.budget_ns for slot in slots) // max(1, sum(item.pass_ns for item in items))
-        most = _USUAL_PASSES if self.budget_s is None else _MOST_PASSES
+        most = USUAL_PASSES if self.budget_s is None else _MOST_PASSES
         return max(fewest, min(afford, most))
 
 

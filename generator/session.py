@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from ..errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from .allocation import time_shares
 from .client import Timeouts, Worker
 from .costs import RunCosts
 from .forecast import loading_s
@@ -33,6 +34,9 @@ __all__ = ["Session"]
 
 _BYTES_PER_S = 5e7
 """A large model may take longer to load than ``Timeouts.prepare``: slowest disk and packing that we wait for."""
+
+_REFERENCE_NS = 40_000_000
+"""Most time of the reference network per round."""
 
 
 class Session:
@@ -52,6 +56,8 @@ class Session:
         memory_bytes: Networks are kept loaded up to this size.
         cache: Cache state to ask for.
         seed: Of weights, inputs and orders.
+        annotations: Which model holds which brick how often, where the suite tells: decides what a given time is spent
+            on.
         progress: Told between requests.
     """
 
@@ -66,6 +72,7 @@ class Session:
         memory_bytes: int,
         cache: str,
         seed: int,
+        annotations: Mapping[str, Mapping[str, int]] | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
         self._launch = launch
@@ -77,6 +84,7 @@ class Session:
         self._memory_bytes = memory_bytes
         self._cache = cache
         self._seed = seed
+        self._annotations = annotations
         self._progress = progress
         self._worker: Worker | None = None
         self._process = -1
@@ -120,6 +128,8 @@ class Session:
     def _pass(self, items: Sequence[Item]) -> None:
         """One worker per party: for all items, and then for those that must run apart from the others."""
         tried: set[int] = set()
+        if self._pace.budget_s is not None:
+            self._pace.shares = time_shares(items, self._annotations)
         while parties := {item.party for item in items if item.open} - tried:
             if self._pace.expired:
                 return
@@ -273,6 +283,7 @@ class Session:
         self._round += 1
         blocks = self._protocol.blocks
         budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
+        budget_ns = min(budget_ns, _REFERENCE_NS)
         self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
         self._suspects.clear()
         self._unchecked = 0
