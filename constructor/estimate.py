@@ -23,7 +23,7 @@ from .decomposition import Decomposition, Interventions, cut_of, edges, quotient
 from .prediction import Asked, Prediction, in_parallel, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
-from .selection import Choice, Query, choose
+from .selection import COLD, Choice, Query, choose
 from .stored import Shelf, Stored, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
@@ -172,8 +172,9 @@ def _estimate(
         if graph is executed.graph:
             executed = replace(executed, parts=parts)
         parallel = stored.choice is not None and in_parallel(stored.choice.stack)
+        own = state if state == COLD else executed.level or model.level
         prediction = predict(
-            Asked(graph, blank.graph, parts, quotient, state, executed.level or model.level, parallel=parallel),
+            Asked(graph, blank.graph, parts, quotient, state, own, parallel=parallel),
             stored,
             executed,
             lambda kind, cache: commands.measure(model.source, graph=kind, cache=cache),

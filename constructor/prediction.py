@@ -15,6 +15,8 @@ With every sum over the sequences of the model,
 * *data*: the values of this model (such as denormal numbers), less synthetic ones.
 * *gaps*: an executor's change to the next node, whose code and data are cold in a running model.
 
+A model that is asked for in cold caches stays there: *cache* and *gaps* are none of its causes.
+
 None of these uses the measured latency of the model. The prediction is *bricks* corrected by what is known of them;
 where the executed bricks are measured at the model's reuse distance, that is their sum, one call, and the gaps,
 whichever bricks were asked for.
@@ -37,6 +39,7 @@ from .composition import Quotient, critical_path
 from .decomposition import Interventions, quotient_of
 from .interval import NORMAL, Weights, combined
 from .result import SIGNS, Term
+from .selection import COLD, MODEL
 from .stored import Shelf, Stored
 
 __all__ = ["Asked", "Prediction", "in_parallel", "predict", "unexplained"]
@@ -57,7 +60,7 @@ class Asked:
         parts: Its sequences, all of them measured.
         quotient: Their quotient DAG.
         state: Cache state; a level's name for a reuse distance.
-        level: Name of the model's own reuse distance.
+        level: The state that the model itself is in: its own reuse distance, or ``cold`` where it is measured cold too.
         parallel: Whether independent branches run at once.
     """
 
@@ -164,9 +167,11 @@ def predict(
     }
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.
     if isinstance(there, _Sum):
-        basis, lacking, kind = there, [call, terms["data"], terms["gaps"]], ("runtime", "model")
+        once = call if isinstance(call, _Unknown) else combined((1 - there.calls, call))
+        basis, lacking = there, [once, terms["data"], terms["gaps"]]
+        kind = ("runtime", COLD if asked.level == COLD else MODEL)
     else:
-        state = "model" if asked.state == asked.level else asked.state
+        state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
         basis, kind = total, (asked.kind, state)
         lacking = [_minus({}, terms["overhead"]), _minus({}, terms["layout"])]
         if is_level(asked.state):
@@ -238,7 +243,7 @@ def _executed(
 
 def _call(stored: Stored, state: str, command: str | None) -> _Known:
     """What one call costs; in cold caches that of a call in cold caches."""
-    found = (stored.overheads.get("cold") if state == "cold" else None) or stored.overheads.get("hot")
+    found = (stored.overheads.get(COLD) if state == COLD else None) or stored.overheads.get("hot")
     if found is None:
         return _Unknown("what a call costs is not measured", _anew(command))
     return {found.id: 1.0}
@@ -302,7 +307,9 @@ def _gaps(
     level: str,
     command: Callable[[str, str], str | None],
 ) -> _Known:
-    """The executor's changes from node to node."""
+    """The executor's changes from node to node; what is measured cold holds them already."""
+    if level == COLD:
+        return {}
     if interventions.graph is None:
         return _Unknown(f"the number of executed nodes is not known: {interventions.reason}")
     if level not in stored.gaps:

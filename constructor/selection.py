@@ -10,10 +10,13 @@ from ..bricks.footprint import is_level
 from ..db import Combination, Conditions, Stack, Store, Subject, System
 from ..errors import AmbiguousQuery, UsageError
 
-__all__ = ["MODEL", "Choice", "Query", "choose", "matching", "require_one"]
+__all__ = ["COLD", "MODEL", "Choice", "Query", "choose", "matching", "require_one"]
 
 MODEL = "model"
 """The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
+
+COLD = "cold"
+"""The cache state in which everything is evicted before each execution, of bricks and of whole models."""
 
 _SHOWN = 8
 """Characters of a key in messages, more where they do not tell two apart."""

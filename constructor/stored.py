@@ -12,7 +12,7 @@ from ..db.queries import Fastest, moments
 from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in
 from .interval import Uncertainty
-from .selection import MODEL, Choice, Query
+from .selection import COLD, MODEL, Choice, Query
 
 __all__ = ["DATA", "Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
 
@@ -183,7 +183,7 @@ def _whole_models(
     store: Store, choice: Choice, keys: Collection[str]
 ) -> tuple[dict[str, Measurement], dict[str, Failure]]:
     """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it."""
-    states = ["cold"] if choice.conditions.cache == "cold" else ["hot", MODEL]
+    states = [COLD] if choice.conditions.cache == COLD else ["hot", MODEL]
     found: dict[str, Measurement] = {}
     failed: dict[str, Failure] = {}
     for state in states:

@@ -16,7 +16,7 @@ from ..models import ModelSource
 from .decomposition import Decomposition, Interventions, cut_of, decomposed, intervened
 from .result import Estimate
 from .runtime import why_not_here
-from .selection import MODEL, Choice
+from .selection import COLD, MODEL, Choice
 from .stored import Wanted
 
 __all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bricks"]
@@ -62,10 +62,11 @@ def executed_graphs(
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)
     if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
-        conditions = [replace(choice.conditions, cache=level) for level in {model.level for model in rest}]
+        states = {COLD} if choice.conditions.cache == COLD else {model.level for model in rest}
+        conditions = [replace(choice.conditions, cache=state) for state in states]
         others = (store.measured_keys(choice.system_key, choice.stack_key, one, Subject.BRICK) for one in conditions)
         if not any(keys.difference(known) for keys in others):
-            reason = "no brick of the executed graph is measured at the model's reuse distance"
+            reason = "no brick of the executed graph is measured as the model is"
     if reason is not None or choice is None:
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)

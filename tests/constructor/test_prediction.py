@@ -113,7 +113,9 @@ def test_cold_calls_are_cold(lab, fork, keys_of):
     reference(lab, OVERHEAD, 0.1, "hot")
     reference(lab, OVERHEAD, 0.5, "cold")
 
-    assert one(lab, fork, cache="cold").estimate_ms == pytest.approx(5.0 - 4 * 0.5)
+    answer = one(lab, fork, cache="cold")
+    assert answer.estimate_ms == pytest.approx(5.0 - 4 * 0.5)
+    assert answer.ci95_ms[1] - answer.estimate_ms > 1.96 * model_error_sd("source", "cold") * answer.estimate_ms
 
 
 # Levels of reuse distance ---------------------------------------------------------------------------------------------
@@ -265,6 +267,24 @@ def test_every_cause_is_what_was_done_about_it(explained):
     for term in answer.attribution.values():
         assert term.ms is None or term.ci95_ms[0] <= term.ms <= term.ci95_ms[1]
     assert json.loads(json.dumps(answer.record()))["attribution"]["bricks"]["reason"] is None
+
+
+def test_a_model_that_is_asked_for_cold_stays_cold(explained, keys_of, executed):
+    """Ground truth of cold caches is that of a cold model: nothing brings the bricks to its own reuse distance."""
+    lab, model, layers, nodes = explained
+    found = executed(model)
+    lab.put([(key, 5.0) for key in set(keys_of(model))], conditions=under("cold"))
+    lab.put([(key, 4.0) for key in set(executed_keys(found))], conditions=under("cold"))
+    lab.put([(found.source.key, 25.0)], subject=Subject.MODEL, conditions=under("cold"))
+    reference(lab, OVERHEAD, 0.5, "cold")
+
+    answer = one(lab, model, cache="cold")
+
+    assert answer.measured_ms == 25.0
+    assert answer.estimate_ms == pytest.approx(nodes * 3.5 + 0.5)
+    assert (value(answer, "cache"), value(answer, "gaps")) == (0.0, 0.0)
+    assert value(answer, "fusion") == pytest.approx(layers * 4.5 - nodes * 3.5)
+    assert balance(answer) == pytest.approx(25.0)
 
 
 def test_layout_changes_at_edges_less_those_of_the_model(explained, keys_of, executed):
