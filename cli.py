@@ -20,12 +20,13 @@ from .options import (
     PLACE,
     binding_options,
     budget_option,
-    composed_options,
+    check_runtime_options,
     database_option,
     format_options,
     measured_options,
     model_arguments,
     plot_option,
+    runtime_options,
     split_options,
     stack_options,
     take_models,
@@ -103,6 +104,7 @@ def demo(*, out: Path, form: str) -> None:
 @commands.command()
 @model_arguments
 @split_options
+@runtime_options
 @click.option("-o", "--out", type=PLACE, required=True, metavar="SUITE", help="Folder for the suite.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
 @click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
@@ -117,6 +119,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     Example:
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
+    check_runtime_options(options["graph"])
     from .analyzer.answers import generated
     from .generator.generate import generate as generate_suite
 
@@ -193,7 +196,7 @@ def measure(*, database: str, form: str, **options: Any) -> None:
 
 @commands.command()
 @model_arguments
-@composed_options
+@split_options
 @measured_options
 @click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
 @plot_option

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from .errors import UsageError
 
 if TYPE_CHECKING:
     from .models import ModelSource
@@ -16,13 +19,14 @@ __all__ = [
     "batches",
     "binding_options",
     "budget_option",
-    "composed_options",
+    "check_runtime_options",
     "database_option",
     "dimension",
     "format_options",
     "measured_options",
     "model_arguments",
     "plot_option",
+    "runtime_options",
     "seconds",
     "setting",
     "split_options",
@@ -123,46 +127,28 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
 
 
-_granularity_option = click.option(
-    "-g",
-    "--granularity",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Most layers per sequence.",
-)
-_window_options = (
+split_options = _stacked(
+    click.option(
+        "-g",
+        "--granularity",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Most layers per sequence.",
+    ),
+    click.option(
+        "--graph",
+        type=click.Choice(["source", "fused", "runtime"]),
+        default="source",
+        show_default=True,
+        help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
+    ),
     click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
     click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only."),
 )
 
-split_options = _stacked(
-    _granularity_option,
-    click.option(
-        "--graph",
-        type=click.Choice(["source"]),
-        default="source",
-        show_default=True,
-        expose_value=False,  # one choice for now: nothing to decide on
-        help="Which graph is decomposed: the model's own.",
-    ),
-    *_window_options,
-)
-
-composed_options = _stacked(
-    _granularity_option,
-    click.option(
-        "--graph",
-        type=click.Choice(["source", "runtime", "fused"]),
-        default="source",
-        show_default=True,
-        help="Which graph was decomposed: the model's own, what the runtime executes, or the own along its fusions.",
-    ),
-    *_window_options,
-)
-
-stack_options = _stacked(
+_backend_options = (
     click.option("--backend", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that executes."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
     click.option(
@@ -173,23 +159,47 @@ stack_options = _stacked(
         metavar="N",
         help="Threads of the runtime; 0 means one per physical core.",
     ),
+)
+
+_backend_setting = click.option(
+    "--option",
+    "options",
+    type=setting,
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _context, _parameter, pairs: dict(pairs),
+    help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
+)
+
+runtime_options = _stacked(*_backend_options, _backend_setting)
+"""The runtime that fusions and executed graphs are learnt from; ``check_runtime_options`` refuses them elsewhere."""
+
+stack_options = _stacked(
+    *_backend_options,
     click.option(
         "--cache",
-        type=click.Choice(["hot", "cold"]),
+        type=click.Choice(["model", "hot", "cold"]),
         default="hot",
         show_default=True,
         help="State of the processor's caches before each execution.",
     ),
-    click.option(
-        "--option",
-        "options",
-        type=setting,
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=lambda _context, _parameter, pairs: dict(pairs),
-        help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
-    ),
+    _backend_setting,
 )
+
+
+def check_runtime_options(graph: str) -> None:
+    """Refuse options of a runtime where the graph is the model's own, which no runtime has a part in.
+
+    Raises:
+        UsageError: One of ``runtime_options`` was given.
+    """
+    context = click.get_current_context()
+    for parameter, option in (("backend", "--backend"), ("device", "--device"), ("threads", "--threads")):
+        if graph == "source" and context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
+            raise UsageError(f"{option} means nothing for the model's own graph", remedy="add --graph fused or runtime")
+    if graph == "source" and context.params.get("options"):
+        raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
+
 
 measured_options = _stacked(
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
