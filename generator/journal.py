@@ -12,6 +12,7 @@ from statistics import median
 from ..db.queries import LeftOpen
 from ..db.store import Store
 from ..db.values import Block, Conditions, Failure, Measurement, Run, Stop, Subject
+from ..errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOfMemory, WorkerTimeout
 from .costs import RunCosts
 from .item import Item
 from .reference import REFERENCE
@@ -169,7 +170,7 @@ class Journal:
         with self._costs.spend("store_s"):
             self._store.finish(item.result)
 
-    def fail(self, item: Item, kind: str, reason: str) -> None:
+    def fail(self, item: Item, error: DlbricksError) -> None:
         """Store why an item cannot be measured; blocks that it has are dropped, since they are no measurement."""
         item.failure = Failure(
             id=str(uuid.uuid4()),
@@ -179,8 +180,8 @@ class Journal:
             system=self._run.system,
             stack=self._run.stack,
             conditions=self._of(item),
-            kind=kind,
-            reason=reason,
+            kind=_kind(error),
+            reason=str(error),
             variant=item.variant,
         )
         with self._costs.spend("store_s"):
@@ -199,3 +200,14 @@ class Journal:
 
 def _identity(entry: LeftOpen, cache: str) -> tuple[Subject, str, str, str]:
     return entry.subject, entry.key, cache, entry.variant
+
+
+def _kind(error: DlbricksError) -> str:
+    """The stored kind of a failure."""
+    kinds: tuple[tuple[type[DlbricksError], str], ...] = (
+        (UnsupportedBrick, "unsupported"),
+        (BackendError, "error"),
+        (WorkerTimeout, "timeout"),
+        (WorkerOutOfMemory, "memory"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "crashed")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from ..db.values import Block, Stop
-from ..errors import (
-    BackendError,
-    DlbricksError,
-    UnsupportedBrick,
-    WorkerError,
-    WorkerOutOfMemory,
-    WorkerTimeout,
-)
+from ..errors import BackendError, DlbricksError, WorkerError
 from .allocation import time_shares
 from .client import Timeouts, Worker
 from .costs import RunCosts
@@ -351,7 +344,7 @@ class Session:
                 self._tell(Stage.RETRY, item)
 
     def _fail(self, item: Item, error: DlbricksError) -> None:
-        self._journal.fail(item, _kind(error), str(error))
+        self._journal.fail(item, error)
         self._count(item)
 
     def _end_worker(self) -> None:
@@ -398,14 +391,3 @@ class Session:
                     remaining_s=self._left * per_slot_s + self._pace.overhead_s,
                 )
             )
-
-
-def _kind(error: DlbricksError) -> str:
-    """The stored kind of a failure."""
-    kinds: Iterable[tuple[type[DlbricksError], str]] = (
-        (UnsupportedBrick, "unsupported"),
-        (BackendError, "error"),
-        (WorkerTimeout, "timeout"),
-        (WorkerOutOfMemory, "memory"),
-    )
-    return next((name for kind, name in kinds if isinstance(error, kind)), "crashed")
