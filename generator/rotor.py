@@ -81,13 +81,13 @@ class Rotor:
 
 
 def build_rotor(
-    network: Network, single: Executable, backend: RotatingBackend, settings: Settings, *, distance: int
+    network: Network, head: Executable, backend: RotatingBackend, settings: Settings, *, distance: int
 ) -> Rotor:
-    """Make head and tail of a brick.
+    """Make the tail of a brick beside its head.
 
     Args:
-        network: One copy; as it stands, or to be optimised by the runtime first.
-        single: The same, loaded and run once.
+        network: One copy, in the form that the runtime executes.
+        head: ``copied(network, 1)``, loaded and run once; the rotor's from now on, unless this fails.
         backend: The runtime.
         settings: How it is set up.
         distance: Reuse distance in bytes that it will be rotated at.
@@ -95,25 +95,18 @@ def build_rotor(
     Raises:
         BackendError: The runtime failed.
     """
-    once = min(time_once(single.run, single.synchronize) for _ in range(_PROBES))
-    executed = network if network.as_is else backend.optimised(network, settings)
-    copies = copies_of(once, executed.weight_bytes, distance)
-    results = single.outputs()
-    chained = chain_input(executed, results[0]) if results and ordinary(results[0]) else None
-    head = backend.prepare(copied(executed, 1), settings)
-    try:
-        head.run()
-        tail = _tail(executed, copies, chained, backend, settings)
-    except BaseException:
-        head.close()
-        raise
-    activations = network.feed_bytes + single.output_bytes()
+    once = min(time_once(head.run, head.synchronize) for _ in range(_PROBES))
+    copies = copies_of(once, network.weight_bytes, distance)
+    results = head.outputs()
+    chained = chain_input(network, results[0]) if results and ordinary(results[0]) else None
+    tail = _tail(network, copies, chained, backend, settings)
+    activations = network.feed_bytes + head.output_bytes()
     return Rotor(
         head=head,
         tail=tail,
         copies=copies,
-        touched_bytes=(copies + 2) * executed.weight_bytes + 2 * activations,
-        held_bytes=2 * (copies + 2) * executed.weight_bytes + 4 * activations,  # packed beside the original
+        touched_bytes=(copies + 2) * network.weight_bytes + 2 * activations,
+        held_bytes=2 * (copies + 2) * network.weight_bytes + 4 * activations,  # packed beside the original
     )
 
 
@@ -154,16 +147,16 @@ def copies_of(once_ns: int, weight_bytes: int, distance: int) -> int:
 
 
 def _tail(
-    executed: Network, copies: int, chained: str | None, backend: RotatingBackend, settings: Settings
+    network: Network, copies: int, chained: str | None, backend: RotatingBackend, settings: Settings
 ) -> Executable:
     """The tail, as a chain where that keeps its values ordinary."""
     if chained is not None:
-        tail = backend.prepare(copied(executed, 1 + copies, chained=chained), settings)
+        tail = backend.prepare(copied(network, 1 + copies, chained=chained), settings)
         tail.run()
         tail.synchronize()
         if ordinary(tail.outputs()[0]):
             return tail
         tail.close()
-    tail = backend.prepare(copied(executed, 1 + copies), settings)
+    tail = backend.prepare(copied(network, 1 + copies), settings)
     tail.run()
     return tail

@@ -172,9 +172,10 @@ class Session:
 
     def _sample_rounds(self, resident: dict[str, Item]) -> None:
         for _ in range(self._protocol.rounds):
+            rotating = any(item.distance for item in resident.values())
             if any(item.open for item in resident.values()):
-                self._begin_round()
-            if any(item.distance for item in resident.values()):
+                self._begin_round(rotating=rotating)
+            if rotating:
                 self._rotate([item for item in resident.values() if item.open])
                 continue
             for item in interleaved(resident.values(), self._seed, self._process, self._round):
@@ -271,12 +272,14 @@ class Session:
             self._settle(item)
             self._count(item)
 
-    def _begin_round(self) -> None:
+    def _begin_round(self, *, rotating: bool = False) -> None:
         """Rounds of a process are counted over its chunks; each begins with the reference network."""
         self._round += 1
         blocks = self._protocol.blocks
         budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
         budget_ns = min(budget_ns, _REFERENCE_NS)
+        if rotating:
+            budget_ns = 0  # rotations are short and many: the fewest samples in each make enough
         self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
         self._suspects.clear()
         self._unchecked = 0

@@ -20,6 +20,7 @@ from typing import IO, Any
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
+from .copies import copied
 from .cores import physical_cores
 from .execution import executed_types, write_arrays
 from .extraction import write_graph
@@ -157,11 +158,12 @@ class _Worker:
             load_ns = first_run_ns = 0
         else:
             network, variants = self._to_rotate(request, backend)
-            single, load_ns, first_run_ns = self._load(network)
+            head, load_ns, first_run_ns = self._load(copied(network, 1))
             try:
-                rotor = build_rotor(network, single.executable, backend, self._settings, distance=request.distance)
-            finally:
-                single.executable.close()
+                rotor = build_rotor(network, head.executable, backend, self._settings, distance=request.distance)
+            except BaseException:
+                head.executable.close()
+                raise
         self._rotors[request.id] = rotor
         elapsed_ns = time.perf_counter_ns() - begin
         return Prepared(
