@@ -151,6 +151,7 @@ def _untangled(
     import networkx as nx
 
     flow = _contracted(edges, [other for other in groups if other != group])
+    flow.add_nodes_from(group)
     members = set(group)
     outside = flow.subgraph(set(flow) - members)
     later: dict[int, set[int]] = {}  # layer to those that wait for it by a way outside
