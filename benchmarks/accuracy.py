@@ -23,7 +23,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.bricks.footprint import parse_level
+from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Measurement, Store, Subject
 from dlbricks.generator.generate import generate
@@ -109,7 +110,8 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
     printed = [None] * len(usable)
     if paper is not None:
         printed = estimate(usable, store=store, granularity=1, graph="source", cache="hot", threads=threads)
-    costs = _costs(store, [row for row in best if row.error is None])
+    truths = {source.name: build_graph(source.skeleton()).key for source in usable}
+    costs = _costs(store, [row for row in best if row.error is None], truths)
     system, stack = store.systems()[ours.system], store.stacks()[ours.stack]
     return {
         "schema": 1,
@@ -210,36 +212,62 @@ def _share(truths: Iterable[bool]) -> float | None:
     return sum(listed) / len(listed) if listed else None
 
 
-def _costs(store: Store, estimates: Sequence[Estimate]) -> dict[str, Any]:
+def _costs(store: Store, estimates: Sequence[Estimate], truths: Mapping[str, str]) -> dict[str, Any]:
     """Cost of one sample of every brick, and of every model; the speed-up as the zoo grows."""
     measured = {
         (found.key, found.conditions.cache): found
         for found in store.measurements(subject=Subject.BRICK)
-        if parse_level(found.conditions.cache) is not None
+        if parse_level(found.conditions.cache) is not None and not found.variant
     }
-    models: list[tuple[str, float, dict[tuple[str, str], float]]] = []
+    models = {found.key: found for found in store.measurements(subject=Subject.MODEL) if not found.variant}
+    rows: list[tuple[str, float, float, dict[tuple[str, str], float]]] = []
+    plain: dict[tuple[str, str], float] = {}
     for one in estimates:
         if one.missing or one.measured_ms is None or one.level is None:
             continue
-        bricks = {(part.key, one.level): measured[part.key, one.level] for part in one.sequences}
-        models.append((one.name, one.measured_ms, {key: _sample_ms(found) for key, found in bricks.items()}))
-    curve, total, held = [], 0.0, {}
-    for name, latency, bricks in models:
-        total += latency
+        truth = models[truths[one.name]]
+        keys = {(part.key, one.level) for part in one.sequences}
+        plain |= {key: measured[key].median_ns / 1e6 for key in keys}
+        rows.append(
+            (
+                one.name,
+                one.measured_ms,
+                one.measured_ms * _warmed(store, truth),
+                {key: _pass_ms(measured[key]) * _warmed(store, measured[key]) for key in keys},
+            )
+        )
+    curve, cost, held = [], 0.0, {}
+    for name, _, spent, bricks in rows:
+        cost += spent
         held |= bricks
-        curve.append({"models": len(curve) + 1, "added": name, "speedup": total / sum(held.values())})
-    plain = {(key, level): found.median_ns / 1e6 for (key, level), found in measured.items() if (key, level) in held}
+        curve.append({"models": len(curve) + 1, "added": name, "speedup": cost / sum(held.values())})
+    latencies = sum(latency for _, latency, _, _ in rows)
     return {
-        "models_ms": total,
-        "suite_ms": sum(held.values()),
-        "speedup": total / sum(held.values()) if held else None,
-        "speedup_latencies_only": total / sum(plain.values()) if plain else None,
+        "models_ms": latencies,
+        "models_with_warmups_ms": cost,
+        "bricks_ms": sum(plain.values()),
+        "bricks_with_copies_heads_and_warmups_ms": sum(held.values()),
+        "speedup": cost / sum(held.values()) if held else None,
+        "speedup_without_warmups": latencies / sum(_pass_ms(measured[key]) for key in held) if held else None,
+        "speedup_latencies_only": latencies / sum(plain.values()) if plain else None,
         "curve": curve,
-        "per_model": {
-            name: {"latency_ms": latency, "suite_ms": sum(bricks.values())} for name, latency, bricks in models
-        },
-        "families": _families(models),
-    }  # fmt: skip
+        "per_model": {name: {"cost_ms": spent, "suite_ms": sum(bricks.values())} for name, _, spent, bricks in rows},
+        "families": _families([(name, spent, bricks) for name, _, spent, bricks in rows]),
+    }
+
+
+def _pass_ms(found: Measurement) -> float:
+    """What one sample of a brick costs on a rotation: its share of all copies, and of the head that is run beside."""
+    copies = found.unroll
+    tail_ns = found.median_ns * (copies + 1)
+    return (tail_ns + found.median_ns * head_share(tail_ns)) / copies / 1e6
+
+
+def _warmed(store: Store, found: Measurement) -> float:
+    """Executions per sample: warm-ups count as cost."""
+    blocks = store.blocks(found.id)
+    samples = sum(len(block.samples) for block in blocks)
+    return (samples + sum(block.warmups for block in blocks)) / samples
 
 
 def _families(models: Sequence[tuple[str, float, dict[tuple[str, str], float]]]) -> dict[str, Any]:
@@ -257,14 +285,6 @@ def _families(models: Sequence[tuple[str, float, dict[tuple[str, str], float]]])
         }
         for family, members in families.items()
     }
-
-
-def _sample_ms(found: Measurement) -> float:
-    """What one sample of a brick costs in a rotation: its copies, the head's, and its share of warm-up passes."""
-    copies = found.unroll
-    tail_ns = found.median_ns * (copies + 1)
-    per_pass = tail_ns + found.median_ns * head_share(tail_ns)
-    return per_pass / copies / 1e6
 
 
 def _report(result: dict[str, Any]) -> str:
@@ -315,8 +335,8 @@ def _report(result: dict[str, Any]) -> str:
             "overhead + cache + data + gaps + unexplained."
         ),
         "",
-        f"Benchmarking speed-up {_number(speedup['speedup'])} ({_number(speedup['speedup_latencies_only'])} by "
-        f"latencies alone); as the zoo grows: "
+        f"Benchmarking speed-up {_number(speedup['speedup'])} ({_number(speedup['speedup_without_warmups'])} "
+        f"without warm-ups, {_number(speedup['speedup_latencies_only'])} by latencies alone); as the zoo grows: "
         + ", ".join(f"{step['models']}: {step['speedup']:.2f}" for step in speedup["curve"] if _shown(step["models"]))
         + ". Families: "
         + ", ".join(f"{name} ({found['models']}) {found['speedup']:.2f}" for name, found in speedup["families"].items())

@@ -16,17 +16,18 @@ __all__ = ["Rotor", "build_rotor", "copies_of", "gap_rotor", "head_share"]
 _TAIL_NS = 1_200_000
 """The further copies together should run this long: a clock read and a call weigh nothing against it..."""
 
-_FEWEST, _MOST = 2, 32
-"""...within these numbers of copies."""
+_FEWEST, _USUAL, _MOST = 2, 8, 32
+"""...within these numbers of copies: at least the second, so that heads cost little beside them, where the weights
+leave room on the rotation for others; the first in any case."""
 
 _COPIES_BYTES = 1 << 30
 """Most memory for the weights of one brick's copies."""
 
-_SHARE = 12
-"""One brick's copies together take about this part of the reuse distance, where that allows the fewest copies."""
+_SHARE = 3
+"""One brick's copies together take at most this part of the reuse distance."""
 
 _OFTEN_NS, _SELDOM_NS = 2_000_000, 10_000_000
-"""A tail shorter than this has its head run on every visit; one longer than that, on every fourth."""
+"""A tail shorter than the first has its head run on every visit; one longer than the second on every eighth."""
 
 _PROBES = 5
 
@@ -117,7 +118,7 @@ def head_share(tail_ns: float) -> float:
 
 def _period(tail_ns: float) -> int:
     """On every how many visits the head is run."""
-    return 1 if tail_ns < _OFTEN_NS else 2 if tail_ns < _SELDOM_NS else 4
+    return 1 if tail_ns < _OFTEN_NS else 4 if tail_ns < _SELDOM_NS else 8
 
 
 def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes: int) -> Rotor:
@@ -140,7 +141,7 @@ def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes
 
 def copies_of(once_ns: int, weight_bytes: int, distance: int) -> int:
     """Copies beyond the head's, so that their time stands out and they leave room for others on the rotation."""
-    wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _FEWEST), _MOST)
+    wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _USUAL), _MOST)
     fair = distance // _SHARE // max(weight_bytes, 1) - 2
     room = _COPIES_BYTES // max(weight_bytes, 1) - 2
     return max(1, min(wanted, max(fair, _FEWEST), room))

@@ -73,7 +73,7 @@ def test_a_sample_is_net_of_the_median_head_and_the_offset():
 
 
 def test_heads_of_long_bricks_run_less_often():
-    assert [head_share(tail) for tail in (1e5, 5e6, 5e7)] == [1, 0.5, 0.25]
+    assert [head_share(tail) for tail in (1e5, 5e6, 5e7)] == [1, 1 / 4, 1 / 8]
 
 
 def _item(key, distance, touched=0):
