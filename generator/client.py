@@ -29,6 +29,8 @@ from ..errors import (
 from .protocol import (
     Bye,
     Done,
+    Examine,
+    Examined,
     Extract,
     Greeting,
     Hello,
@@ -193,6 +195,10 @@ class Worker:
     def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
         """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it cannot tell."""
         self._ask(request, Done, timeout_s)
+
+    def examine(self, request: Examine, *, timeout_s: float) -> Examined:
+        """Time a model's layers with its own values and with synthetic ones; raises as ``extract``."""
+        return self._ask(request, Examined, timeout_s)
 
     def release(self, name: str) -> None:
         """Drop a network; raises as ``prepare``."""

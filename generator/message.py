@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from ..errors import WorkerError
 
@@ -71,7 +71,7 @@ def parse_line(text: str) -> dict[str, Any]:
 
 
 def _revive(hint: Any, value: Any) -> Any:
-    """Give a JSON value the field's type: nested dataclass, enum, or tuples for lists."""
+    """Give a JSON value the field's type: nested dataclass, tuple of these, enum, or tuples for lists."""
     if isinstance(hint, type) and is_dataclass(hint):
         names = {entry.name for entry in fields(hint)}
         if not isinstance(value, dict) or not names >= set(value):
@@ -79,6 +79,8 @@ def _revive(hint: Any, value: Any) -> Any:
         return hint(**{name: _frozen(item) for name, item in value.items()})
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return hint(value)
+    if get_origin(hint) is tuple and is_dataclass(get_args(hint)[0]) and isinstance(value, list):
+        return tuple(_revive(get_args(hint)[0], item) for item in value)
     if isinstance(hint, type) and not isinstance(value, hint):
         raise TypeError(f"{value!r:.80} is not {hint.__name__}")
     return _frozen(value)

@@ -20,6 +20,7 @@ from typing import IO, Any
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
+from .contrast import contrasts
 from .copies import copied
 from .cores import physical_cores
 from .execution import executed_types, write_arrays
@@ -29,6 +30,8 @@ from .protocol import (
     INNER,
     Bye,
     Done,
+    Examine,
+    Examined,
     Extract,
     Greeting,
     Hello,
@@ -90,6 +93,7 @@ class _Worker:
             Outputs.op: self._outputs,
             Values.op: self._values,
             Extract.op: self._extract,
+            Examine.op: self._examine,
             Release.op: self._release,
             Bye.op: lambda _: Done(),
         }
@@ -261,12 +265,19 @@ class _Worker:
             raise UsageError(
                 f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
             )
-        if request.synthetic:
-            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
-        else:
-            network = _whole_model(request)
+        network = _model_network(request)
         write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
         return Done()
+
+    def _examine(self, request: Examine) -> Examined:
+        backend = self._greeted()
+        if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
+            raise UsageError(
+                f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
+            )
+        network = backend.optimised(_model_network(request), self._settings)
+        found = contrasts(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
+        return Examined(layers=tuple(found))
 
     def _release(self, request: Release) -> Done:
         kept = self._kept.pop(request.id, None)
@@ -289,7 +300,14 @@ class _Worker:
         return self._backend
 
 
-def _whole_model(request: Prepare | Extract) -> Network:
+def _model_network(request: Extract | Examine) -> Network:
+    """The network of a model, with its own weights or with synthetic ones."""
+    if request.synthetic:
+        return synthetic_network(read_network(Path(request.path)), seed=request.seed)
+    return _whole_model(request)
+
+
+def _whole_model(request: Prepare | Extract | Examine) -> Network:
     """The network of a model file with its own weights."""
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 

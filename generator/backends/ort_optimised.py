@@ -28,7 +28,7 @@ def optimised_network(
     """Create the session of a network, and read back what it made of it.
 
     Args:
-        network: A brick.
+        network: A brick, or a whole model.
         weights: Values of its external initializers.
         make_options: Makes the session's options.
 
@@ -37,7 +37,7 @@ def optimised_network(
     """
     import onnxruntime as ort
 
-    assert network.model is not None  # noqa: S101  # a brick, never a file
+    source = str(network.path) if network.model is None else network.model.SerializeToString()
     with tempfile.TemporaryDirectory(prefix="dlbricks-optimised-") as place:
         target = Path(place) / "optimised.onnx"
         options = make_options()
@@ -48,7 +48,7 @@ def optimised_network(
         )
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        ort.InferenceSession(network.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         model = onnx.load(str(target), load_external_data=False)
         found = {}
         for tensor in model.graph.initializer:
@@ -63,8 +63,11 @@ def optimised_network(
     return replace(
         network,
         model=model,
+        path=None,
         weights=found,
         feeds={name: array for name, array in network.feeds.items() if name in read},
         outputs=tuple(value.name for value in model.graph.output),
+        overrides={},
+        file_bytes=0,
         as_is=True,
     )
