@@ -168,7 +168,7 @@ class OrtBackend:
 
     def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
         """Without the reorders at its edges (see ``RotatingBackend``)."""
-        from .ort_edges import inner_network
+        from .ort_edges import inner_network, with_blocked_summands
 
         def compute(part: Network) -> dict[str, npt.NDArray[Any]]:
             executable = self.prepare(part, settings)
@@ -178,7 +178,9 @@ class OrtBackend:
             finally:
                 executable.close()
 
-        return inner_network(network, optimised, compute)
+        blocked = with_blocked_summands(network, optimised)
+        found = inner_network(network, self.optimised(blocked, settings), compute) if blocked is not None else None
+        return found if found is not None else inner_network(network, optimised, compute)
 
     def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
         import onnxruntime as ort
