@@ -104,6 +104,9 @@ def edge_layouts(executed: ExecutedModel, sequences: List[Sequence]) -> list[flo
         full - (1 - share) * (full - inner)
 
     so that these sums hold the model's own layout changes at edges; those inside a sequence are in ``inner`` as well.
+    A sum with a value from outside is fused in ``inner``, as in the model, and not in ``full``: with the edge that the
+    value crosses goes what that costs. A brick without an ``inner`` measurement has no layout changes at its edges:
+    its ``inner`` is ``full``.
 
     An edge counts with the bytes that cross it. A value of the model that is brought into the layout once, for
     several sequences, counts in each of them for its part; one that is brought out of it counts where it is made.
