@@ -179,7 +179,7 @@ stack_options = _stacked(
     click.option(
         "--cache",
         type=click.Choice(["model", "hot", "cold"]),
-        default="hot",
+        default="model",
         show_default=True,
         help="State of the processor's caches before each execution.",
     ),

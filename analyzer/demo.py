@@ -74,7 +74,7 @@ def demo(
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = find_models(models)
-    generated = generate(sources, granularity=1, out=folder / "suite", progress=progress)
+    generated = generate(sources, granularity=1, out=folder / "suite", graph="runtime", progress=progress)
     with Store.open(folder / "dlbricks.db") as store:
         measured = run(
             folder / "suite",
@@ -84,7 +84,7 @@ def demo(
             item_budget_s=_ITEM_BUDGET_S,
             progress=progress,
         )
-        estimates = tuple(estimate(sources, store=store, threads=1, cache="hot"))
+        estimates = tuple(estimate(sources, store=store, graph="runtime", threads=1, cache="model"))
     plots = (*draw_generated(generated, folder), *draw_estimates(estimates, folder))
     return Demo(folder, generated, measured, estimates, plots)
 

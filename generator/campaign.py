@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -156,7 +157,7 @@ def conduct(
         budget_s = None
         if settings.budget_s is not None:
             budget_s = settings.budget_s - (time.monotonic() - begun)
-            protocol = _fitted(protocol, pending, budget_s)
+            protocol = _fitted(protocol, pending, budget_s, most_s=settings.item_budget_s)
         forecast = forecast_s(pending, protocol, known)
         run = None
         if pending and not dry_run:
@@ -209,7 +210,7 @@ def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
     return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
 
 
-def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float) -> Protocol:
+def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float, *, most_s: float | None) -> Protocol:
     """The protocol with an item budget that lets the whole run fit into its total time, or fill it.
 
     No item may take more than some times its equal share; within that the pace decides (``allocation``).
@@ -218,7 +219,8 @@ def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float) -> Proto
         return protocol
     fixed_s = protocol.processes * loading_s(items)
     share_s = max(_MIN_ITEM_BUDGET_S, (budget_s - fixed_s) / len(items))
-    return replace(protocol, item_budget_ns=int(share_s * _MOST_SHARES * 1e9))
+    most_s = min(share_s * _MOST_SHARES, most_s or math.inf)
+    return replace(protocol, item_budget_ns=int(most_s * 1e9))
 
 
 def _record(settings: Settings) -> dict[str, object]:

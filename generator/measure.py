@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..db.store import Store
 from ..db.values import Measurement
 from ..models import ModelSource
 from .campaign import conduct
 from .costs import RunCosts
+from .data_effects import measure_data
+from .effect import DataLayer
 from .progress import ProgressCallback
 from .settings import Settings
 
@@ -34,6 +36,11 @@ class MeasureRow:
         first_run_ms: First execution after it.
         verdict: ``stable``, ``noisy``, ``unstable`` or ``timed-out``.
         error: Why it could not be measured.
+        data_effect_ms: What its own values cost beyond synthetic ones, over all its executed layers; None where that
+            was not asked for, and where ``data_error`` says why.
+        data_ci95_ms: 95 % interval of it; where it includes 0, its values do nothing.
+        data_layers: The executed layers whose latency depends on their values.
+        data_error: Why its values could not be examined.
     """
 
     name: str
@@ -47,6 +54,10 @@ class MeasureRow:
     first_run_ms: float | None = None
     verdict: str | None = None
     error: str | None = None
+    data_effect_ms: float | None = None
+    data_ci95_ms: tuple[float, float] | None = None
+    data_layers: tuple[DataLayer, ...] | None = None
+    data_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +89,15 @@ def measure(
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
     threads: int = 1,
-    cache: str = "hot",
+    cache: str = "model",
     budget_s: float | None = None,
-    item_budget_s: float = 0.25,
+    item_budget_s: float | None = None,
     item_timeout_s: float = 120.0,
     processes: int = 2,
     rounds: int = 3,
     seed: int = 0,
     memory_bytes: int | None = None,
+    data: bool = False,
     progress: ProgressCallback | None = None,
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
@@ -99,14 +111,16 @@ def measure(
         device: ``cpu`` or ``cuda``.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
-        cache: ``hot`` or ``cold``.
+        cache: ``model`` or ``hot`` (both are plain repetition), or ``cold``.
         budget_s: Total time.
-        item_budget_s: Time of one model over all processes and rounds; at least 10 samples come first.
+        item_budget_s: Most time of one model over all processes and rounds, after the least 10 samples; None: 0.25 s,
+            or what ``budget_s`` allows.
         item_timeout_s: Hard limit of one model.
         processes: Worker processes, one after the other.
         rounds: Rounds per process.
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
+        data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
         progress: Told between requests.
 
     Raises:
@@ -145,12 +159,35 @@ def measure(
         else:
             reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
             rows.append(MeasureRow(name, key, backend, error=reason))
+    wall_s = campaign.wall_s
+    if data:
+        effects = measure_data(
+            models,
+            store=store,
+            backend=backend,
+            device=device,
+            options=options,
+            threads=threads,
+            seed=seed,
+            progress=progress,
+        )
+        wall_s += effects.wall_s
+        rows = [
+            replace(
+                row,
+                data_effect_ms=effect.effect_ms,
+                data_ci95_ms=effect.ci95_ms,
+                data_layers=effect.layers if effect.error is None else None,
+                data_error=effect.error if effect.key is not None else None,  # else ``error`` says it
+            )
+            for row, effect in zip(rows, effects.rows, strict=True)
+        ]
     return MeasureReport(
         rows=tuple(rows),
         run=campaign.run,
         system=campaign.system.key,
         stack=campaign.stack.key,
-        wall_s=campaign.wall_s,
+        wall_s=wall_s,
         costs=campaign.costs,
     )
 

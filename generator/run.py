@@ -79,10 +79,10 @@ def run(
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
     threads: int = 1,
-    cache: str = "hot",
+    cache: str = "model",
     models: Sequence[ModelSource] = (),
     budget_s: float | None = None,
-    item_budget_s: float = 0.25,
+    item_budget_s: float | None = None,
     item_timeout_s: float = 120.0,
     processes: int = 2,
     rounds: int = 3,
@@ -104,10 +104,12 @@ def run(
         device: ``cpu`` or ``cuda``.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
-        cache: ``hot`` (plain repetition) or ``cold`` (everything evicted before each sample).
+        cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
+            evicted before each sample).
         models: Whole models to be measured beside the bricks, in the same rounds.
-        budget_s: Total time; the time per item is scaled to fit. None: as long as it takes.
-        item_budget_s: Time of one item over all processes and rounds; at least 10 samples come first.
+        budget_s: Total time, spent where it narrows the models' totals fastest. None: as long as it takes.
+        item_budget_s: Most time of one item over all processes and rounds, after the least 10 samples; None: 0.25 s,
+            or what ``budget_s`` allows.
         item_timeout_s: Hard limit of one item.
         processes: Worker processes, one after the other.
         rounds: Rounds per process; in each, every item is sampled once.

@@ -279,7 +279,7 @@ class Session:
         budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
         budget_ns = min(budget_ns, _REFERENCE_NS)
         if rotating:
-            budget_ns = 0  # rotations are short and many: the fewest samples in each make enough
+            budget_ns = min(budget_ns, _REFERENCE_NS // 4)  # rotations are many
         self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
         self._suspects.clear()
         self._unchecked = 0

@@ -16,6 +16,9 @@ CACHE_MODES = ("model", "hot", "cold")
 """Cache states that can be asked for."""
 
 
+_ITEM_BUDGET_S = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to measure; the options of ``run`` and ``measure``.
@@ -28,7 +31,7 @@ class Settings:
         cache: ``model``, ``hot`` or ``cold`` (docs/measuring.md).
         dtype: Precision that is recorded.
         budget_s: Total time; None: as long as it takes.
-        item_budget_s: Time of one item over all processes and rounds.
+        item_budget_s: Most time of one item over all processes and rounds; None: 0.25 s, or what a total time allows.
         item_timeout_s: Hard limit of one item.
         processes: Worker processes, one after the other.
         rounds: Rounds per process.
@@ -40,10 +43,10 @@ class Settings:
     device: str = "cpu"
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
-    cache: str = "hot"
+    cache: str = "model"
     dtype: str = "float32"
     budget_s: float | None = None
-    item_budget_s: float = 0.25
+    item_budget_s: float | None = None
     item_timeout_s: float = 120.0
     processes: int = 2
     rounds: int = 3
@@ -70,7 +73,7 @@ class Settings:
         return Protocol(
             processes=self.processes,
             rounds=self.rounds,
-            item_budget_ns=int(self.item_budget_s * 1e9),
+            item_budget_ns=int((self.item_budget_s or _ITEM_BUDGET_S) * 1e9),
             timeout_ns=int(self.item_timeout_s * 1e9),
         )
 
