@@ -175,6 +175,7 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
 @model_arguments
 @stack_options
 @budget_option
+@click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @database_option
 @format_options
 def measure(*, database: str, form: str, **options: Any) -> None:
@@ -191,7 +192,8 @@ def measure(*, database: str, form: str, **options: Any) -> None:
     sources = take_models(options)
     with Store.open(database) as store, Reporter() as progress:
         report = measure_models(sources, store=store, progress=progress, **options)
-    answer(measured(report), form, complete=all(row.error is None for row in report.rows))
+    complete = all(row.error is None and row.data_error is None for row in report.rows)
+    answer(measured(report), form, complete=complete)
 
 
 @commands.command()

@@ -12,6 +12,7 @@ from .units import counted, duration, milliseconds, percent, quantity, ratio, sh
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
+    from ..generator.effect import DataLayer
     from ..generator.generate import GenerateReport
     from ..generator.measure import MeasureReport
     from ..generator.run import RunReport
@@ -120,6 +121,8 @@ def _brick_or_model(name: str) -> str:
 
 def measured(report: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model."""
+    examined = any(row.data_effect_ms is not None for row in report.rows)
+    data = [Column("data_effect_ms", "data ms", milliseconds), Column("data_ci95_ms", "95 % interval", _interval)]
     return Answer(
         [asdict(row) for row in report.rows],
         totals={"run": report.run, "system": report.system, "stack": report.stack, "wall_s": report.wall_s},
@@ -132,9 +135,28 @@ def measured(report: MeasureReport) -> Answer:
             Column("load_ms", "load ms", milliseconds),
             Column("first_run_ms", "first run ms", milliseconds),
             Column("verdict", "verdict"),
+            *(data if examined else []),
         ],
-        summary=[f"{row.name}: {row.error}" for row in report.rows if row.error],
+        summary=[
+            *(f"{row.name}: {row.error}" for row in report.rows if row.error),
+            *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
+            *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
+        ],
     )
+
+
+def _data_layers(layers: Sequence[DataLayer]) -> str:
+    """The layers whose latency depends on their values, by operator."""
+    effects: dict[str, list[DataLayer]] = {}
+    for layer in layers:
+        effects.setdefault(layer.op_type, []).append(layer)
+    parts = []
+    for op_type, found in effects.items():
+        subnormal = max(max(layer.subnormal_in, layer.subnormal_out) for layer in found)
+        share = f", up to {percent(subnormal)} subnormal numbers" if subnormal else ""
+        total_ms = sum(layer.effect_ms for layer in found)
+        parts.append(f"{len(found)} x {op_type} {milliseconds(total_ms)} ms{share}")
+    return "its own values cost " + "; ".join(parts)
 
 
 def _interval(bounds: Sequence[float]) -> str:

@@ -23,7 +23,9 @@ Cli = Callable[..., Any]
 GENERATE = {"name", "layers", "folded", "sequences", "unique", "macs", "weight_bytes", "skipped", "error"}
 MEASURE = {
     "name", "backend", "latency_ms", "ci95_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms", "verdict", "error",
+    "data_effect_ms", "data_ci95_ms", "data_layers", "data_error",
 }  # fmt: skip
+DATA_LAYER = {"layer", "op_type", "effect_ms", "factor", "subnormal_in", "subnormal_out"}
 ESTIMATE = {
     "name", "system", "stack", "backend", "device", "threads", "cache", "dtype", "granularity", "graph", "batch",
     "dims",
@@ -180,6 +182,21 @@ def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     assert whole["first_run_ms"] > 0
     assert (broken["latency_ms"], broken["verdict"]) == (None, None)
     assert "broken.onnx" in broken["error"]
+
+
+def test_measure_tells_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) -> None:
+    Path("broken.onnx").write_bytes(b"no model")
+
+    done = cli("measure", "branches.onnx", "broken.onnx", "--data", "--json")
+
+    whole, broken = done.json["results"]
+    assert done.code == 3
+    assert whole["data_ci95_ms"][0] <= whole["data_effect_ms"] <= whole["data_ci95_ms"][1]
+    assert whole["data_error"] is None
+    assert whole["data_layers"] == [] or set(whole["data_layers"][0]) == DATA_LAYER
+    assert broken["data_effect_ms"] is None
+    assert "broken.onnx" in broken["error"]
+    assert "data ms" in cli("measure", "branches.onnx", "--data").out
 
 
 # estimate -----------------------------------------------------------------------------------------------------------

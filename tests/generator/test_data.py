@@ -19,6 +19,7 @@ from dlbricks.generator.client import Worker
 from dlbricks.generator.contrast import subnormal_share
 from dlbricks.generator.data_effects import measure_data, stored_data_effect
 from dlbricks.generator.effect import DATA, data_row, effect_of
+from dlbricks.generator.measure import measure
 from dlbricks.generator.network import Network, file_network
 from dlbricks.generator.protocol import Contrast, Examine, Examined
 from dlbricks.generator.walk import walk
@@ -251,3 +252,19 @@ def test_a_model_of_the_zoo_is_examined_with_synthetic_weights(store):
     assert row.error is None
     assert row.examined >= 30
     assert row.ci95_ms[0] <= row.effect_ms <= row.ci95_ms[1]
+
+
+def test_whole_models_are_measured_and_examined_in_one_call(masked, store):
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02, data=True).rows
+
+    assert row.latency_ms > 0
+    assert row.data_ci95_ms[0] <= row.data_effect_ms <= row.data_ci95_ms[1]
+    assert row.data_error is None
+    assert len(store.measurements(subject=Subject.MODEL)) == 1
+
+
+def test_values_that_nobody_asked_for_are_not_examined(masked, store):
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02).rows
+
+    assert (row.data_effect_ms, row.data_layers) == (None, None)
+    assert store.measurements(variant=DATA) == []

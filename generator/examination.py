@@ -1,0 +1,69 @@
+"""What parent and worker say about the values in a model: part of ``protocol``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .message import Reply, Request
+
+__all__ = ["Contrast", "Examine", "Examined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Examine(Request):
+    """Execute the graph that the runtime executes for a model, and time each layer on the way.
+
+    Each is timed with the values that it has there, and with those that it has as a brick.
+
+    Attributes:
+        path: As for ``Prepare``.
+        synthetic: As for ``Prepare``.
+        rounds: Differences per layer.
+        overrides: As for ``Prepare``.
+        inputs: As for ``Prepare``.
+        seed: As for ``Prepare``.
+    """
+
+    op: ClassVar[str] = "examine"
+
+    path: str
+    synthetic: bool
+    rounds: int
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One layer with the model's own values and with synthetic ones.
+
+    Attributes:
+        index: Of the layer, in the executed graph's order.
+        op_type: Its operator.
+        subnormal_in: Share of subnormal numbers among the floating ones that it reads.
+        subnormal_out: Among those that it writes.
+        own_ns: Median latency with the model's own values.
+        synthetic_ns: With those of a brick.
+        differences_ns: Per round, by how much it is longer with its own values.
+    """
+
+    index: int
+    op_type: str
+    subnormal_in: float
+    subnormal_out: float
+    own_ns: float
+    synthetic_ns: float
+    differences_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Reply):
+    """Reply to ``Examine``.
+
+    Attributes:
+        layers: Every layer that reads what is computed from the model's inputs.
+    """
+
+    layers: tuple[Contrast, ...]
