@@ -174,7 +174,7 @@ def _estimate(
         parallel = stored.choice is not None and in_parallel(stored.choice.stack)
         own = state if state == COLD else executed.level or model.level
         prediction = predict(
-            Asked(graph, blank.graph, parts, quotient, state, own, parallel=parallel),
+            Asked(model.own.key, graph, blank.graph, parts, quotient, state, own, parallel=parallel),
             stored,
             executed,
             lambda kind, cache: commands.measure(model.source, graph=kind, cache=cache),

@@ -55,6 +55,7 @@ class Asked:
     """The bricks that an estimate was asked to compose.
 
     Attributes:
+        model: Key of the model.
         graph: The graph that was cut.
         kind: Which one that is: ``source``, ``runtime`` or ``fused``.
         parts: Its sequences, all of them measured.
@@ -64,6 +65,7 @@ class Asked:
         parallel: Whether independent branches run at once.
     """
 
+    model: str
     graph: ModelGraph
     kind: str
     parts: tuple[Part, ...]
@@ -162,20 +164,21 @@ def predict(
         "layout": layout,
         "overhead": call if isinstance(call, _Unknown) else combined((total.calls - 1, call)),
         "cache": {} if asked.state == asked.level else _change(there, same, call),
-        "data": _data(there, stored, asked),
+        "data": _data(stored, asked),
         "gaps": _gaps(there, interventions, stored, asked.level, command),
     }
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.
     if isinstance(there, _Sum):
         once = call if isinstance(call, _Unknown) else combined((1 - there.calls, call))
-        basis, lacking = there, [once, terms["data"], terms["gaps"]]
+        basis, lacking = there, [once, _significant(terms["data"], stored), _significant(terms["gaps"], stored)]
         kind = ("runtime", COLD if asked.level == COLD else MODEL)
     else:
         state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
         basis, kind = total, (asked.kind, state)
         lacking = [_minus({}, terms["overhead"]), _minus({}, terms["layout"])]
         if is_level(asked.state):
-            lacking.append(_gaps(there, interventions, stored, asked.state, command))
+            gaps = _gaps(there, interventions, stored, asked.state, command)
+            lacking.append(_significant(gaps, stored))
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, _Unknown)))
     ms, half_ms = _value(weights, stored)
     explained_ms, explained_half_ms = None, 0.0
@@ -287,17 +290,20 @@ def _layout(asked: Asked, total: _Sum, shelf: Shelf, interventions: Intervention
     )
 
 
-def _data(there: _Sum | _Unknown, stored: Stored, asked: Asked) -> _Known:
-    """What the model's own values cost more than synthetic ones, summed over the executed bricks that were fed both."""
-    changes = []
-    for part in there.parts if isinstance(there, _Sum) else ():
-        for shelf in (stored.shelf(asked.level), stored.shelf(asked.state)):
-            if part.key in shelf.data and part.key in shelf.bricks:
-                changes.append({shelf.data[part.key].id: 1.0, shelf.bricks[part.key].id: -1.0})
-                break
-    if not changes:
-        return _Unknown("no brick was measured with the model's own values")
-    return combined(*((1, change) for change in changes))
+def _data(stored: Stored, asked: Asked) -> _Known:
+    """What the model's own values cost more than synthetic ones, over all layers that its runtime executes."""
+    found = stored.data.get(asked.model)
+    if found is None:
+        return _Unknown("what the model's own values cost is not measured")
+    return {found.id: 1.0}
+
+
+def _significant(found: _Known, stored: Stored) -> _Known:
+    """A term that is to correct a prediction: nothing where its interval includes nothing."""
+    if isinstance(found, _Unknown):
+        return found
+    ms, half = _value(found, stored)
+    return found if abs(ms) > half else {}
 
 
 def _gaps(

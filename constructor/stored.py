@@ -9,17 +9,15 @@ from functools import cache
 
 from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
+from ..generator.data_effects import stored_data_effect
 from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in
 from .interval import Uncertainty
 from .selection import COLD, MODEL, Choice, Query
 
-__all__ = ["DATA", "Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
+__all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
 
-DATA = "data"
-"""Variant of a measurement: a brick that was fed with a model's own values."""
-
-_NO_LATENCIES = (INNER, DATA)
+_NO_LATENCIES = (INNER,)
 """Variants that are no ways to run the brick, and so no bound for it."""
 
 
@@ -43,14 +41,12 @@ class Shelf:
     Attributes:
         bricks: Latest measurement of each brick.
         inner: The same without the layout changes at its edges, where there are any.
-        data: The same with a model's own values.
         failures: Why a brick could not be measured.
         fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
     """
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
     inner: Mapping[str, Measurement] = field(default_factory=dict)
-    data: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     fastest: Mapping[str, Fastest] = field(default_factory=dict)
 
@@ -63,6 +59,7 @@ class Stored:
         choice: The combination; None where nothing that matches is stored.
         shelves: By cache state.
         truths: Latest measurement of each whole model.
+        data: What each model's own values cost; may be negative.
         model_failures: Why a whole model could not be measured.
         overheads: What one call costs, by cache state.
         gaps: What changing to the next node costs in a running model, by level.
@@ -72,6 +69,7 @@ class Stored:
     choice: Choice | None = None
     shelves: Mapping[str, Shelf] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
+    data: Mapping[str, Measurement] = field(default_factory=dict)
     model_failures: Mapping[str, Failure] = field(default_factory=dict)
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     gaps: Mapping[str, Measurement] = field(default_factory=dict)
@@ -123,13 +121,14 @@ def look_up(
     measured = [
         measurement
         for shelf in shelves.values()
-        for kind in (shelf.bricks, shelf.inner, shelf.data)
+        for kind in (shelf.bricks, shelf.inner)
         for measurement in kind.values()
     ]
-    measured += [*overheads.values(), *gaps.values()]
+    data = _data_effects(store, choice, models)
+    measured += [*overheads.values(), *gaps.values(), *data.values()]
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])
-    return Stored(choice, shelves, truths, model_failures, overheads, gaps, Uncertainty(measured, taken))
+    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, Uncertainty(measured, taken))
 
 
 def _conditions(choice: Choice, state: str) -> Conditions:
@@ -156,7 +155,6 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     return Shelf(
         bricks=measured(""),
         inner=measured(INNER),
-        data=measured(DATA),
         failures={failure.key: failure for failure in failed},
         fastest=_fastest(store, choice, conditions, wanted.bricks | wanted.competing),
     )
@@ -193,6 +191,23 @@ def _whole_models(
             found[measurement.key] = measurement if known is None else _later(store, known, measurement)
         failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
     return found, failed
+
+
+def _data_effects(store: Store, choice: Choice, keys: Collection[str]) -> dict[str, Measurement]:
+    """What the models' own values cost, of those that were examined."""
+    conditions = choice.conditions
+    found = {
+        key: stored_data_effect(
+            store,
+            key,
+            system=choice.system_key,
+            stack=choice.stack_key,
+            threads=conditions.threads,
+            dtype=conditions.dtype,
+        )
+        for key in keys
+    }
+    return {key: measurement for key, measurement in found.items() if measurement is not None}
 
 
 def _later(store: Store, one: Measurement, other: Measurement) -> Measurement:

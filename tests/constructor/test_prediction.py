@@ -13,11 +13,12 @@ from dlbricks.constructor import estimate
 from dlbricks.constructor.calibration import model_error_sd
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.runtime import why_not_here
-from dlbricks.constructor.stored import DATA, built_in_key
+from dlbricks.constructor.stored import built_in_key
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
 from dlbricks.errors import AmbiguousQuery, UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposer import Cut, Decomposer
+from dlbricks.generator.effect import DATA
 from dlbricks.generator.fused import edge_layouts, fused_sequences
 from dlbricks.generator.protocol import INNER
 from dlbricks.generator.reference import GAP, OVERHEAD
@@ -350,14 +351,13 @@ def test_bricks_along_fusions_of_a_system_that_the_model_never_saw(lab, model, e
 
 def test_the_models_own_values(explained, executed):
     lab, model, _, nodes = explained
-    keys = executed_keys(executed(model))
-    slow = keys[-1]
-    lab.put([(slow, 1.7)], variant=DATA, conditions=under(LEVEL))
+    truth = executed(model).source.key
+    lab.put([(truth, 0.7)], subject=Subject.MODEL, variant=DATA, conditions=under("hot"))
 
     answer = one(lab, model, graph="runtime", cache="model")
 
-    assert value(answer, "data") == pytest.approx(0.5 * keys.count(slow))
-    assert answer.estimate_ms == pytest.approx(nodes * 1.21 + 0.1 + 0.5 * keys.count(slow))
+    assert value(answer, "data") == pytest.approx(0.7)
+    assert answer.estimate_ms == pytest.approx(nodes * 1.21 + 0.1 + 0.7)
 
 
 def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, executed):
