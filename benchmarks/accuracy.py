@@ -34,8 +34,8 @@ from dlbricks.bricks.footprint import parse_level
 from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Measurement, Store, Subject
+from dlbricks.generator.data_effects import measure_data, stored_data_effect
 from dlbricks.generator.generate import generate
-from dlbricks.generator.measure import measure
 from dlbricks.generator.rotor import head_share
 from dlbricks.generator.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
@@ -86,6 +86,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--paper-item-budget", type=float, default=0.03, help="seconds per brick of the paper's method")
     parser.add_argument("--only-ours", action="store_true", help="leave the paper's method and the attribution out")
+    parser.add_argument("--data", nargs="*", help="models whose values are examined; default all")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     return parser.parse_args()
@@ -105,13 +106,17 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
         budget = options.paper_item_budget
         paper = run(folder / "source", store=store, models=usable, cache="hot", item_budget_s=budget, **shape)
         run(runtime.suite, store=store, cache="hot", item_budget_s=budget, **shape)
-        measure(usable, store=store, data=True, only_data=True, threads=threads)
+    keys = {source.name: build_graph(source.skeleton()).key for source in usable}
+    where = {"system": ours.system, "stack": ours.stack, "threads": next(iter(store.combinations())).conditions.threads}
+    asked = [source for source in usable if options.data is None or source.name.partition("@")[0] in options.data]
+    fresh = [source for source in asked if stored_data_effect(store, keys[source.name], **where) is None]
+    if fresh:
+        measure_data(fresh, store=store, threads=threads, processes=2, rounds=1)
     best = estimate(usable, store=store, granularity=granularity, graph="runtime", cache="model", threads=threads)
     printed = [None] * len(usable)
     if paper is not None:
         printed = estimate(usable, store=store, granularity=1, graph="source", cache="hot", threads=threads)
-    truths = {source.name: build_graph(source.skeleton()).key for source in usable}
-    costs = _costs(store, [row for row in best if row.error is None], truths)
+    costs = _costs(store, [row for row in best if row.error is None], keys)
     system, stack = store.systems()[ours.system], store.stacks()[ours.stack]
     return {
         "schema": 1,
