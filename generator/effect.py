@@ -21,6 +21,9 @@ _NOTABLE_FACTOR = 0.1
 _NOTABLE_SHARE = 0.001
 """A layer is named where its values change its latency by a tenth, and the model's by a thousandth."""
 
+_OUTLIER = 3 * 1.4826
+"""Median absolute deviations beyond which a difference is a disturbance: three standard deviations of a normal one."""
+
 _STABLE, _NOISY = 0.02, 0.10
 """As of any measurement, but relative to the model: the effect itself may be nothing."""
 
@@ -86,11 +89,9 @@ def effect_of(
     """
     import numpy as np
 
-    sums = {
-        (process, round_): sum(layer.differences_ns[round_] for layer in layers)
-        for process, layers in enumerate(processes)
-        for round_ in range(len(layers[0].differences_ns))
-    }
+    moments = [(process, round_) for process, layers in enumerate(processes) for round_ in _rounds(layers)]
+    cleaned = [_cleaned(layer) for layer in zip(*processes, strict=True)]
+    sums = dict(zip(moments, (sum(found) for found in zip(*cleaned, strict=True)), strict=True))
     values = sorted(sums.values())
     centre, half = median(values), doubt([sums]).half_width
     model_ns = median(sum(layer.own_ns for layer in layers) for layers in processes)
@@ -119,6 +120,22 @@ def effect_of(
         variant=DATA,
     )
     return measurement, [Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
+
+
+def _rounds(layers: Sequence[Contrast]) -> range:
+    return range(len(layers[0].differences_ns))
+
+
+def _cleaned(seen: Sequence[Contrast]) -> list[float]:
+    """The differences of one layer over all processes and rounds, without disturbances (Hampel's identifier).
+
+    A model has hundreds of layers, and one of them at a time meets another process on its core: for milliseconds, as
+    long as the whole effect. Such a difference is drawn in to where the others of its layer end.
+    """
+    differences = [difference for layer in seen for difference in layer.differences_ns]
+    centre = median(differences)
+    reach = _OUTLIER * median(abs(difference - centre) for difference in differences)
+    return [min(max(difference, centre - reach), centre + reach) for difference in differences]
 
 
 def data_row(processes: Sequence[Sequence[Contrast]], measurement: Measurement, name: str) -> DataRow:

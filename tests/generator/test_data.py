@@ -194,6 +194,16 @@ def test_the_interval_of_no_effect_lies_around_zero():
     assert measurement.verdict == "stable"  # relative to the model
 
 
+def test_one_disturbance_of_one_layer_does_not_move_the_sum():
+    calm = (contrast((100.0, 101.0)), contrast((0.0, 1.0), index=1))
+    disturbed = (contrast((102.0, 103.0)), contrast((5e6, -1.0), index=1))
+
+    measurement, _ = summed(calm, disturbed, calm)
+
+    assert measurement.median_ns == pytest.approx(101.0, abs=5)
+    assert measurement.ci95_ns[1] < 120
+
+
 def test_layers_are_named_whose_values_matter_in_every_round():
     slow, noisy, small, light = (
         contrast((900.0, 950.0), index=0),
