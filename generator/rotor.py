@@ -20,6 +20,9 @@ _FEWEST, _USUAL, _MOST = 2, 8, 32
 """...within these numbers of copies: at least the second, so that heads cost little beside them, where the weights
 leave room on the rotation for others; the first in any case."""
 
+_LONGEST_NS = 1_000_000_000
+"""A tail is not made to run longer."""
+
 _COPIES_BYTES = 1 << 30
 """Most memory for the weights of one brick's copies."""
 
@@ -96,7 +99,7 @@ def build_rotor(
     Raises:
         BackendError: The runtime failed.
     """
-    once = min(time_once(head.run, head.synchronize) for _ in range(_PROBES))
+    once = _once_ns(head)
     copies = copies_of(once, network.weight_bytes, distance)
     results = head.outputs()
     chained = chain_input(network, results[0]) if results and ordinary(results[0]) else None
@@ -144,7 +147,16 @@ def copies_of(once_ns: int, weight_bytes: int, distance: int) -> int:
     wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _USUAL), _MOST)
     fair = distance // _SHARE // max(weight_bytes, 1) - 2
     room = _COPIES_BYTES // max(weight_bytes, 1) - 2
-    return max(1, min(wanted, max(fair, _FEWEST), room))
+    patient = _LONGEST_NS // max(once_ns, 1)
+    return max(1, min(wanted, max(fair, _FEWEST), room, patient))
+
+
+def _once_ns(head: Executable) -> int:
+    """Shortest of a few executions, of one where that is long."""
+    times: list[int] = []
+    while len(times) < _PROBES and sum(times) < _LONGEST_NS // 10:
+        times.append(time_once(head.run, head.synchronize))
+    return min(times)
 
 
 def _tail(
