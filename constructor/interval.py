@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,15 +101,23 @@ class Uncertainty:
         measurements: Those that a combination may hold.
         moments: Process and round of each block, by the measurement's id; one that is absent is taken to have run
             through the first moments of the default protocol.
+        differences: Ids of those that are differences of latencies, near 0 and not in proportion to them: nothing is
+            pooled over these, and their own intervals stand.
     """
 
-    def __init__(self, measurements: Iterable[Measurement], moments: Mapping[str, Moments]) -> None:
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        moments: Mapping[str, Moments],
+        *,
+        differences: Collection[str] = (),
+    ) -> None:
         self._known = {measurement.id: measurement for measurement in measurements}
         self._bricks: dict[str, _Brick] = {}
         members: defaultdict[str, list[_Brick]] = defaultdict(list)
         for id_, measurement in self._known.items():
             medians = measurement.block_medians_ns
-            if len(medians) > 1:
+            if len(medians) > 1 and id_ not in differences:
                 brick = self._bricks[id_] = _described(medians, moments.get(id_, ()))
                 members[measurement.run].append(brick)
         self._own_variance = {run: _own_variance(bricks) for run, bricks in members.items()}
@@ -121,7 +129,8 @@ class Uncertainty:
     def half_ns(self, weights: Weights) -> float:
         """Half of the 95 % interval of the combination.
 
-        A measurement of a single block tells nothing of moments: its own interval then stands, independent of others.
+        A measurement of a single block tells nothing of moments: its own interval then stands, independent of others,
+        as that of a difference does.
         """
         parts: list[_Variance] = []
         runs: defaultdict[str, list[tuple[float, _Brick]]] = defaultdict(list)

@@ -128,7 +128,9 @@ def look_up(
     measured += [*overheads.values(), *gaps.values(), *data.values()]
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])
-    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, Uncertainty(measured, taken))
+    differences = {one.id for one in (*data.values(), *gaps.values())}
+    uncertainty = Uncertainty(measured, taken, differences=differences)
+    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, uncertainty)
 
 
 def _conditions(choice: Choice, state: str) -> Conditions:

@@ -197,3 +197,14 @@ def test_combinations_of_combinations():
 
 def test_nothing_is_certain():
     assert Uncertainty([], {}).interval_ns({}) == (0.0, 0.0)
+
+
+def test_a_difference_keeps_its_own_interval_whatever_others_of_its_run_are():
+    """Relative to themselves, differences near 0 differ by anything: the doubt about one says nothing of another."""
+    near_zero = [measured(f"{n}", (0.01, -0.02, 0.03, -0.01, 0.02, -0.03)) for n in range(8)]
+    large = measured("large", (28.0, 28.2, 27.9, 28.1, 28.0, 28.0))
+    every = [*near_zero, large]
+
+    alone = Uncertainty(every, {}, differences={one.id for one in every})
+
+    assert alone.half_ns({large.id: 1.0}) == pytest.approx(2.0)  # that of its ci95_ns
