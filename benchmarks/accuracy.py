@@ -85,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--paper-item-budget", type=float, default=0.03, help="seconds per brick of the paper's method")
+    parser.add_argument("--memory-gib", type=int, default=4, help="networks of the paper's method kept loaded at once")
     parser.add_argument("--only-ours", action="store_true", help="leave the paper's method and the attribution out")
     parser.add_argument("--data", nargs="*", help="models whose values are examined; default all")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
@@ -104,6 +105,7 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
     if not options.only_ours:
         generate(usable, granularity=1, out=folder / "source")
         budget = options.paper_item_budget
+        shape["memory_bytes"] = options.memory_gib << 30
         paper = run(folder / "source", store=store, models=usable, cache="hot", item_budget_s=budget, **shape)
         run(runtime.suite, store=store, cache="hot", item_budget_s=budget, **shape)
     keys = {source.name: build_graph(source.skeleton()).key for source in usable}
