@@ -26,8 +26,10 @@ _LONGEST_NS = 1_000_000_000
 _COPIES_BYTES = 1 << 30
 """Most memory for the weights of one brick's copies."""
 
-_SHARE = 3
-"""One brick's copies together take at most this part of the reuse distance."""
+_LONG_DISTANCE = 64 << 20
+_SHARES = (12, 3)
+"""One brick's copies together take at most this part of a short and of a long reuse distance: a short one is made up
+of many small bricks, a long one of a few large ones, which the heads of too few copies would make expensive."""
 
 _OFTEN_NS, _SELDOM_NS = 2_000_000, 10_000_000
 """A tail shorter than the first has its head run on every visit; one longer than the second on every eighth."""
@@ -145,7 +147,7 @@ def gap_rotor(prepare: Callable[[str], Executable], base: str, mixed: str, nodes
 def copies_of(once_ns: int, weight_bytes: int, distance: int) -> int:
     """Copies beyond the head's, so that their time stands out and they leave room for others on the rotation."""
     wanted = min(max(math.ceil(_TAIL_NS / max(once_ns, 1)), _USUAL), _MOST)
-    fair = distance // _SHARE // max(weight_bytes, 1) - 2
+    fair = distance // _SHARES[distance >= _LONG_DISTANCE] // max(weight_bytes, 1) - 2
     room = _COPIES_BYTES // max(weight_bytes, 1) - 2
     patient = _LONGEST_NS // max(once_ns, 1)
     return max(1, min(wanted, max(fair, _FEWEST), room, patient))
