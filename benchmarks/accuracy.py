@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
+from dlbricks.analyzer import plots
 from dlbricks.bricks.footprint import parse_level
 from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
@@ -50,6 +51,9 @@ def main() -> None:
     entries = {row["name"]: row for row in csv.DictReader(_LIST.open())}
     names = options.models or list(entries)
     sources = find_models(names, batches=[options.batch] if options.batch != 1 else [])
+    if options.granularities:
+        _sweep(sources, options)
+        return
     begun = time.monotonic()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-")))
@@ -82,6 +86,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="0: all cores")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--granularity", type=int, default=1)
+    parser.add_argument("--granularities", help="FIRST-LAST: accuracy and speed-up of our method against G, instead")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--paper-item-budget", type=float, default=0.03, help="seconds per brick of the paper's method")
@@ -137,6 +142,42 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
         "errors": {row.name: row.error for row in runtime.rows if row.error is not None},
         "speedup": costs,
     }
+
+
+def _sweep(sources: Sequence[ModelSource], options: argparse.Namespace) -> None:
+    """Our method at several granularities, each in a run of its own: the paper's Figures 11 and 12."""
+    first, _, last = options.granularities.partition("-")
+    options.only_ours, options.data = True, []
+    rows, points = [], []
+    for granularity in range(int(first), int(last or first) + 1):
+        options.granularity = granularity
+        with tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-") as place:
+            folder = Path(place)
+            with Store.open(folder / "accuracy.db") as store:
+                result = _experiment(sources, store, folder, options)
+        ratios = {row["name"]: row["ratio"] for row in result["models"] if row["ratio"] is not None}
+        errors = [abs(ratio - 1) for ratio in ratios.values()]
+        rows.append(
+            {
+                "granularity": granularity,
+                "sequences": result["bricks"]["sequences"],
+                "unique": result["bricks"]["unique"],
+                "ratios": ratios,
+                "geomean_ratio": math.exp(statistics.fmean(map(math.log, ratios.values()))),
+                "median_error": statistics.median(errors),
+                "worst": max(errors),
+                "speedup": result["speedup"]["speedup"],
+                "run_wall_s": result["runs"]["ours"]["wall_s"],
+            }
+        )
+        points.append(plots.GranularityPoint(granularity, tuple(ratios.values()), result["speedup"]["speedup"]))
+        print(json.dumps(rows[-1]), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / "accuracy-granularity"
+    facts = {key: result[key] for key in ("date", "dlbricks", "system", "stack", "threads", "processes", "rounds")}
+    target.with_suffix(".json").write_text(json.dumps({**facts, "granularities": rows}, indent=1) + "\n")
+    figure = plots.accuracy_against_granularity(points, title="Our method: accuracy and speed-up against G")
+    plots.save(figure, target.with_suffix(".png"))
 
 
 def _run_row(report: RunReport) -> dict[str, Any]:
