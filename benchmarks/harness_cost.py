@@ -39,7 +39,7 @@ def measure(suite: Suite, size: int, folder: Path, item_budget_s: float) -> dict
         folder / f"suite{size}", {key: suite.brick(key) for key in suite.keys[:size]}, granularity=suite.granularity
     )
     with Store.open(folder / f"{size}.db") as store:
-        report = run(part, store=store, item_budget_s=item_budget_s)
+        report = run(part, store=store, cache="hot", item_budget_s=item_budget_s)
     if report.failures or report.measured != size:
         sys.exit(f"{len(report.failures)} of {size} bricks failed: {report.failures[:1]}")
     return {"bricks": size, "wall": report.wall_s, **_parts(report)}
