@@ -62,11 +62,7 @@ class Commands:
         """
         if self._dtype not in {None, _MEASURABLE}:
             return None
-        model = [source.zoo or str(source.path or source.name)]
-        if source.batch is not None:
-            model += ["--batch", str(source.batch)]
-        for name, size in source.dims:
-            model += ["--dim", f"{name}={size}"]
+        model = _words(source)
         kind = graph or self._graph
         # Another graph is compared layer by layer.
         granularity, cut = (self._granularity, self._cut) if kind == self._graph else (1, ["-g", "1"])
@@ -79,6 +75,13 @@ class Commands:
         generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
         run = ["dlbricks", "run", suite, *_options(self._store, self._choice, self._query, cache)]
         return f"{generate} && {shlex.join([*run, '--db', self._database])}"
+
+    def examine(self, source: ModelSource) -> str | None:
+        """Measure what the model's own values cost; None where nothing measures in this precision."""
+        if self._dtype not in {None, _MEASURABLE}:
+            return None
+        options = _options(self._store, self._choice, self._query, "hot")
+        return shlex.join(["dlbricks", "measure", *_words(source), "--data", *options, "--db", self._database])
 
     def _stack_of_graph(self) -> list[str]:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
@@ -96,6 +99,16 @@ class Commands:
         """The same, trying again what failed."""
         command = self.measure(source)
         return None if command is None else f"{command} --again failed"
+
+
+def _words(source: ModelSource) -> list[str]:
+    """A model as it was asked for."""
+    words = [source.zoo or str(source.path or source.name)]
+    if source.batch is not None:
+        words += ["--batch", str(source.batch)]
+    for name, size in source.dims:
+        words += ["--dim", f"{name}={size}"]
+    return words
 
 
 def _options(store: Store, choice: Choice | None, query: Query, cache: str | None) -> list[str]:

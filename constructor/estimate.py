@@ -177,7 +177,11 @@ def _estimate(
             Asked(model.own.key, graph, blank.graph, parts, quotient, state, own, parallel=parallel),
             stored,
             executed,
-            lambda kind, cache: commands.measure(model.source, graph=kind, cache=cache),
+            lambda kind, cache: (
+                commands.examine(model.source)
+                if kind == "data"
+                else commands.measure(model.source, graph=kind, cache=cache)
+            ),
         )
         estimate = replace(
             estimate,

@@ -147,7 +147,8 @@ def predict(
         asked: What it is composed of.
         stored: What is known.
         interventions: The bricks of the executed graph.
-        command: The command that measures bricks, given graph and cache state.
+        command: The command that measures bricks, given graph and cache state; given ``data`` as the graph, the one
+            that examines the model's values.
     """
     total = _sum(asked.parts, asked.quotient, stored.shelf(asked.state), asked.state, parallel=asked.parallel)
     same = _executed(interventions, stored, asked.state, command, parallel=asked.parallel)
@@ -164,7 +165,7 @@ def predict(
         "layout": layout,
         "overhead": call if isinstance(call, _Unknown) else combined((total.calls - 1, call)),
         "cache": {} if asked.state == asked.level else _change(there, same, call),
-        "data": _data(stored, asked),
+        "data": _data(stored, asked, command("data", asked.level)),
         "gaps": _gaps(there, interventions, stored, asked.level, command),
     }
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.
@@ -290,11 +291,11 @@ def _layout(asked: Asked, total: _Sum, shelf: Shelf, interventions: Intervention
     )
 
 
-def _data(stored: Stored, asked: Asked) -> _Known:
+def _data(stored: Stored, asked: Asked, command: str | None) -> _Known:
     """What the model's own values cost more than synthetic ones, over all layers that its runtime executes."""
     found = stored.data.get(asked.model)
     if found is None:
-        return _Unknown("what the model's own values cost is not measured")
+        return _Unknown("what the model's own values cost is not measured", command)
     return {found.id: 1.0}
 
 

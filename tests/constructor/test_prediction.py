@@ -373,6 +373,7 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
         assert answer.attribution[name].reason
     assert "bricks of the executed graph are not measured with cache hot" in answer.attribution["fusion"].reason
     assert "--graph runtime" in answer.attribution["fusion"].command
+    assert "--data" in answer.attribution["data"].command
     assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
     assert "--cache model" in answer.attribution["cache"].command
     assert answer.attribution["unexplained"].reason.startswith("it cannot be told from fusion and cache and gaps")
