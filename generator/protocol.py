@@ -174,7 +174,7 @@ class Prepared(Reply):
         first_run_ns: Time of its first execution.
         prepare_ns: Time of the whole request, both included.
         loading_ns: What the runtime took of it: every loading and first execution, those of the copies included.
-        bytes: Weights, inputs and outputs that the worker holds for it.
+        bytes: Weights (twice: runtimes pack them), inputs and outputs that the worker holds for it.
         unroll: Copies in the network; divide a loop's time by it.
         touched_bytes: Of a network to be rotated: what it touches on each pass.
         variants: Of a network to be rotated as it is: variants that it could be prepared in as well.
