@@ -24,13 +24,15 @@ import sys
 from dlbricks.db.store import Store
 from dlbricks.generator.run import run
 with Store.open(sys.argv[2]) as store:
-    run(sys.argv[1], store=store, item_budget_s=0.1, processes=2, rounds=3)
+    run(sys.argv[1], store=store, cache=sys.argv[3], item_budget_s=0.1, processes=2, rounds=3)
 """
 
 
-def _start(suite: Suite, database: Path) -> subprocess.Popen[bytes]:
+def _start(suite: Suite, database: Path, cache: str = "hot") -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database)], stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database), cache],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -68,13 +70,14 @@ def _wait_for_blocks(database: Path, more_than: int, process: subprocess.Popen[b
 
 
 @pytest.mark.slow
-def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_path):
+@pytest.mark.parametrize(("cache", "fewest"), [("hot", 3), ("model", 1)])
+def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_path, cache, fewest):
     database = tmp_path / "killed.db"
     moments = random.Random(11)
     committed: dict[tuple[str, int, int], bytes] = {}
     kills = 0
     for _ in range(8):
-        process = _start(small_suite, database)
+        process = _start(small_suite, database, cache)
         _wait_for_blocks(database, len(committed), process)
         time.sleep(moments.uniform(0, 0.4))
         workers = psutil.Process(process.pid).children() if process.poll() is None else []
@@ -86,10 +89,10 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
         after = _blocks(database)
         assert after.items() >= committed.items()
         committed = after
-    assert kills >= 3
+    assert kills >= fewest
 
     with Store.open(database) as store:
-        report = run(small_suite, store=store, item_budget_s=0.1)
+        report = run(small_suite, store=store, cache=cache, item_budget_s=0.1)
         assert (report.measured + report.reused, report.failed, report.remaining) == (10, 0, 0)
         measurements = store.measurements(subject=Subject.BRICK, latest=False)
         assert sorted(entry.key for entry in measurements) == sorted(small_suite.keys)
@@ -114,7 +117,7 @@ def test_a_process_number_means_one_process(small_suite, tmp_path):
     before = {process for _, process, _ in _blocks(database)}
 
     with Store.open(database) as store:
-        run(small_suite, store=store, item_budget_s=0.1)
+        run(small_suite, store=store, cache="hot", item_budget_s=0.1)
         numbers = collections.Counter(
             block.process
             for entry in store.measurements(subject=Subject.REFERENCE, latest=False)
@@ -130,12 +133,12 @@ def test_a_stale_reference_is_not_continued(small_suite, tmp_path):
     """Its first blocks belong to bricks that are done; mixed with new ones it would tell of two days at once."""
     with Store.open(tmp_path / "test.db") as store:
         options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, **options)
+        report = run(small_suite, store=store, cache="hot", **options)
         (entry, *_) = store.measurements(subject=Subject.REFERENCE)
         store.begin("stale", report.run, Subject.REFERENCE, entry.key, report.system, report.stack, entry.conditions, 1)
         store.add_block("stale", Block(7, 0, ((10**9, 1),) * 10))
 
-        again = run(small_suite, store=store, again=["all"], **options)
+        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
 
         assert again.measured == 10
         stale = {found.id: found for found in store.measurements(subject=Subject.REFERENCE, latest=False)}["stale"]
@@ -156,11 +159,11 @@ def test_process_numbers_go_on_after_those_of_another_suite(small_suite, tmp_pat
     """Otherwise the reference times of one suite's processes are taken for those of the other."""
     with Store.open(tmp_path / "test.db") as store:
         options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, **options)
+        report = run(small_suite, store=store, cache="hot", **options)
         foreign = "f" * 64
         _left(store, report, foreign, Subject.BRICK, [Block(6, 0, ((10**6, 1),) * 10)], report.run)
 
-        again = run(small_suite, store=store, again=["all"], **options)
+        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
 
         numbers = {
             block.process
@@ -176,13 +179,13 @@ def test_process_numbers_go_on_after_those_of_another_suite(small_suite, tmp_pat
 def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples):
     with Store.open(tmp_path / "test.db") as store:
         options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, **options)
+        report = run(small_suite, store=store, cache="hot", **options)
         old = dataclasses.replace(store.runs()[0], id="old", started="2020-01-01T00:00:00.000+00:00")
         store.begin_run(old)
         key = small_suite.keys[0]
         _left(store, report, key, Subject.BRICK, [Block(3, 0, ((10**9, 1),) * samples)], "old")
 
-        again = run(small_suite, store=store, again=["all"], **options)
+        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
 
         assert again.measured == 10
         found = {entry.id: entry for entry in store.measurements(keys=[key], latest=False)}
@@ -213,7 +216,7 @@ def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
     kept = _blocks(database)
     with Store.open(database) as store:
         assert store.runs()[0].finished is None
-        report = run(small_suite, store=store, item_budget_s=0.1)
+        report = run(small_suite, store=store, cache="hot", item_budget_s=0.1)
         assert report.measured + report.reused == 10
     assert _blocks(database).items() >= kept.items()
 
@@ -229,7 +232,7 @@ def test_a_killed_worker_costs_one_block(small_suite, tmp_path):
                 struck.append(event.label)
                 children[0].kill()
 
-        report = run(small_suite, store=store, item_budget_s=0.05, progress=strike)
+        report = run(small_suite, store=store, cache="hot", item_budget_s=0.05, progress=strike)
 
     assert struck
     assert (report.measured, report.failed) == (10, 0)
