@@ -26,7 +26,8 @@ def test_the_demo_ends_with_a_table_and_plots(tmp_path: Path) -> None:
         "model", "layers", "unique", "estimate", "ms", "sequential", "ms", "critical", "path", "ms", "measured", "ms",
         "ratio",
     ]  # fmt: skip
-    assert [line.split()[:3] for line in lines[:2]] == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]  # executed nodes
+    executed = [line.split()[:3] for line in lines[:2]]
+    assert executed == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]
     (squeezenet, alexnet) = json.loads(render(answer, "json"))["results"]
     assert squeezenet["critical_path_ms"] < squeezenet["sequential_ms"]
     assert alexnet["critical_path_ms"] == pytest.approx(alexnet["sequential_ms"])  # a chain
