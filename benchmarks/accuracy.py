@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ from dlbricks.bricks.footprint import parse_level
 from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Measurement, Store, Subject
-from dlbricks.generator.data_effects import measure_data, stored_data_effect
+from dlbricks.generator.costs import RunCosts
+from dlbricks.generator.data_effects import measure_data, stored_data_effects
 from dlbricks.generator.generate import generate
+from dlbricks.generator.measure import measure
 from dlbricks.generator.rotor import head_share
 from dlbricks.generator.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
@@ -48,11 +51,14 @@ _TERMS = ("fusion", "layout", "overhead", "cache", "data", "gaps", "unexplained"
 def main() -> None:
     """Measure, print and write."""
     options = _options()
-    entries = {row["name"]: row for row in csv.DictReader(_LIST.open())}
+    entries = _entries()
     names = options.models or list(entries)
     sources = find_models(names, batches=[options.batch] if options.batch != 1 else [])
     if options.granularities:
         _sweep(sources, options)
+        return
+    if options.walls:
+        _walls(sources, options)
         return
     begun = time.monotonic()
     with ExitStack() as resources:
@@ -80,6 +86,13 @@ def main() -> None:
     print(text)
 
 
+@cache
+def _entries() -> dict[str, dict[str, str]]:
+    """The rows of ``zoo.csv``, by the model's name."""
+    with _LIST.open() as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv")
@@ -87,6 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--granularity", type=int, default=1)
     parser.add_argument("--granularities", help="FIRST-LAST: accuracy and speed-up of our method against G, instead")
+    parser.add_argument("--walls", action="store_true", help="wall time of the suite and of the models alone, instead")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--paper-item-budget", type=float, default=0.03, help="seconds per brick of the paper's method")
@@ -116,7 +130,8 @@ def _experiment(sources: Sequence[ModelSource], store: Store, folder: Path, opti
     keys = {source.name: build_graph(source.skeleton()).key for source in usable}
     where = {"system": ours.system, "stack": ours.stack, "threads": next(iter(store.combinations())).conditions.threads}
     asked = [source for source in usable if options.data is None or source.name.partition("@")[0] in options.data]
-    fresh = [source for source in asked if stored_data_effect(store, keys[source.name], **where) is None]
+    examined = stored_data_effects(store, list(keys.values()), **where)
+    fresh = [source for source in asked if keys[source.name] not in examined]
     if fresh:
         measure_data(fresh, store=store, threads=threads, processes=2, rounds=1)
     best = estimate(usable, store=store, granularity=granularity, graph="runtime", cache="model", threads=threads)
@@ -178,6 +193,53 @@ def _sweep(sources: Sequence[ModelSource], options: argparse.Namespace) -> None:
     target.with_suffix(".json").write_text(json.dumps({**facts, "granularities": rows}, indent=1) + "\n")
     figure = plots.accuracy_against_granularity(points, title="Our method: accuracy and speed-up against G")
     plots.save(figure, target.with_suffix(".png"))
+
+
+def _walls(sources: Sequence[ModelSource], options: argparse.Namespace) -> None:
+    """What either way of benchmarking takes, each in a run of its own, and how wide its intervals of the models are."""
+    threads, shape = options.threads, {"processes": options.processes, "rounds": options.rounds}
+    with tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-") as place:
+        folder = Path(place)
+        begun = time.monotonic()
+        made = generate(
+            sources, granularity=options.granularity, out=folder / "suite", graph="runtime", threads=threads
+        )
+        generated = time.monotonic() - begun
+        usable = [source for source, row in zip(sources, made.rows, strict=True) if row.error is None]
+        assert made.suite is not None
+        with Store.open(folder / "accuracy.db") as store:
+            alone = measure(usable, store=store, threads=threads, **shape)
+            suite = run(made.suite, store=store, cache="model", threads=threads, **shape)
+            rows = estimate(usable, store=store, graph="runtime", cache="model", threads=threads)
+    spans = {
+        "models": [(row.ci95_ms, row.latency_ms) for row in alone.rows],
+        "suite": [(row.ci95_ms, row.estimate_ms) for row in rows],
+    }
+    halves = {
+        label: statistics.median((ends[1] - ends[0]) / 2 / middle for ends, middle in found if ends and middle)
+        for label, found in spans.items()
+    }
+    result = {
+        "schema": 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dlbricks": __version__,
+        "threads": rows[0].threads,
+        **shape,
+        "models": len(usable),
+        "bricks": made.unique,
+        "generate_s": generated,
+        "models_alone": {"wall_s": alone.wall_s, "median_half_width": halves["models"], **_spent(alone.costs)},
+        "suite_alone": {"wall_s": suite.wall_s, "median_half_width": halves["suite"], **_spent(suite.costs)},
+        "median_error": statistics.median(abs(row.ratio - 1) for row in rows if row.ratio is not None),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1)
+    (options.out / f"accuracy-wall-t{threads}.json").write_text(text + "\n")
+    print(text)
+
+
+def _spent(costs: RunCosts) -> dict[str, float]:
+    return {"timed_s": costs.timed_s, "prepare_s": costs.prepare_s}
 
 
 def _run_row(report: RunReport) -> dict[str, Any]:
@@ -319,7 +381,7 @@ def _warmed(store: Store, found: Measurement) -> float:
 
 
 def _families(models: Sequence[tuple[str, float, dict[tuple[str, str], float]]]) -> dict[str, Any]:
-    entries = {row["name"]: row for row in csv.DictReader(_LIST.open())}
+    entries = _entries()
     families: dict[str, list[tuple[float, dict[tuple[str, str], float]]]] = {}
     for name, latency, bricks in models:
         family = entries.get(name.partition("@")[0], {}).get("family", "-")

@@ -9,7 +9,7 @@ from functools import cache
 
 from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
-from ..generator.data_effects import stored_data_effect
+from ..generator.data_effects import stored_data_effects
 from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in
 from .interval import Uncertainty
@@ -124,7 +124,14 @@ def look_up(
         for kind in (shelf.bricks, shelf.inner)
         for measurement in kind.values()
     ]
-    data = _data_effects(store, choice, models)
+    data = stored_data_effects(
+        store,
+        models,
+        system=choice.system_key,
+        stack=choice.stack_key,
+        threads=choice.conditions.threads,
+        dtype=choice.conditions.dtype,
+    )
     measured += [*overheads.values(), *gaps.values(), *data.values()]
     with store.reading() as connection:
         taken = moments(connection, [measurement.id for measurement in measured])
@@ -184,37 +191,20 @@ def _whole_models(
 ) -> tuple[dict[str, Measurement], dict[str, Failure]]:
     """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it."""
     states = [COLD] if choice.conditions.cache == COLD else ["hot", MODEL]
+    started = {run.id: run.started for run in store.runs()}
     found: dict[str, Measurement] = {}
     failed: dict[str, Failure] = {}
     for state in states:
         where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
         for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
             known = found.get(measurement.key)
-            found[measurement.key] = measurement if known is None else _later(store, known, measurement)
+            found[measurement.key] = measurement if known is None else _later(started, known, measurement)
         failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
     return found, failed
 
 
-def _data_effects(store: Store, choice: Choice, keys: Collection[str]) -> dict[str, Measurement]:
-    """What the models' own values cost, of those that were examined."""
-    conditions = choice.conditions
-    found = {
-        key: stored_data_effect(
-            store,
-            key,
-            system=choice.system_key,
-            stack=choice.stack_key,
-            threads=conditions.threads,
-            dtype=conditions.dtype,
-        )
-        for key in keys
-    }
-    return {key: measurement for key, measurement in found.items() if measurement is not None}
-
-
-def _later(store: Store, one: Measurement, other: Measurement) -> Measurement:
-    """Of two measurements that of the run that began later."""
-    started = {run.id: run.started for run in store.runs()}
+def _later(started: Mapping[str, str], one: Measurement, other: Measurement) -> Measurement:
+    """Of two measurements that of the run that began later, by when each run did."""
     return other if started.get(other.run, "") >= started.get(one.run, "") else one
 
 

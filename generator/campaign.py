@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,18 +17,17 @@ import psutil
 from ..bricks.footprint import level_name
 from ..bricks.suite import Suite
 from ..db.store import Store
-from ..db.values import Conditions, Measurement, Run, Stack, Subject, System
-from ..errors import BackendUnavailable, UsageError, WorkerError
+from ..db.values import Conditions, Measurement, Stack, Subject, System
+from ..errors import UsageError
 from ..models import ModelSource
-from ..version import __version__
-from .backends.base import Backend, RotatingBackend
-from .backends.registry import get
-from .client import Worker
+from .backends.base import require_rotating
+from .backends.registry import get, require_available
 from .costs import RunCosts
 from .executed import instruction_set, runtime_salt
 from .forecast import forecast_s, loading_s
 from .item import Item
 from .journal import Journal
+from .launch import begin_run, end_run, launch
 from .lock import machine_lock
 from .oracle import WorkerOracle
 from .progress import ProgressCallback
@@ -40,7 +38,7 @@ from .session import Session
 from .settings import Settings
 from .stopping import Protocol
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items
-from .system import machine_state, probe_system
+from .system import probe_system
 
 __all__ = ["Campaign", "conduct"]
 
@@ -124,20 +122,16 @@ def conduct(
         begun = time.monotonic()  # waiting for another process is not counted against the budget
         backend = get(settings.backend)
         stack = backend.stack(settings.device, settings.options)
-        availability = backend.probe()
-        if not availability.ok:
-            raise BackendUnavailable(f"backend {settings.backend} cannot run here: {availability.reason}")
-        if settings.cache == "model" and not isinstance(backend, RotatingBackend):
-            raise UsageError(
-                f"backend {settings.backend} cannot measure in cache mode 'model'",
-                remedy="use --cache hot or --cache cold",
-            )
-        if suite is not None and suite.bound_to not in {None, runtime_salt(stack, instruction_set())}:
+        require_available(backend, settings.backend)
+        if settings.cache == "model":
+            require_rotating(backend)
+        system, conditions = probe_system(), settings.conditions
+        bound_to = suite.bound_to if suite is not None else None
+        if suite is not None and bound_to is not None and bound_to != runtime_salt(stack, instruction_set(system)):
             raise UsageError(
                 f"suite {suite.path} holds graphs that another stack or machine executes",
                 remedy="generate it here, with the same backend and options, or use --graph source",
             )
-        system, conditions = probe_system(), settings.conditions
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
 
@@ -161,22 +155,25 @@ def conduct(
         forecast = forecast_s(pending, protocol, known)
         run = None
         if pending and not dry_run:
-            run = Run(
-                id=str(uuid.uuid4()),
-                started=_now(),
-                tool=__version__,
+            run = begin_run(
+                store,
+                settings,
                 command=command,
+                system=system,
+                stack=stack,
                 suite=suite.hash if suite is not None else None,
-                system=store.put_system(system),
-                stack=store.put_stack(stack),
-                options=_record(settings),
-                before=machine_state(),
             )
-            store.begin_run(run)
             journal = Journal(store, run, conditions, costs)
             memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
             with Session(
-                _launcher(settings, backend, stack, max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)),
+                partial(
+                    launch,
+                    settings,
+                    backend,
+                    stack,
+                    memory_bytes=max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT),
+                    rotating=settings.cache == "model",
+                ),
                 journal,
                 _built_in(REFERENCE),
                 Pace(protocol, budget_s),
@@ -188,7 +185,7 @@ def conduct(
                 progress=progress,
             ) as session:
                 session.measure([*pending, *_probes(pending)])
-            store.end_run(run.id, after=machine_state(), finished=_now())
+            end_run(store, run)
     return Campaign(
         run=run.id if run is not None else None,
         system=system,
@@ -223,36 +220,6 @@ def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float, *, most_
     return replace(protocol, item_budget_ns=int(most_s * 1e9))
 
 
-def _record(settings: Settings) -> dict[str, object]:
-    """The settings as they are stored with the run."""
-    return {**asdict(settings), "options": dict(settings.options)}
-
-
-def _launcher(settings: Settings, backend: Backend, stack: Stack, memory_bytes: int) -> Callable[[], Worker]:
-    """What starts a worker, and makes sure that it runs what this process believes it runs."""
-
-    def launch() -> Worker:
-        worker = Worker.start(
-            settings.backend,
-            device=settings.device,
-            options=settings.options,
-            threads=settings.threads,
-            memory_bytes=memory_bytes,
-            rotating=settings.cache == "model",
-            command=backend.command(),
-        )
-        greeting = worker.greeting
-        if greeting is None or greeting.stack != stack or greeting.threads != settings.conditions.threads:
-            worker.kill()
-            raise WorkerError(
-                f"the worker of backend {settings.backend} runs another stack than this process sees",
-                remedy="its environment was changed while it ran; start again",
-            )
-        return worker
-
-    return launch
-
-
 def _probes(items: Sequence[Item]) -> list[Item]:
     """What is measured beside the items: what a call costs, and what changing between nodes does at each distance."""
     distances = sorted({item.distance for item in items if item.distance})
@@ -274,7 +241,3 @@ def _built_in(name: str) -> Item:
     assert model is not None  # noqa: S101  # the names are constants
     key = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return Item(subject=Subject.REFERENCE, key=key, label=name, path=Path(name), unroll=1)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,10 +8,8 @@ the difference is free of drift.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from statistics import median
 from typing import Any
@@ -22,6 +20,7 @@ import numpy.typing as npt
 from .backends.base import Backend, Executable, Settings
 from .network import Network
 from .protocol import Contrast
+from .timing import undisturbed
 from .walk import walk
 
 __all__ = ["contrasts", "subnormal_share"]
@@ -83,7 +82,7 @@ def _pairs(own: Executable, synthetic: Executable, rounds: int) -> tuple[float, 
     """Median latency of each, and per round the difference of the shortest."""
     both = (own, synthetic)
     taken: tuple[list[float], list[float]] = ([], [])
-    with _undisturbed():
+    with undisturbed():
         loops = 1
         for executable in both:
             _latency_ns(executable, 1)
@@ -104,15 +103,3 @@ def _latency_ns(executable: Executable, loops: int) -> float:
         executable.run()
     executable.synchronize()
     return (time.perf_counter_ns() - start) / loops
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No garbage collection while it is timed."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -13,40 +13,37 @@ that look slow would be biased by the looking. Where values do nothing, the sum 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from ..db.store import Store
-from ..db.values import Conditions, Measurement, Run, Subject
-from ..errors import BackendError, BackendUnavailable, UsageError, WorkerError
+from ..db.values import Conditions, Measurement, Stack, Subject
+from ..errors import BackendError, UsageError, WorkerError
 from ..models import ModelSource
-from ..version import __version__
-from .backends.base import RotatingBackend
-from .backends.registry import get
-from .client import Worker
+from .backends.base import Backend, RotatingBackend
+from .backends.registry import get, require_available
 from .effect import DATA, DataRow, data_row, effect_of
 from .item import Item
+from .launch import begin_run, end_run, launch
 from .lock import machine_lock
 from .oracle import WorkerOracle
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import Contrast, Examine, Prepare, Sample
 from .reference import REFERENCE
 from .settings import Settings
+from .standby import MODEL_MEMORY_BYTES
 from .subjects import model_items
-from .system import machine_state, probe_system
+from .system import probe_system
 
-__all__ = ["DataReport", "measure_data", "stored_data_effect"]
+__all__ = ["DataReport", "measure_data", "stored_data_effect", "stored_data_effects"]
 
 _CACHE = "hot"
 """Each layer repeats while it is timed. The effect is one of arithmetic; cold weights are as cold with either."""
 
-_MEMORY_BYTES = 16 << 30
 _REFERENCE_NS = 20_000_000
 
 
@@ -136,24 +133,11 @@ def measure_data(
         stack, system = runtime.stack(device, settings.options), probe_system()
         if not isinstance(runtime, RotatingBackend):
             raise UsageError(f"backend {backend} cannot execute a model layer by layer", remedy="leave out --data")
-        availability = runtime.probe()
-        if not availability.ok:
-            raise BackendUnavailable(f"backend {backend} cannot run here: {availability.reason}")
+        require_available(runtime, backend)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
         sources = model_items(models, folder, oracle=oracle)
-        run = Run(
-            id=str(uuid.uuid4()),
-            started=_now(),
-            tool=__version__,
-            command="measure",
-            suite=None,
-            system=store.put_system(system),
-            stack=store.put_stack(stack),
-            options={**asdict(settings), "options": dict(settings.options), DATA: True},
-            before=machine_state(),
-        )
-        store.begin_run(run)
+        run = begin_run(store, settings, command="measure", system=system, stack=stack, more={DATA: True})
         found = {item.key: _Examination(item, [], []) for item in sources.items}
         steps = len(found) * processes
         for number in range(steps):
@@ -164,7 +148,7 @@ def measure_data(
                 left_s = elapsed_s / number * (steps - number) if number else None
                 progress(Progress(Stage.SAMPLE, number, steps, one.item.label, elapsed_s, left_s))
             if one.error is None:
-                _examine(one, settings, run.stack, runtime.command(), model_timeout_s)
+                _examine(one, settings, runtime, stack, model_timeout_s)
         rows = {}
         for key, one in found.items():
             if one.error is not None:
@@ -175,7 +159,7 @@ def measure_data(
                 )
                 store.add([(measurement, blocks)])
                 rows[key] = data_row(one.processes, measurement, one.item.label)
-        store.end_run(run.id, after=machine_state(), finished=_now())
+        end_run(store, run)
     return DataReport(
         rows=tuple(
             DataRow(name, None, error=sources.problems[name]) if key is None else _named(rows[key], name)
@@ -188,31 +172,38 @@ def measure_data(
     )
 
 
-def stored_data_effect(
-    store: Store, key: str, *, system: str, stack: str, threads: int, dtype: str = "float32"
-) -> Measurement | None:
-    """The latest data effect of a model, or None where it was not examined.
+def stored_data_effects(
+    store: Store, keys: Collection[str], *, system: str, stack: str, threads: int, dtype: str = "float32"
+) -> dict[str, Measurement]:
+    """The latest data effect of each model that was examined.
 
     Args:
         store: Open database.
-        key: Key of the source model (``ModelGraph.key``).
+        keys: Keys of source models (``ModelGraph.key``).
         system: Key of the system.
-        stack: Key of the stack that the model runs on.
+        stack: Key of the stack that the models run on.
         threads: Threads of the runtime.
         dtype: Precision.
 
     Returns:
-        ``median_ns`` is what the model's own values cost per inference, over all executed layers; it may be negative.
-        Where ``ci95_ns`` includes 0, the model was examined and nothing was found.
+        By key. ``median_ns`` is what the model's own values cost per inference, over all executed layers; it may be
+        negative. Where ``ci95_ns`` includes 0, the model was examined and nothing was found.
     """
     conditions = Conditions(threads=threads, cache=_CACHE, dtype=dtype)
     found = store.measurements(
-        subject=Subject.MODEL, keys=(key,), system=system, stack=stack, conditions=conditions, variant=DATA
+        subject=Subject.MODEL, keys=keys, system=system, stack=stack, conditions=conditions, variant=DATA
     )
-    return found[0] if found else None
+    return {measurement.key: measurement for measurement in found}
 
 
-def _examine(one: _Examination, settings: Settings, stack: str, command: Sequence[str], timeout_s: float) -> None:
+def stored_data_effect(
+    store: Store, key: str, *, system: str, stack: str, threads: int, dtype: str = "float32"
+) -> Measurement | None:
+    """That of one model (``stored_data_effects``), or None where it was not examined."""
+    return stored_data_effects(store, [key], system=system, stack=stack, threads=threads, dtype=dtype).get(key)
+
+
+def _examine(one: _Examination, settings: Settings, backend: Backend, stack: Stack, timeout_s: float) -> None:
     """Examine a model in a worker of its own: other models' memory would be in its way."""
     item = one.item
     request = Examine(
@@ -223,20 +214,7 @@ def _examine(one: _Examination, settings: Settings, stack: str, command: Sequenc
         inputs=item.inputs,
         seed=settings.seed,
     )
-    with Worker.start(
-        settings.backend,
-        device=settings.device,
-        options=settings.options,
-        threads=settings.threads,
-        memory_bytes=_MEMORY_BYTES,
-        rotating=True,
-        command=command,
-    ) as worker:
-        if worker.greeting is None or worker.greeting.stack.key != stack:
-            raise WorkerError(
-                f"the worker of backend {settings.backend} runs another stack than this process sees",
-                remedy="its environment was changed while it ran; start again",
-            )
+    with launch(settings, backend, stack, memory_bytes=MODEL_MEMORY_BYTES, rotating=True) as worker:
         try:
             worker.prepare(Prepare(id=REFERENCE, path=REFERENCE, synthetic=True, seed=settings.seed, unroll=1))
             before = worker.sample(Sample(REFERENCE, budget_ns=_REFERENCE_NS))
@@ -255,7 +233,3 @@ def _examine(one: _Examination, settings: Settings, stack: str, command: Sequenc
 def _named(row: DataRow, name: str) -> DataRow:
     """Of two names of one model, this one."""
     return replace(row, name=name)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

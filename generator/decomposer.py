@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ..bricks.graph import ModelGraph, build_graph
 from ..bricks.sequence import Sequence
 from ..bricks.shapes import ShapeOracle
 from ..bricks.suite import GRAPHS
 from ..bricks.wiring import sequences
-from ..errors import BackendUnavailable, UsageError, WorkerError
+from ..errors import UsageError, WorkerError
 from ..models import ModelSource
+from .standby import Standby
 
 if TYPE_CHECKING:
-    from .client import Worker
     from .executed import ExecutedModel
 
 __all__ = ["Cut", "Cuttings", "Decomposer"]
-
-_MEMORY_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +56,11 @@ class Cut:
         """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
         if self.graph != "runtime":
             return None
-        from .backends.registry import get  # the source's graph needs no backend
+        from .backends.registry import get, require_available  # the source's graph needs no backend
         from .executed import instruction_set, runtime_salt
 
         backend = get(self.backend)
-        availability = backend.probe()
-        if not availability.ok:
-            raise BackendUnavailable(f"backend {self.backend} cannot run here: {availability.reason}")
+        require_available(backend, self.backend)
         return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
 
 
@@ -86,7 +81,7 @@ class Cuttings:
     executed: ExecutedModel | None = None
 
 
-class Decomposer:
+class Decomposer(Standby):
     """Cuts models; keeps the worker that tells executed graphs from one model to the next.
 
     Args:
@@ -95,9 +90,9 @@ class Decomposer:
     """
 
     def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
+        super().__init__(cut.backend, device=cut.device, options=dict(cut.options), threads=cut.threads)
         self._cut = cut
         self._oracle = oracle
-        self._worker: Worker | None = None
 
     def __call__(self, source: ModelSource) -> Cuttings:
         """Read a model and cut it.
@@ -119,37 +114,11 @@ class Decomposer:
         found = sequences(executed.graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
         return Cuttings(executed.source, executed.graph, tuple(found), executed)
 
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _execute(self, source: ModelSource) -> ExecutedModel:
-        from .backends.registry import get  # the source's graph needs no worker
-        from .client import Worker
-        from .executed import executed_model
+        from .executed import executed_model  # the source's graph needs no worker
 
-        cut = self._cut
-        if self._worker is None:
-            self._worker = Worker.start(
-                cut.backend,
-                device=cut.device,
-                options=dict(cut.options),
-                threads=cut.threads,
-                memory_bytes=_MEMORY_BYTES,
-                command=get(cut.backend).command(),
-            )
         try:
-            return executed_model(source, worker=self._worker, oracle=self._oracle)
+            return executed_model(source, worker=self.worker, oracle=self._oracle)
         except WorkerError:
             self.close()  # the next model gets a worker of its own
             raise

@@ -21,17 +21,16 @@ from ..errors import WorkerError
 from ..models import ModelSource
 from ..models.skeleton import Skeleton, is_weight
 from .backends.base import node_name
-from .backends.registry import get
 from .client import Timeouts, Worker
 from .extraction import EXECUTED, stage_files
 from .network import read_network
 from .origins import Operator, composed, match, sharing
 from .protocol import Extract
+from .standby import Standby
 from .system import probe_system
 
 __all__ = ["ExecutedModel", "executed_model", "instruction_set", "runtime_salt"]
 
-_MEMORY_BYTES = 16 << 30
 _BYTES_PER_S = 2e7
 """A large model may take longer to optimise than ``Timeouts.prepare``."""
 _DIGITS = 12
@@ -118,16 +117,8 @@ def executed_model(
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-executed-")))
         runnable = source.runnable(folder)
         if worker is None:
-            worker = resources.enter_context(
-                Worker.start(
-                    backend,
-                    device=device,
-                    options=options,
-                    threads=threads,
-                    memory_bytes=_MEMORY_BYTES,
-                    command=get(backend).command(),
-                )
-            )
+            standby = Standby(backend, device=device, options=options, threads=threads)
+            worker = resources.enter_context(standby).worker
         if worker.greeting is None:
             raise WorkerError("the worker was not greeted", remedy="start it with Worker.start")
         results = folder / "graphs"

@@ -72,8 +72,9 @@ def forecast_s(items: Collection[Item], protocol: Protocol, known: Mapping[str, 
 def _rotated_s(item: Item, protocol: Protocol, earlier: Measurement | None) -> float:
     """Seconds of an item on rotations, over all processes: loading of its copies, and visits."""
     once_ns = earlier.median_ns if earlier is not None else max((item.macs or 0) * _NS_PER_MAC, 1.0)
-    visit_ns = once_ns * (copies_of(int(once_ns), item.size_bytes, item.distance) + 2)
+    copies = copies_of(int(once_ns), item.size_bytes, item.distance) + 2  # the head, and its copy in the tail
+    visit_ns = once_ns * copies
     left = max(1, protocol.blocks - len(item.blocks))
     passes = max(math.ceil(MIN_SAMPLES / protocol.blocks), min(USUAL_PASSES, protocol.item_budget_ns / left / visit_ns))
-    copying_s = protocol.processes * (_LOAD_S + visit_ns / once_ns * item.size_bytes * _LOAD_S_PER_BYTE)
+    copying_s = protocol.processes * (_LOAD_S + copies * item.size_bytes * _LOAD_S_PER_BYTE)
     return copying_s + left * ((passes + 1) * visit_ns / 1e9 + _COMMIT_S)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
 import onnx
 
 from ..bricks.tensor import ELEMENT_BITS, TensorType
 from ..errors import BackendError, WorkerError
-
-if TYPE_CHECKING:
-    from .client import Worker
+from .standby import Standby
 
 __all__ = ["WorkerOracle"]
 
 _MEMORY_BYTES = 8 << 30
 
 
-class WorkerOracle:
+class WorkerOracle(Standby):
     """A ``ShapeOracle`` that executes a model once, with seeded weights and inputs, in a worker.
 
     The worker starts with the first question and ends with the context. A model that cannot be executed, or ends its
@@ -36,10 +32,8 @@ class WorkerOracle:
     def __init__(
         self, *, backend: str = "onnxruntime", memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0
     ) -> None:
-        self._backend = backend
-        self._memory_bytes = memory_bytes
+        super().__init__(backend, memory_bytes=memory_bytes)
         self._timeout_s = timeout_s
-        self._worker: Worker | None = None
         self.problems: list[str] = []
 
     def __call__(self, model: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
@@ -51,9 +45,7 @@ class WorkerOracle:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.SerializeToString())
             try:
-                if self._worker is None:
-                    self._worker = self._start()
-                found = self._worker.values(path, names, timeout_s=self._timeout_s).types
+                found = self.worker.values(path, names, timeout_s=self._timeout_s).types
             except BackendError as error:
                 self.problems.append(str(error))
                 return {}
@@ -64,26 +56,6 @@ class WorkerOracle:
         return {
             name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
         }
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _start(self) -> Worker:
-        from .backends.registry import get  # most models are decomposed without a worker: keep its imports away
-        from .client import Worker
-
-        return Worker.start(self._backend, memory_bytes=self._memory_bytes, command=get(self._backend).command())
 
 
 def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .rotor import Rotor
+from .timing import undisturbed
 
 __all__ = ["Rotation"]
 
@@ -43,11 +43,8 @@ class Rotation:
         parts = np.array_split(self._filler[: missing // 8], len(rotors))
         order = list(range(len(rotors)))
         shuffler = random.Random(seed)  # noqa: S311  # an order, not a secret
-        enabled = gc.isenabled()
-        gc.collect(0)
-        gc.disable()
-        try:
-            begin = 0
+        begin = 0
+        with undisturbed():
             for number in range(-warmups, passes):
                 if number <= 0:
                     begin = time.perf_counter_ns()
@@ -59,6 +56,3 @@ class Rotation:
                         parts[place].sum()
                     rotors[index].visit(number)
             return time.perf_counter_ns() - begin
-        finally:
-            if enabled:
-                gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 from .backends.base import Executable, RotatingBackend, Settings
 from .copies import chain_input, copied, ordinary
@@ -75,9 +76,7 @@ class Rotor:
 
     def samples(self) -> tuple[tuple[int, int], ...]:
         """(elapsed_ns, loops) of the copies alone: each time of the tail, less the median time of the head."""
-        ordered = sorted(self.heads_ns)
-        middle = len(ordered) // 2
-        head = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+        head = int(median(self.heads_ns))
         return tuple((tail - head - self.offset_ns, 1) for tail in self.tails_ns)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median_high
 from types import TracebackType
 from typing import Self
 
@@ -266,7 +267,7 @@ class Session:
         for item, samples in zip(items, reply.samples, strict=True):
             if len(samples) != passes:
                 raise WorkerError(f"the worker took {len(samples)} samples")
-            item.run_ns = max(1, sorted(elapsed for elapsed, _ in samples)[passes // 2])
+            item.run_ns = max(1, median_high(elapsed for elapsed, _ in samples))
             self._done += 1
             self._journal.commit(item, Block(self._process, self._round, samples, request.warmups))
             self._settle(item)

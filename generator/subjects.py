@@ -52,7 +52,6 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[It
             unroll=0 if distance else unroll,
             cache=level_name(distance) if distance else None,
             distance=distance,
-            as_is=suite.graph == "runtime",
         )
         for key in suite.keys
         for distance in (suite.distances(key) if cache == "model" else (0,))

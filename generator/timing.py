@@ -13,7 +13,7 @@ import numpy as np
 
 from .cores import allowed, last_level_bytes, pin, private_cache_bytes
 
-__all__ = ["RAW_NS", "Evictor", "Samples", "measure", "time_once"]
+__all__ = ["RAW_NS", "Evictor", "Samples", "measure", "time_once", "undisturbed"]
 
 RAW_NS = 1_000_000
 """Shortest raw sample: 1 ms, ten thousand times what reading the clock costs (pyperf calls less 'too short')."""
@@ -111,7 +111,7 @@ def measure(
     Returns:
         Raw samples. Without ``evict`` each is of so many loops that it lasts at least ``RAW_NS``.
     """
-    with _undisturbed():
+    with undisturbed():
         deadline = time.perf_counter_ns() + budget_ns
         if evict is None:
             loops, warmups = _warm_up(run, synchronize, time.perf_counter_ns() + int(budget_ns * _WARM_SHARE))
@@ -163,7 +163,7 @@ def _timed(run: Run, synchronize: Run, loops: int) -> int:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """No garbage collection: collect now, then not until the end."""
     enabled = gc.isenabled()
     gc.collect(0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings
+from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings, require_rotating
 from .backends.registry import get
 from .contrast import contrasts
 from .copies import copied
@@ -105,10 +105,8 @@ class _Worker:
         backend = get(request.backend)
         options = backend.resolve(request.device, request.options)
         cores = physical_cores()
-        if request.rotating and not isinstance(backend, RotatingBackend):
-            raise UsageError(
-                f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
-            )
+        if request.rotating:
+            require_rotating(backend)
         settings = Settings(request.device, request.threads or len(cores), options, cores, request.rotating)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
@@ -154,8 +152,8 @@ class _Worker:
         )
 
     def _prepare_rotor(self, request: Prepare, begin: int) -> Prepared:
-        backend = self._greeted()
-        if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
+        backend = require_rotating(self._greeted())
+        if not self._settings.rotating:
             raise UsageError("this worker was not greeted for rotations")
         variants: tuple[str, ...] = ()
         if request.path == GAP:

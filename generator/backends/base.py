@@ -31,6 +31,7 @@ __all__ = [
     "Settings",
     "ValueType",
     "node_name",
+    "require_rotating",
     "resolve_options",
 ]
 
@@ -235,6 +236,19 @@ class RotatingBackend(Backend, Protocol):
             BackendError: The runtime failed.
             MemoryError: There was not enough memory.
         """
+
+
+def require_rotating(backend: Backend) -> RotatingBackend:
+    """The backend, if it can measure in the cache mode ``model``.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if not isinstance(backend, RotatingBackend):
+        raise UsageError(
+            f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
+        )
+    return backend
 
 
 def node_name(node: onnx.NodeProto) -> str:

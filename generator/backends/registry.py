@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from ...errors import BackendUnavailable, UsageError
 from .base import Availability, Backend
 
-__all__ = ["GROUP", "backends", "get", "names"]
+__all__ = ["GROUP", "backends", "get", "names", "require_available"]
 
 GROUP = "dlbricks.backends"
 
@@ -38,6 +38,17 @@ def get(name: str) -> Backend:
     if not isinstance(backend, Backend):
         raise BackendUnavailable(f"backend {name} ({point.value}) is no backend: methods are missing")
     return backend
+
+
+def require_available(backend: Backend, name: str) -> None:
+    """Make sure that a backend can run here.
+
+    Raises:
+        BackendUnavailable: It cannot; the message says why.
+    """
+    availability = backend.probe()
+    if not availability.ok:
+        raise BackendUnavailable(f"backend {name} cannot run here: {availability.reason}")
 
 
 def backends() -> dict[str, Availability]:

@@ -133,22 +133,33 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
-    """Installs the backend ``faulty`` as any plug-in would be, and says how it fails.
+def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], None]:
+    """Installs a backend as any plug-in would be: its name, the name of its class, and the code of its module."""
+
+    def install(name: str, backend: str, code: str) -> None:
+        folder = tmp_path / "plugin"
+        information = folder / f"{name}-1.0.dist-info"
+        information.mkdir(parents=True)
+        (folder / f"{name}_backend.py").write_text(code)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[dlbricks.backends]\n{name} = {name}_backend:{backend}\n")
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
+        registry._points.cache_clear()
+        monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)
+
+    return install
+
+
+@pytest.fixture
+def faulty(
+    install_backend: Callable[[str, str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, str]], None]:
+    """Installs the backend ``faulty`` and says how it fails.
 
     It is ONNX Runtime, but for networks that hold certain operators: ``{"Sqrt": "run:crash"}``; faults are crash,
     exit, slow, hang, memory and unsupported, in ``prepare`` or in ``run``; ``run:later`` crashes at the next run of
     another network, as memory that was overwritten does, and ``close:crash`` when the network is released.
     """
-    folder = tmp_path / "plugin"
-    (folder / "faulty-1.0.dist-info").mkdir(parents=True)
-    (folder / "faulty_backend.py").write_text(_FAULTY)
-    (folder / "faulty-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    (folder / "faulty-1.0.dist-info" / "entry_points.txt").write_text(
-        "[dlbricks.backends]\nfaulty = faulty_backend:FaultyBackend\n"
-    )
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
-    registry._points.cache_clear()
-    monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)
+    install_backend("faulty", "FaultyBackend", _FAULTY)
     return lambda faults: monkeypatch.setenv("DLBRICKS_TEST_FAULTS", json.dumps(faults))

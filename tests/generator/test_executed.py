@@ -15,7 +15,6 @@ from dlbricks.bricks.brick import build_brick, load_brick
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.wiring import sequences
 from dlbricks.errors import BrokenModel, TamperedBrick, UsageError
-from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.client import Worker
@@ -359,23 +358,15 @@ def test_the_instruction_set_is_a_word_of_this_machine():
     assert " " not in instruction_set()
 
 
-def test_a_backend_that_cannot_tell_says_so(write, tmp_path, monkeypatch):
-    folder = tmp_path / "plugin"
-    (folder / "mute-1.0.dist-info").mkdir(parents=True)
-    (folder / "mute_backend.py").write_text(
+def test_a_backend_that_cannot_tell_says_so(write, install_backend):
+    install_backend(
+        "mute",
+        "MuteBackend",
         "from dlbricks.generator.backends.ort import OrtBackend\n"
         "class MuteBackend(OrtBackend):\n"
         "    name = 'mute'\n"
-        "    executed_graph = None\n"
+        "    executed_graph = None\n",
     )
-    (folder / "mute-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mute\nVersion: 1.0\n")
-    (folder / "mute-1.0.dist-info" / "entry_points.txt").write_text(
-        "[dlbricks.backends]\nmute = mute_backend:MuteBackend\n"
-    )
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
-    registry._points.cache_clear()
-    monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)
     path = write("(float[2,8] x) => (float[2,8] y) {y = Relu(x)}")
 
     with pytest.raises(UsageError, match=r"mute does not tell .* --graph source"):
