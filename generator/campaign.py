@@ -124,7 +124,7 @@ def conduct(
         stack = backend.stack(settings.device, settings.options)
         require_available(backend, settings.backend)
         if settings.cache == "model":
-            require_rotating(backend)
+            require_rotating(backend, dict(stack.options))
         system, conditions = probe_system(), settings.conditions
         bound_to = suite.bound_to if suite is not None else None
         if suite is not None and bound_to is not None and bound_to != runtime_salt(stack, instruction_set(system)):

@@ -106,7 +106,7 @@ class _Worker:
         options = backend.resolve(request.device, request.options)
         cores = physical_cores()
         if request.rotating:
-            require_rotating(backend)
+            require_rotating(backend, options)
         settings = Settings(request.device, request.threads or len(cores), options, cores, request.rotating)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
@@ -152,7 +152,7 @@ class _Worker:
         )
 
     def _prepare_rotor(self, request: Prepare, begin: int) -> Prepared:
-        backend = require_rotating(self._greeted())
+        backend = require_rotating(self._greeted(), self._settings.options)
         if not self._settings.rotating:
             raise UsageError("this worker was not greeted for rotations")
         variants: tuple[str, ...] = ()

@@ -20,7 +20,10 @@ from ...errors import UsageError
 from ..network import Network
 
 __all__ = [
+    "AS_GIVEN",
     "WORKER_COMMAND",
+    "Algorithm",
+    "AlgorithmBackend",
     "Availability",
     "Backend",
     "Executable",
@@ -31,12 +34,16 @@ __all__ = [
     "Settings",
     "ValueType",
     "node_name",
+    "require_dtype",
     "require_rotating",
     "resolve_options",
 ]
 
 ValueType = tuple[str, tuple[int, ...]]
 """Element type (ONNX's name in lower case) and shape."""
+
+AS_GIVEN = "float32"
+"""The precision that every backend has: each value in the network's own type, which is float32 in most models."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
 """Starts a worker in the environment that dlbricks itself runs in."""
@@ -92,6 +99,7 @@ class Settings:
         cores: Physical cores that the process may use, found before anything was bound to one of them; a backend
             that binds its threads takes the first ones.
         rotating: Whether many networks will be run in turn (``RotatingBackend``): they share memory and threads.
+        dtype: Precision to compute in: ``float32`` for that of the network itself, else one of the backend's.
     """
 
     device: str
@@ -99,6 +107,7 @@ class Settings:
     options: Mapping[str, str]
     cores: tuple[int, ...] = ()
     rotating: bool = False
+    dtype: str = AS_GIVEN
 
 
 class Executable(Protocol):
@@ -131,6 +140,8 @@ class Backend(Protocol):
 
     name: str
     devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    """Precisions that it can compute a network in, ``AS_GIVEN`` first."""
 
     def probe(self) -> Availability:
         """Whether the runtime can run here; never raises, imports nothing heavy."""
@@ -211,6 +222,9 @@ class RotatingBackend(Backend, Protocol):
     from one pool of memory, as the layers of a model do.
     """
 
+    def rotates(self, options: Mapping[str, str]) -> bool:
+        """Whether it can do so with these effective options: copies of a network in one must stay copies."""
+
     def optimised(self, network: Network, settings: Settings) -> Network:
         """The network as the runtime optimises it, to be run as it stands, with its weights.
 
@@ -238,8 +252,32 @@ class RotatingBackend(Backend, Protocol):
         """
 
 
-def require_rotating(backend: Backend) -> RotatingBackend:
-    """The backend, if it can measure in the cache mode ``model``.
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way of several in which a backend can run the same network in the same precision.
+
+    Attributes:
+        name: Unique within the backend; measurements bear it as their variant.
+        options: Options of the backend that make the difference, with their values. All of them take effect when a
+            network is prepared, not when the process is set up, so that one worker runs all algorithms in turn.
+        help: What is different, in one line.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    help: str = ""
+
+
+@runtime_checkable
+class AlgorithmBackend(Backend, Protocol):
+    """A backend that offers a choice of algorithms."""
+
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
+        """Those that differ from what the effective options choose already, sorted by name."""
+
+
+def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBackend:
+    """The backend, if it can measure in the cache mode ``model`` with these effective options.
 
     Raises:
         UsageError: It cannot.
@@ -248,7 +286,25 @@ def require_rotating(backend: Backend) -> RotatingBackend:
         raise UsageError(
             f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
         )
+    if not backend.rotates(options):
+        raise UsageError(
+            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge copies of "
+            "a network",
+            remedy="use --cache hot or --cache cold",
+        )
     return backend
+
+
+def require_dtype(backend: Backend, dtype: str) -> None:
+    """Make sure that a backend can compute in a precision.
+
+    Raises:
+        UsageError: It cannot; the message lists what it can.
+    """
+    if dtype not in backend.dtypes:
+        raise UsageError(
+            f"backend {backend.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(backend.dtypes)}"
+        )
 
 
 def node_name(node: onnx.NodeProto) -> str:

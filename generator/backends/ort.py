@@ -17,7 +17,7 @@ from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from ..cores import pin
 from ..network import Network
-from .base import WORKER_COMMAND, Availability, Executable, ExecutedGraph, Option, Settings, resolve_options
+from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, ExecutedGraph, Option, Settings, resolve_options
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -69,6 +69,7 @@ class OrtBackend:
 
     name = "onnxruntime"
     devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = (AS_GIVEN,)
 
     def probe(self) -> Availability:
         """Whether the module and its package are installed."""
@@ -155,6 +156,10 @@ class OrtBackend:
             raise
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
+
+    def rotates(self, options: Mapping[str, str]) -> bool:
+        """With all: what is run as it stands is not merged."""
+        return True
 
     def optimised(self, network: Network, settings: Settings) -> Network:
         """Saved by a session and read back (see ``RotatingBackend``)."""

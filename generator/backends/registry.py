@@ -12,7 +12,12 @@ __all__ = ["GROUP", "backends", "get", "names", "require_available"]
 
 GROUP = "dlbricks.backends"
 
-_OWN = (EntryPoint("onnxruntime", "dlbricks.generator.backends.ort:OrtBackend", GROUP),)
+_OWN = (
+    EntryPoint("mxnet", "dlbricks.generator.backends.mx:MxnetBackend", GROUP),
+    EntryPoint("onnxruntime", "dlbricks.generator.backends.ort:OrtBackend", GROUP),
+    EntryPoint("openvino", "dlbricks.generator.backends.ov:OpenVinoBackend", GROUP),
+    EntryPoint("torch", "dlbricks.generator.backends.pytorch:TorchBackend", GROUP),
+)
 """Those of this package: found even where it is imported from a checkout that was never installed."""
 
 

@@ -1,0 +1,1 @@
+"""ONNX operators as symbols of MXNet 1.9."""

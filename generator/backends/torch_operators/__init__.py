@@ -1,0 +1,1 @@
+"""ONNX operators as functions of PyTorch."""
