@@ -35,6 +35,7 @@ _VERBS = {
     "generate": "decomposing",
     "prepare": "preparing",
     "sample": "measuring",
+    "check": "comparing",
     "retry": "retrying",
     "finish": "storing",
 }

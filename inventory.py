@@ -8,8 +8,17 @@ from typing import Any
 import click
 
 from .analyzer.tables import Answer
-from .console import answer
-from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
+from .console import Reporter, answer
+from .options import (
+    PLACE,
+    binding_options,
+    database_option,
+    device_options,
+    format_options,
+    suite_argument,
+    suite_option,
+    take_models,
+)
 
 __all__ = ["backends", "brick", "db", "models", "system"]
 
@@ -125,6 +134,28 @@ def backends_list(*, form: str) -> None:
     from .analyzer.inventory import runtimes
 
     answer(runtimes(), form)
+
+
+@backends.command("check")
+@click.argument("name")
+@suite_argument
+@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="What is right.")
+@device_options
+@format_options
+def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None:
+    """Whether a runtime computes what another one does, brick by brick.
+
+    \b
+    Example:
+        dlbricks backends check torch suite
+    """
+    from .analyzer.inventory import agreed
+    from .bricks.suite import Suite
+    from .generator.agreement import check_agreement
+
+    with Reporter() as progress:
+        report = check_agreement(Suite.open(suite), name, progress=progress, **options)
+    answer(agreed(report), form, complete=report.complete)
 
 
 @click.command()

@@ -21,6 +21,7 @@ __all__ = [
     "budget_option",
     "check_runtime_options",
     "database_option",
+    "device_options",
     "dimension",
     "format_options",
     "measured_options",
@@ -31,6 +32,7 @@ __all__ = [
     "setting",
     "split_options",
     "stack_options",
+    "suite_argument",
     "suite_option",
     "take_models",
 ]
@@ -170,6 +172,11 @@ _backend_setting = click.option(
     callback=lambda _context, _parameter, pairs: dict(pairs),
     help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
 )
+
+device_options = _stacked(_backend_options[1], _backend_setting)
+"""Where and how a runtime that is named otherwise executes."""
+
+suite_argument = click.argument("suite", type=PLACE, metavar="SUITE")
 
 runtime_options = _stacked(*_backend_options, _backend_setting)
 """The runtime that fusions and executed graphs are learnt from; ``check_runtime_options`` refuses them elsewhere."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from importlib.util import find_spec
 
 from ..db import Store, Transferred
 from ..errors import BackendUnavailable
+from ..generator.agreement import AgreementReport, Verdict
 from ..generator.backends import registry
 from ..generator.system import machine_state, probe_system, quietness
 from ..models.zoo import names
 from .tables import Answer, Column
-from .units import percent, short, size
+from .units import counted, percent, short, size
 
-__all__ = ["held", "machine", "merged", "runtimes", "zoo"]
+__all__ = ["agreed", "held", "machine", "merged", "runtimes", "zoo"]
 
 _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
@@ -108,6 +110,39 @@ def machine() -> Answer:
         *(f"note    {text}" for text in judged.notes),
     ]
     return Answer([row], summary=lines)
+
+
+def agreed(report: AgreementReport) -> Answer:
+    """The answer of ``backends check``: one result per brick that does not compute the same."""
+    rows = [
+        asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
+        for row in report.rows
+        if row.verdict is not Verdict.SAME
+    ]
+    counts = {str(verdict): report.count(verdict) for verdict in Verdict}
+    worst = max((row.error for row in report.rows if row.error is not None), default=None)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    reasons = Counter(row.reason for row in report.rows if row.reason is not None)
+    return Answer(
+        rows,
+        totals={
+            "backend": report.backend,
+            "against": report.against,
+            "dtype": report.dtype,
+            "tolerance": report.tolerance,
+            "worst_error": worst,
+            "counts": counts,
+            "reasons": dict(reasons),
+        },
+        columns=[
+            Column("key", "brick", short),
+            Column("operators", "operators", " ".join),
+            Column("verdict", "verdict"),
+            Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
+            Column("reason", "reason"),
+        ],
+        summary=[f"{report.backend} beside {report.against}: {counted(len(report.rows), 'brick')}: {told}"],
+    )
 
 
 def held(store: Store) -> Answer:

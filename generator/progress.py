@@ -18,6 +18,8 @@ class Stage(StrEnum):
     """Networks are loaded in the worker."""
     SAMPLE = "sample"
     """Networks are timed; ``done`` and ``total`` count sample requests."""
+    CHECK = "check"
+    """What a brick computes is compared; ``done`` of ``total`` bricks are."""
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
     FINISH = "finish"

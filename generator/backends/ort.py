@@ -157,7 +157,7 @@ class OrtBackend:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
 
-    def rotates(self, options: Mapping[str, str]) -> bool:
+    def rotates(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
         """With all: what is run as it stands is not merged."""
         return True
 

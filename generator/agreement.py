@@ -1,0 +1,239 @@
+"""Whether a backend computes what another one does: every brick of a suite, on the same seeded inputs and weights.
+
+A latency of something else is no latency of the brick. Each backend runs in a worker of its own, so that one which
+crashes or hangs costs the brick alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from ..bricks.suite import Suite
+from ..errors import BackendError, UnsupportedBrick, UsageError, WorkerError
+from .backends.base import AS_GIVEN
+from .backends.registry import get, require_available
+from .client import Worker
+from .progress import Progress, ProgressCallback, Stage
+from .protocol import Prepare
+
+__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "check_agreement", "difference"]
+
+TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
+"""Largest error by precision, as a share of the output's largest value: sums are added up in another order."""
+
+_DISCRETE = 1e-3
+"""Most elements of an integer or truth-valued output that may differ: what lies on an edge may fall to either side."""
+
+
+class Verdict(StrEnum):
+    """What came out for a brick."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+    """One of the backends failed, or its worker died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One brick in one backend beside another.
+
+    Attributes:
+        key: Key of the brick.
+        operators: Its operators.
+        verdict: What came out.
+        error: Largest difference as a share of the output's largest value, over all outputs; None where there is none.
+        reason: Why it is not ``same``.
+    """
+
+    key: str
+    operators: tuple[str, ...]
+    verdict: Verdict
+    error: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReport:
+    """All bricks of a suite.
+
+    Attributes:
+        backend: What was checked.
+        against: What it was checked against.
+        dtype: Precision it computed in.
+        tolerance: Largest error that counts as the same.
+        rows: One per brick, sorted by key.
+    """
+
+    backend: str
+    against: str
+    dtype: str
+    tolerance: float
+    rows: tuple[Agreement, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every brick computes the same."""
+        return all(row.verdict is Verdict.SAME for row in self.rows)
+
+    def count(self, verdict: Verdict) -> int:
+        """Bricks with a verdict."""
+        return sum(row.verdict is verdict for row in self.rows)
+
+
+def check_agreement(
+    suite: Suite,
+    backend: str,
+    *,
+    against: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+    progress: ProgressCallback | None = None,
+) -> AgreementReport:
+    """Run every brick in two backends and compare the outputs.
+
+    Args:
+        suite: Of source or fused bricks: those of an executed graph are of one stack's making.
+        backend: What to check.
+        against: What to check it against, on the CPU with default options.
+        device: Of ``backend``.
+        options: Of ``backend``.
+        seed: Of weights and inputs.
+        timeout_s: For each brick and backend.
+        progress: Told after each brick.
+
+    Raises:
+        UsageError: A wrong option, or bricks that one stack only can run.
+        BackendUnavailable: A runtime cannot be used here.
+        SuiteError: A brick is missing or not what its name says.
+    """
+    if suite.bound_to is not None:
+        raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
+    tolerance = TOLERANCES[AS_GIVEN]
+    rows = []
+    begun = time.monotonic()
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-agreement-")))
+        both = [
+            resources.enter_context(
+                _Runner(name, place, chosen, place=folder / f"{index}.npz", seed=seed, timeout_s=timeout_s)
+            )
+            for index, (name, place, chosen) in enumerate([(backend, device, options or {}), (against, "cpu", {})])
+        ]
+        for done, key in enumerate(suite.keys, 1):
+            operators = suite.brick(key).operators
+            path = suite.brick_path(key).resolve()
+            rows.append(_compare(key, tuple(operators), path, both, tolerance))
+            if progress is not None:
+                elapsed_s = time.monotonic() - begun
+                progress(Progress(Stage.CHECK, done, len(suite.keys), " ".join(operators), elapsed_s))
+    return AgreementReport(backend, against, AS_GIVEN, tolerance, tuple(rows))
+
+
+class _Runner:
+    """One backend's worker; started anew after one that died."""
+
+    def __init__(
+        self, backend: str, device: str, options: Mapping[str, str], *, place: Path, seed: int, timeout_s: float
+    ) -> None:
+        self._backend = get(backend)
+        require_available(self._backend, backend)
+        self._options = self._backend.resolve(device, options)
+        self._device = device
+        self._place = place
+        self._seed = seed
+        self._timeout_s = timeout_s
+        self._worker: Worker | None = None
+
+    def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
+        """Inputs and outputs of one execution of a brick."""
+        if self._worker is None:
+            self._worker = Worker.start(
+                self._backend.name,
+                device=self._device,
+                options=self._options,
+                memory_bytes=psutil.virtual_memory().available // 2,
+                command=self._backend.command(),
+            )
+        try:
+            request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
+            self._worker.prepare(request, timeout_s=self._timeout_s)
+            self._worker.outputs("brick", self._place, timeout_s=self._timeout_s)
+            self._worker.release("brick")
+        except WorkerError:
+            self._worker.kill()
+            self._worker = None
+            raise
+        with np.load(self._place, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            self._worker.close() if kind is None else self._worker.kill()
+
+
+def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:
+    try:
+        own, other = (runner.outputs(path) for runner in both)
+    except UnsupportedBrick as error:
+        return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
+    except (BackendError, WorkerError) as error:
+        return Agreement(key, operators, Verdict.FAILED, reason=str(error))
+    worst = 0.0
+    for name in other:
+        if own[name].shape != other[name].shape:
+            text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
+            return Agreement(key, operators, Verdict.DIFFERENT, reason=text)
+        apart = difference(own[name], other[name])
+        limit = tolerance if other[name].dtype.kind == "f" else _DISCRETE
+        worst = max(worst, apart)
+        if not apart <= limit:
+            text = f"{name} differs by {apart:.1e} of its largest value, more than {limit:.0e}"
+            return Agreement(key, operators, Verdict.DIFFERENT, error=apart, reason=text)
+    return Agreement(key, operators, Verdict.SAME, error=worst)
+
+
+def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    """How far two arrays of one shape are apart.
+
+    Args:
+        own: Any values.
+        other: Likewise.
+
+    Returns:
+        For numbers of a fraction the largest difference over the largest finite value of ``other``, infinite where one
+        is finite and the other is not; for all else the share of elements that differ.
+    """
+    if not other.size:
+        return 0.0
+    if other.dtype.kind != "f":
+        return float(np.mean(own != other))
+    one, two = own.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(two)
+    if not np.array_equal(one[~finite], two[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    largest = float(np.abs(two[finite]).max())
+    apart = float(np.abs(one[finite] - two[finite]).max())
+    return apart / largest if largest else apart

@@ -1,0 +1,90 @@
+"""What a backend computes is held against another one's, in workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from dlbricks.errors import UsageError
+from dlbricks.generator.agreement import Verdict, check_agreement, difference
+
+DIFFERENT = """
+from dlbricks.generator.backends.ort import OrtBackend
+
+class Wrong:
+    def __init__(self, executable):
+        self._executable = executable
+    def __getattr__(self, name):
+        return getattr(self._executable, name)
+    def outputs(self):
+        return [values * 1.01 for values in self._executable.outputs()]
+
+class WrongBackend(OrtBackend):
+    name = "wrong"
+    def prepare(self, network, settings):
+        executable = super().prepare(network, settings)
+        kinds = {node.op_type for node in network.model.graph.node}
+        return Wrong(executable) if "Tanh" in kinds else executable
+"""
+
+
+def test_a_backend_agrees_with_itself_in_other_options(small_suite):
+    steps = []
+
+    report = check_agreement(small_suite, "onnxruntime", options={"optimization": "disabled"}, progress=steps.append)
+
+    assert [row.key for row in report.rows] == sorted(small_suite.keys)
+    assert report.complete
+    assert all(row.error is not None and row.error < 1e-5 for row in report.rows)
+    assert [step.done for step in steps] == list(range(1, len(small_suite.keys) + 1))
+
+
+def test_what_differs_is_named(small_suite, install_backend):
+    install_backend("wrong", "WrongBackend", DIFFERENT)
+
+    report = check_agreement(small_suite, "wrong")
+
+    (row,) = [row for row in report.rows if row.verdict is not Verdict.SAME]
+    assert row.operators == ("Tanh",)
+    assert row.verdict is Verdict.DIFFERENT
+    assert row.error == pytest.approx(0.01, rel=1e-3)
+    assert "differs by 1.0e-02 of its largest value, more than 1e-03" in row.reason
+    assert not report.complete
+
+
+def test_a_backend_that_crashes_hangs_or_refuses_costs_its_bricks(small_suite, faulty):
+    faulty({"Sqrt": "run:crash", "Exp": "run:hang", "Tanh": "prepare:unsupported"})
+
+    report = check_agreement(small_suite, "faulty", timeout_s=5)
+
+    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Verdict.SAME}
+    assert found.keys() == {("Sqrt",), ("Exp",), ("Tanh",)}
+    assert found["Tanh",] == (Verdict.UNSUPPORTED, "no kernel for this")
+    assert found["Sqrt",][0] is found["Exp",][0] is Verdict.FAILED
+    assert "SIGSEGV" in found["Sqrt",][1]
+    assert report.count(Verdict.SAME) == len(small_suite.keys) - 3
+
+
+def test_an_unknown_backend_or_option_is_refused(small_suite):
+    with pytest.raises(UsageError, match="no backend 'abacus'"):
+        check_agreement(small_suite, "abacus")
+    with pytest.raises(UsageError, match="no option 'speed'"):
+        check_agreement(small_suite, "onnxruntime", options={"speed": "high"})
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([1.0, np.inf], [1.0, -np.inf], np.inf),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([0.1], [0.0], 0.1),
+        ([], [], 0.0),
+    ],
+)
+def test_the_difference_is_a_share_of_the_largest_value(own, other, expected):
+    assert difference(np.array(own), np.array(other)) == pytest.approx(expected)
+
+
+def test_the_difference_of_integers_is_the_share_that_differs():
+    assert difference(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
