@@ -28,7 +28,7 @@ from .stored import Shelf, Stored, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 
-__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate"]
+__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate", "estimates_under"]
 
 
 def estimate(
@@ -119,8 +119,31 @@ def estimate(
             dims = {name: size for source in models for name, size in source.dims}
             require_known(dims, [model.own for model in readable])
         keys = {part.key for model in readable for part in model.sequences}
-        choice = choose(store, keys, query)
-        executed = executed_graphs(readable, store, choice, keys, shapes)
+        return estimates_under(choose(store, keys, query), found, store=store, query=query, blank=blank, oracle=shapes)
+
+
+def estimates_under(
+    choice: Choice | None,
+    found: Sequence[Decomposition | Estimate],
+    *,
+    store: Store,
+    query: Query,
+    blank: Estimate,
+    oracle: ShapeOracle,
+) -> list[Estimate]:
+    """Estimate models that are decomposed from what is stored under one combination.
+
+    Args:
+        choice: The combination; None where nothing that matches is stored.
+        found: The models, or what to say of those that cannot be decomposed.
+        store: Where brick latencies are.
+        query: What the caller asked for.
+        blank: How the models were decomposed.
+        oracle: Finds shapes that inference does not.
+    """
+    readable = [model for model in found if isinstance(model, Decomposition)]
+    keys = {part.key for model in readable for part in model.sequences}
+    executed = executed_graphs(readable, store, choice, keys, oracle)
     stored = look_up(
         store,
         query,
@@ -129,7 +152,13 @@ def estimate(
         models={model.own.key for model in readable},
     )
     commands = Commands(
-        store, choice, query, granularity=granularity, overlap=overlap, connected=connected, graph=graph
+        store,
+        choice,
+        query,
+        granularity=blank.granularity,
+        overlap=blank.overlap,
+        connected=blank.connected,
+        graph=blank.graph,
     )
     return [
         _estimate(model, stored, executed[model.own.key], commands, blank)

@@ -132,6 +132,11 @@ class Uncertainty:
         A measurement of a single block tells nothing of moments: its own interval then stands, independent of others,
         as that of a difference does.
         """
+        error, degrees = self.error_ns(weights)
+        return student(degrees) * error
+
+    def error_ns(self, weights: Weights) -> tuple[float, float]:
+        """Standard error of the combination, and the degrees of freedom that it is known with."""
         parts: list[_Variance] = []
         runs: defaultdict[str, list[tuple[float, _Brick]]] = defaultdict(list)
         for id_, weight in weights.items():
@@ -144,9 +149,9 @@ class Uncertainty:
         parts += [_variance(members, self._own_variance[run]) for run, members in runs.items()]
         total = math.fsum(part.value for part in parts)
         if total <= 0:
-            return 0.0
+            return 0.0, _MANY
         degrees = total**2 / math.fsum(part.value**2 / part.degrees for part in parts)
-        return student(degrees) * math.sqrt(total)
+        return math.sqrt(total), degrees
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
         """95 % interval of a latency; low is never negative."""
