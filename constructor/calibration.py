@@ -26,6 +26,9 @@ _MODEL_ERROR_SD = {
     # Not calibrated on models of their own: as uncertain as the nearest that is.
     ("source", "model"): 0.235,
     ("source", "cold"): 0.29,
+    ("written", "model"): 0.05,
+    ("written", "hot"): 0.15,
+    ("written", "cold"): 0.29,
     ("fused", "model"): 0.15,
     ("fused", "hot"): 0.235,
     ("fused", "cold"): 0.29,
@@ -36,7 +39,7 @@ def model_error_sd(graph: str, cache: str) -> float:
     """Relative standard deviation of the error of an estimate that measures itself exactly.
 
     Args:
-        graph: Which graph it is composed from.
+        graph: Which graph it is composed from; ``written`` for a model's own that is executed as it is written.
         cache: ``model`` where each model has bricks at its own reuse distance, else ``hot`` or ``cold``; any other
             name is one distance for all models, which suits some as badly as hot bricks do.
     """

@@ -23,7 +23,7 @@ from ..generator.fused import fused_units
 from ..models import ModelSource
 from .composition import Quotient, contract
 
-__all__ = ["Decomposition", "Interventions", "cut_of", "decomposed", "edges", "intervened", "quotient_of"]
+__all__ = ["Decomposition", "Interventions", "as_written", "cut_of", "decomposed", "edges", "intervened", "quotient_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,19 @@ class Interventions:
         parts: Its sequences.
         level: Name of the level of reuse distance that they are measured at.
         reason: Why it is not known; empty where it is.
+        written: The model's own graph, where the runtime executes that as it is written.
     """
 
     executed: ExecutedModel | None = None
     parts: tuple[Part, ...] = ()
     level: str = ""
     reason: str = ""
+    written: ModelGraph | None = None
 
     @property
     def graph(self) -> ModelGraph | None:
         """The graph that is executed."""
-        return None if self.executed is None else self.executed.graph
+        return self.written if self.executed is None else self.executed.graph
 
 
 def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -> Cut:
@@ -117,6 +119,11 @@ def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decompositi
 def intervened(executed: ExecutedModel) -> Interventions:
     """The bricks of an executed graph, layer by layer."""
     return Interventions(executed, tuple(sequences(executed.graph, 1)), _level(executed.graph))
+
+
+def as_written(graph: ModelGraph) -> Interventions:
+    """The bricks of a model whose own graph is executed operator by operator."""
+    return Interventions(parts=tuple(sequences(graph, 1)), level=_level(graph), written=graph)
 
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:

@@ -154,7 +154,10 @@ def predict(
     same = _executed(interventions, stored, asked.state, command, parallel=asked.parallel)
     there = _executed(interventions, stored, asked.level, command, parallel=asked.parallel)
     call = _call(stored, asked.state, command(asked.kind, asked.state))
-    layout = {} if asked.kind == "runtime" else _layout(asked, total, stored.shelf(asked.state), interventions)
+    written = interventions.written is not None
+    layout = (
+        {} if asked.kind == "runtime" or written else _layout(asked, total, stored.shelf(asked.state), interventions)
+    )
     fusion: _Known = {}
     if asked.kind != "runtime":
         removed = {} if isinstance(layout, _Unknown) else layout
@@ -172,10 +175,10 @@ def predict(
     if isinstance(there, _Sum):
         once = call if isinstance(call, _Unknown) else combined((1 - there.calls, call))
         basis, lacking = there, [once, _significant(terms["data"], stored), _significant(terms["gaps"], stored)]
-        kind = ("runtime", COLD if asked.level == COLD else MODEL)
+        kind = ("written" if written else "runtime", COLD if asked.level == COLD else MODEL)
     else:
         state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
-        basis, kind = total, (asked.kind, state)
+        basis, kind = total, ("written" if written else asked.kind, state)
         lacking = [_minus({}, terms["overhead"]), _minus({}, terms["layout"])]
         if is_level(asked.state):
             gaps = _gaps(there, interventions, stored, asked.state, command)

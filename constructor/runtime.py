@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..db import Stack, Store, System
-from ..errors import DlbricksError
-from ..generator.backends.registry import get
+from ..errors import BackendUnavailable, DlbricksError
+from ..generator.backends.base import EagerBackend
+from ..generator.backends.registry import get, names
 from ..generator.executed import instruction_set
 from .selection import Query, matching, require_one
 
-__all__ = ["chosen_stack", "why_not_here"]
+__all__ = ["chosen_stack", "executes_as_written", "why_not_here"]
 
 
 def why_not_here(stack: Stack, system: System) -> str | None:
@@ -25,6 +26,20 @@ def why_not_here(stack: Stack, system: System) -> str | None:
     if instruction_set(system) != instruction_set():
         return f"{text} was measured on {system.cpu}, whose instruction sets are not those of this machine"
     return None
+
+
+def executes_as_written(stack: Stack) -> bool:
+    """Whether a stack runs a model's operators one by one, as they are written: no fusion, no layout of its own.
+
+    False where its backend is not known here.
+    """
+    if stack.backend not in names():
+        return False
+    try:
+        backend = get(stack.backend)
+    except BackendUnavailable:
+        return False
+    return isinstance(backend, EagerBackend) and backend.eager(dict(stack.options))
 
 
 def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> tuple[Stack, int] | str:

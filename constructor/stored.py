@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
 from ..generator.data_effects import stored_data_effects
 from ..generator.protocol import INNER
-from ..generator.reference import GAP, OVERHEAD, built_in
+from ..generator.reference import GAP, OVERHEAD, built_in_key
 from .interval import Uncertainty
 from .selection import COLD, MODEL, Choice, Query
 
@@ -78,14 +76,6 @@ class Stored:
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
         return self.shelves.get(state) or Shelf()
-
-
-@cache
-def built_in_key(name: str) -> str:
-    """Key under which a network of our own is stored: that of its content."""
-    model = built_in(name)
-    assert model is not None  # noqa: S101  # the names are constants
-    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
 def look_up(

@@ -13,9 +13,9 @@ from ..errors import DlbricksError
 from ..generator.decompose import unforeseen
 from ..generator.decomposer import Cut, Decomposer
 from ..models import ModelSource
-from .decomposition import Decomposition, Interventions, cut_of, decomposed, intervened
+from .decomposition import Decomposition, Interventions, as_written, cut_of, decomposed, intervened
 from .result import Estimate
-from .runtime import why_not_here
+from .runtime import executes_as_written, why_not_here
 from .selection import COLD, MODEL, Choice
 from .stored import Wanted
 
@@ -56,8 +56,11 @@ def executed_graphs(
     """What the runtime executes for each model, by the model's key.
 
     A model is loaded for it only where that can serve: where other bricks than those asked for are stored at a reuse
-    distance, or where the number of executed nodes is wanted for an estimate at one.
+    distance, or where the number of executed nodes is wanted for an estimate at one. A runtime that executes operators
+    as they are written executes the model's own graph: nothing need be loaded for that.
     """
+    if choice is not None and executes_as_written(choice.stack):
+        return {model.own.key: as_written(model.own) for model in models}
     found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)

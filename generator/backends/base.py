@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -26,6 +26,7 @@ __all__ = [
     "AlgorithmBackend",
     "Availability",
     "Backend",
+    "EagerBackend",
     "Executable",
     "ExecutedGraph",
     "GraphBackend",
@@ -34,9 +35,11 @@ __all__ = [
     "Settings",
     "ValueType",
     "node_name",
+    "require_algorithms",
     "require_dtype",
     "require_rotating",
     "resolve_options",
+    "with_algorithm",
 ]
 
 ValueType = tuple[str, tuple[int, ...]]
@@ -276,6 +279,14 @@ class AlgorithmBackend(Backend, Protocol):
         """Those that differ from what the effective options choose already, sorted by name."""
 
 
+@runtime_checkable
+class EagerBackend(Backend, Protocol):
+    """A backend that may execute a network's operators one by one, as they are written."""
+
+    def eager(self, options: Mapping[str, str]) -> bool:
+        """Whether it does with these effective options: nothing is fused, removed or laid out anew."""
+
+
 def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBackend:
     """The backend, if it can measure in the cache mode ``model`` with these effective options.
 
@@ -305,6 +316,42 @@ def require_dtype(backend: Backend, dtype: str) -> None:
         raise UsageError(
             f"backend {backend.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(backend.dtypes)}"
         )
+
+
+def require_algorithms(backend: Backend, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
+    """The algorithms of a backend beside the one that it chooses with these effective options.
+
+    Raises:
+        UsageError: It offers no choice.
+    """
+    if not isinstance(backend, AlgorithmBackend):
+        raise UsageError(
+            f"backend {backend.name} offers no choice of algorithms",
+            remedy="leave out --algorithms; its options, if it has any, are stacks of their own (--option)",
+        )
+    found = backend.algorithms(device, options, dtype)
+    if not found:
+        raise UsageError(
+            f"backend {backend.name} offers no choice of algorithms in {dtype} with these options",
+            remedy="leave out --algorithms",
+        )
+    return found
+
+
+def with_algorithm(backend: Backend, settings: Settings, name: str) -> Settings:
+    """The settings with one of the backend's algorithms.
+
+    Raises:
+        UsageError: It has none of that name with these settings.
+    """
+    known: tuple[Algorithm, ...] = ()
+    if isinstance(backend, AlgorithmBackend):
+        known = backend.algorithms(settings.device, settings.options, settings.dtype)
+    chosen = next((algorithm for algorithm in known if algorithm.name == name), None)
+    if chosen is None:
+        names = ", ".join(algorithm.name for algorithm in known) or "none"
+        raise UsageError(f"backend {backend.name} has no algorithm {name!r} here", remedy=f"it has {names}")
+    return replace(settings, options={**settings.options, **chosen.options})
 
 
 def node_name(node: onnx.NodeProto) -> str:
