@@ -1,18 +1,32 @@
-"""The reference network: small and fixed, timed in every round of every worker.
+"""Networks of our own: the reference, timed in every round of every worker, and those that tell what a machine can do.
 
-Its latency tells whether two measurements saw the same machine. It has a
+The reference is small and fixed. Its latency tells whether two measurements saw the same machine. It has a
 convolution, which is bound by arithmetic, and a matrix product whose 3 MiB of weights come from beyond L2 on most
 machines, so that it feels a busy memory as well as a lower clock.
 """
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
+
 import onnx
 from onnx import helper
 
 from ..models.skeleton import mark_weight
 
-__all__ = ["GAP", "GAP_BASE", "GAP_NODES", "OVERHEAD", "REFERENCE", "built_in"]
+__all__ = [
+    "COPY",
+    "GAP",
+    "GAP_BASE",
+    "GAP_NODES",
+    "GEMM",
+    "OVERHEAD",
+    "REFERENCE",
+    "STREAM",
+    "built_in",
+    "built_in_key",
+]
 
 REFERENCE = "@reference"
 """In place of a path in ``Prepare``: the reference network."""
@@ -30,6 +44,15 @@ GAP_BASE = "@gap-base"
 GAP_NODES = 12
 """Operators of these chains."""
 
+GEMM = "@ceiling-gemm-"
+"""Followed by N: the product of two squares of N by N, whose rate is the most that a machine computes."""
+
+STREAM = "@ceiling-stream-"
+"""Followed by a number of bytes: an addition of two arrays that are, with their sum, so large together."""
+
+COPY = "@ceiling-copy-"
+"""Followed by a number of bytes: two arrays joined to one. Large copies may bypass the caches when they write."""
+
 _OPSET = 17
 _IR_VERSION = 8
 
@@ -44,7 +67,19 @@ def built_in(name: str) -> onnx.ModelProto | None:
         return _chain([*_KINDS])
     if name == GAP_BASE:
         return _chain([_KINDS[0]] * GAP_NODES)
+    for prefix, network in ((GEMM, _gemm), (STREAM, _stream), (COPY, _copy)):
+        size = name.removeprefix(prefix)
+        if size != name and size.isascii() and size.isdigit():
+            return network(int(size))
     return None
+
+
+@cache
+def built_in_key(name: str) -> str:
+    """Key under which a built-in network is stored: that of its content."""
+    model = built_in(name)
+    assert model is not None  # noqa: S101  # the names are constants
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _reference() -> onnx.ModelProto:
@@ -81,6 +116,24 @@ def _chain(kinds: list[str]) -> onnx.ModelProto:
         for number, kind in enumerate(kinds)
     ]
     return _model(nodes, {"x0": [8, 16]}, {}, {f"v{len(kinds) - 1}": [8, 16]})
+
+
+def _gemm(size: int) -> onnx.ModelProto:
+    """One operand is a weight, as in a model, so that a runtime may pack it ahead."""
+    square = [size, size]
+    node = helper.make_node("MatMul", ["x0", "w0"], ["v0"])
+    return _model([node], {"x0": square}, {"w0": square}, {"v0": square})
+
+
+def _stream(size: int) -> onnx.ModelProto:
+    array = [max(1, size // 12)]  # three arrays of 4 bytes an element
+    return _model([helper.make_node("Add", ["x0", "x1"], ["v0"])], {"x0": array, "x1": array}, {}, {"v0": array})
+
+
+def _copy(size: int) -> onnx.ModelProto:
+    count = max(1, size // 16)  # two arrays, and one of both, of 4 bytes an element
+    node = helper.make_node("Concat", ["x0", "x1"], ["v0"], axis=0)
+    return _model([node], {"x0": [count], "x1": [count]}, {}, {"v0": [2 * count]})
 
 
 def _model(

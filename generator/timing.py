@@ -13,7 +13,7 @@ import numpy as np
 
 from .cores import allowed, last_level_bytes, pin, private_cache_bytes
 
-__all__ = ["RAW_NS", "Evictor", "Samples", "measure", "time_once", "undisturbed"]
+__all__ = ["RAW_NS", "Evictor", "Samples", "evicted_bytes", "measure", "time_once", "undisturbed"]
 
 RAW_NS = 1_000_000
 """Shortest raw sample: 1 ms, ten thousand times what reading the clock costs (pyperf calls less 'too short')."""
@@ -59,8 +59,7 @@ class Evictor:
     """
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
-        last, private = last_level_bytes(), private_cache_bytes()
-        size = 2 * last if last <= _SMALL_LAST_LEVEL else 4 * private
+        size = evicted_bytes(last_level_bytes(), private_cache_bytes())
         self._buffer = np.ones(size // 8, dtype=np.int64)
         self._cores = cores
         self._home = tuple(sorted(allowed())) if cores else ()
@@ -79,6 +78,11 @@ class Evictor:
             pin(self._home)
         else:
             np.add(self._buffer, 1, out=self._buffer)
+
+
+def evicted_bytes(last_level: int, private: int) -> int:
+    """Bytes that the evictor streams through, by the sizes of the last-level cache and of one core's L2."""
+    return 2 * last_level if last_level <= _SMALL_LAST_LEVEL else 4 * private
 
 
 def time_once(run: Run, synchronize: Run) -> int:
