@@ -1,0 +1,303 @@
+"""One suite in every framework: what runs, what agrees, and each model's latencies and bounds (issue 4).
+
+    python benchmarks/frameworks.py [--models NAME ...] [--backends NAME[:OPTION=VALUE] ...] [--db FILE] [--out DIR]
+
+1. Every unique brick of the zoo runs in every framework, and its outputs are held against ONNX Runtime's.
+2. Every framework measures all bricks it supports, and the whole models, in one run of its own, caches hot. A framework
+   that can rotate copies of a brick is measured in cache mode ``model`` too.
+3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all.
+
+Written under ``--out``: ``frameworks.json`` (every figure, with the stacks) and ``frameworks.md``. A second call with
+the same ``--db`` goes on with what is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dlbricks import __version__
+from dlbricks.bricks.graph import build_graph
+from dlbricks.bricks.suite import Suite
+from dlbricks.bricks.wiring import sequences
+from dlbricks.constructor import Estimate, estimate
+from dlbricks.db import Store
+from dlbricks.errors import DlbricksError
+from dlbricks.generator.agreement import AgreementReport, Verdict, check_agreement
+from dlbricks.generator.generate import generate
+from dlbricks.generator.run import RunReport, run
+from dlbricks.models import ModelSource, find_models
+
+CNNS = [
+    "alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+    "zfnet512",
+]  # fmt: skip
+TRANSFORMERS = ["bert_base", "gpt2", "vit_b16"]
+BACKENDS = ["onnxruntime", "torch", "openvino", "mxnet"]
+ROTATING = {"onnxruntime", "torch"}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A backend with options, as asked for."""
+
+    label: str
+    backend: str
+    options: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Framework:
+        """``torch`` or ``torch:mode=compile``."""
+        backend, _, more = text.partition(":")
+        return cls(text, backend, dict(part.split("=", 1) for part in more.split(",") if part))
+
+
+def main() -> None:
+    """Check, measure, estimate, write."""
+    options = _options()
+    sources = find_models(options.models)
+    frameworks = [Framework.parse(text) for text in options.backends]
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-frameworks-")))
+        store = resources.enter_context(Store.open(options.db or folder / "frameworks.db"))
+        report = generate(sources, granularity=options.granularity, out=folder / "suite")
+        suite = report.suite
+        assert suite is not None
+        of_cnns = _keys(source for source in sources if source.name in CNNS)
+        result: dict[str, Any] = {
+            "schema": 1,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "dlbricks": __version__,
+            "threads": options.threads,
+            "granularity": options.granularity,
+            "processes": options.processes,
+            "rounds": options.rounds,
+            "bricks": {"sequences": report.sequences, "unique": report.unique},
+            "frameworks": {},
+        }
+        for one in frameworks:
+            print(one.label, flush=True)
+            result["frameworks"][one.label] = _framework(one, suite, sources, store, of_cnns, options)
+        for one in frameworks:  # the bound is over all of them: known once all are measured
+            entry = result["frameworks"][one.label]
+            for cache in list(entry["runs"]):
+                entry["models"][cache] = _models(sources, store, cache, entry["stack"], options)
+                entry["accuracy"][cache] = _accuracy(entry["models"][cache])
+        systems = store.systems()
+        result["system"] = [{"cpu": found.cpu, "cores": found.physical_cores} for found in systems.values()]
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / "frameworks"
+    target.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    text = _report(result)
+    target.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=[*CNNS, *TRANSFORMERS])
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, metavar="NAME[:OPTION=VALUE,...]")
+    parser.add_argument("--granularity", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="0: all cores")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--item-budget", type=float, default=0.04, help="seconds per brick")
+    parser.add_argument("--memory-gib", type=int, default=5, help="networks kept loaded at once")
+    parser.add_argument("--no-agreement", action="store_true", help="leave the comparison of outputs out")
+    parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    return parser.parse_args()
+
+
+def _keys(sources: Iterable[ModelSource]) -> set[str]:
+    """Bricks of some models at G = 1."""
+    return {sequence.key for source in sources for sequence in sequences(build_graph(source.skeleton()), 1)}
+
+
+def _framework(
+    one: Framework, suite: Suite, sources: Sequence[ModelSource], store: Store, cnns: set[str], options: Any
+) -> dict[str, Any]:
+    """One framework: agreement, and its runs."""
+    entry: dict[str, Any] = {"runs": {}, "models": {}, "accuracy": {}}
+    if not options.no_agreement:
+        entry["agreement"] = _agreed(check_agreement(suite, one.backend, options=one.options), cnns)
+    for cache in ("hot", "model") if one.backend in ROTATING else ("hot",):
+        try:
+            done = run(
+                suite,
+                store=store,
+                backend=one.backend,
+                options=one.options,
+                threads=options.threads,
+                cache=cache,
+                models=sources,
+                item_budget_s=options.item_budget,
+                processes=options.processes,
+                rounds=options.rounds,
+                memory_bytes=options.memory_gib << 30,
+            )
+        except DlbricksError as error:
+            print(f"{one.label}, {cache}: {error}", flush=True)
+            continue
+        entry["runs"][cache] = _run_row(done)
+        stack = store.stacks()[done.stack]
+        entry["stack"] = done.stack
+        entry["versions"], entry["options"] = dict(stack.versions), dict(stack.options)
+    return entry
+
+
+def _agreed(report: AgreementReport, cnns: set[str]) -> dict[str, Any]:
+    reasons = Counter(
+        f"{' '.join(row.operators)}: {row.reason}" for row in report.rows if row.verdict is not Verdict.SAME
+    )
+    of_cnns = [row for row in report.rows if row.key in cnns]
+    return {
+        "against": report.against,
+        "tolerance": report.tolerance,
+        "counts": {str(verdict): report.count(verdict) for verdict in Verdict},
+        "runs": _share(row.verdict in {Verdict.SAME, Verdict.DIFFERENT} for row in report.rows),
+        "runs_of_cnns": _share(row.verdict in {Verdict.SAME, Verdict.DIFFERENT} for row in of_cnns),
+        "worst_error": max((row.error for row in report.rows if row.error is not None), default=None),
+        "reasons": dict(reasons.most_common()),
+    }
+
+
+def _run_row(report: RunReport) -> dict[str, Any]:
+    return {
+        "bricks": report.bricks, "failed": report.failed, "models": report.models, "wall_s": report.wall_s,
+        "timed_s": report.timed_s, "prepare_s": report.prepare_s,
+    }  # fmt: skip
+
+
+def _models(sources: Sequence[ModelSource], store: Store, cache: str, stack: str, options: Any) -> list[dict[str, Any]]:
+    found = estimate(
+        sources, store=store, stack=stack, threads=options.threads, cache=cache, granularity=options.granularity
+    )
+    return [_row(row) for row in found]
+
+
+def _row(found: Estimate) -> dict[str, Any]:
+    measured = found.measured_ms
+    return {
+        "name": found.name,
+        "error": found.error,
+        "missing": len(found.missing),
+        "measured_ms": measured,
+        "estimate_ms": found.estimate_ms,
+        "ci95_ms": found.ci95_ms,
+        "sequential_ms": found.sequential_ms,
+        "critical_path_ms": found.critical_path_ms,
+        "lower_bound_sequential_ms": found.lower_bound_sequential_ms,
+        "lower_bound_critical_path_ms": found.lower_bound_critical_path_ms,
+        "benanza_ratio_sequential": found.benanza_ratio_sequential,
+        "benanza_ratio_critical_path": found.benanza_ratio_critical_path,
+        "ratio": found.estimate_ms / measured if found.estimate_ms is not None and measured else None,
+        "raw_ratio": found.sequential_ms / measured if found.sequential_ms is not None and measured else None,
+        "ratio_reason": found.ratio_reason,
+    }
+
+
+def _accuracy(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of the models all of whose bricks are measured."""
+    known = [row for row in rows if row["ratio"] is not None]
+    if not known:
+        return {"models": 0}
+    errors = [abs(row["ratio"] - 1) for row in known]
+    return {
+        "models": len(known),
+        "median_error": statistics.median(errors),
+        "within_10": _share(error <= 0.10 for error in errors),
+        "worst": max(errors),
+        "worst_model": max(known, key=lambda row: abs(row["ratio"] - 1))["name"],
+        "inside_interval": _share(row["ci95_ms"][0] <= row["measured_ms"] <= row["ci95_ms"][1] for row in known),
+    }
+
+
+def _share(truths: Iterable[bool]) -> float | None:
+    listed = list(truths)
+    return sum(listed) / len(listed) if listed else None
+
+
+def _report(result: dict[str, Any]) -> str:
+    """The tables as Markdown."""
+    frameworks = result["frameworks"]
+    lines = [
+        f"# One suite in {len(frameworks)} frameworks, {result['threads']} thread(s)",
+        "",
+        f"dlbricks {result['dlbricks']}, {result['date']}, "
+        + "; ".join(f"{system['cpu']}, {system['cores']} cores" for system in result["system"])
+        + f". {result['bricks']['unique']} unique bricks of {result['bricks']['sequences']} sequences, "
+        f"G={result['granularity']}. Written by `benchmarks/frameworks.py`; all figures are in the JSON.",
+        "",
+        "| framework | versions | runs | of the CNNs' bricks | same result | different | failed | worst error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for label, entry in frameworks.items():
+        found = entry.get("agreement")
+        if found is not None:
+            counts = found["counts"]
+            versions = " ".join(f"{name} {version}" for name, version in entry.get("versions", {}).items())
+            lines.append(
+                f"| {label} | {versions} | {_percent(found['runs'])} | {_percent(found['runs_of_cnns'])} | "
+                f"{counts['same']} | {counts['different']} | {counts['failed']} | {found['worst_error']:.1e} |"
+            )
+    lines += ["", "What does not run, or not alike:", ""]
+    for label, entry in frameworks.items():
+        reasons = entry.get("agreement", {}).get("reasons", {})
+        lines += [f"* {label}: {count} x {reason}" for reason, count in reasons.items()]
+    lines += [
+        "",
+        "| framework | cache | models | median error | within 10 % | worst | inside interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for label, entry in frameworks.items():
+        for cache, row in entry["accuracy"].items():
+            if row["models"]:
+                lines.append(
+                    f"| {label} | {cache} | {row['models']} | {_percent(row['median_error'])} | "
+                    f"{_percent(row['within_10'])} | {_percent(row['worst'])} ({row['worst_model']}) | "
+                    f"{_percent(row['inside_interval'])} |"
+                )
+    lines += [
+        "",
+        "Caches hot, in milliseconds; the lower bound is over all frameworks:",
+        "",
+        ("| model | framework | measured | sequential | critical path | bound, sequential | bound, critical path "
+        "| Benanza ratio | critical path | estimate / measured | bricks missing |"),
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for position in range(max((len(entry["models"].get("hot", [])) for entry in frameworks.values()), default=0)):
+        for label, entry in frameworks.items():
+            if "hot" not in entry["models"]:
+                continue
+            row = entry["models"]["hot"][position]
+            cells = [
+                row[key]
+                for key in (
+                    "measured_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
+                    "lower_bound_critical_path_ms", "benanza_ratio_sequential", "benanza_ratio_critical_path", "ratio",
+                )
+            ]  # fmt: skip
+            lines.append(f"| {row['name']} | {label} | {' | '.join(map(_number, cells))} | {row['missing'] or ''} |")
+    return "\n".join([*lines, ""])
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    main()
