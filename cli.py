@@ -138,6 +138,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
 @stack_options
+@click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
 @budget_option
 @click.option(

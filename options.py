@@ -184,6 +184,13 @@ runtime_options = _stacked(*_backend_options, _backend_setting)
 stack_options = _stacked(
     *_backend_options,
     click.option(
+        "--dtype",
+        metavar="NAME",
+        default="float32",
+        show_default=True,
+        help="Precision to compute in; float32: that of each network itself.",
+    ),
+    click.option(
         "--cache",
         type=click.Choice(["model", "hot", "cold"]),
         default="model",

@@ -79,10 +79,16 @@ def ran(report: RunReport) -> Answer:
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         summary.append(f"{counted(report.models, 'whole model')} known")
-    if (report.remaining or report.models_remaining) and not report.dry_run:
+    summary += _algorithms(report)
+    if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
+    failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
+    failures += [
+        {"key": failure.key, "reason": failure.reason, "variant": failure.variant}
+        for failure in report.algorithm_failures
+    ]
     return Answer(
-        [{"key": key, "reason": reason} for key, reason in report.failures],
+        failures,
         totals={
             "bricks": report.bricks,
             "measured": report.measured,
@@ -91,6 +97,10 @@ def ran(report: RunReport) -> Answer:
             "remaining": report.remaining,
             "models": report.models,
             "models_remaining": report.models_remaining,
+            "algorithms": report.algorithms,
+            "algorithms_reused": report.algorithms_reused,
+            "algorithms_failed": len(report.algorithm_failures),
+            "algorithms_remaining": report.algorithms_remaining,
             "wall_s": report.wall_s,
             "timed_s": report.timed_s,
             "prepare_s": report.prepare_s,
@@ -102,15 +112,32 @@ def ran(report: RunReport) -> Answer:
             "stack": report.stack,
             "costs": asdict(report.costs),
         },
-        columns=[Column("key", "not measured", _brick_or_model), Column("reason", "reason")],
+        columns=[
+            Column("key", "not measured", _brick_or_model),
+            *([Column("variant", "algorithm")] if report.algorithm_failures else []),
+            Column("reason", "reason"),
+        ],
         summary=summary,
     )
 
 
+def _algorithms(report: RunReport) -> list[str]:
+    """What was done with the runtime's other algorithms, if anything."""
+    known, failed = report.algorithms_reused, len(report.algorithm_failures)
+    if not (known or failed or report.algorithms or report.algorithms_remaining):
+        return []
+    counts = f"with other algorithms: {known} known, {failed} failed"
+    return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
+
+
 def _left(report: RunReport) -> str:
-    """The bricks, and the whole models if there are any, that are still to be measured."""
-    models = f" and {counted(report.models_remaining, 'whole model')}" if report.models_remaining else ""
-    return f"{report.remaining}{models}"
+    """The bricks, and the whole models and algorithms if there are any, that are still to be measured."""
+    left = [str(report.remaining)]
+    if report.models_remaining:
+        left.append(counted(report.models_remaining, "whole model"))
+    if report.algorithms_remaining:
+        left.append(f"{report.algorithms_remaining} with other algorithms")
+    return " and ".join(left)
 
 
 def _brick_or_model(name: str) -> str:

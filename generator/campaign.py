@@ -20,7 +20,7 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject, System
 from ..errors import UsageError
 from ..models import ModelSource
-from .backends.base import require_rotating
+from .backends.base import AS_GIVEN, Algorithm, require_algorithms, require_dtype, require_rotating
 from .backends.registry import get, require_available
 from .costs import RunCosts
 from .executed import instruction_set, runtime_salt
@@ -64,6 +64,7 @@ class Campaign:
         conditions: Threads, cache state, precision.
         bricks: What was selected of the suite.
         models: What was selected of the models.
+        algorithms: What was selected of the bricks, each with each of the backend's other algorithms.
         sources: The models by argument, and what is wrong with the broken ones.
         forecast_s: Expected before it began.
         costs: Where the wall time went.
@@ -76,6 +77,7 @@ class Campaign:
     conditions: Conditions
     bricks: Selection
     models: Selection
+    algorithms: Selection
     sources: ModelItems
     forecast_s: float
     costs: RunCosts
@@ -90,6 +92,7 @@ def conduct(
     suite: Suite | None = None,
     models: Sequence[ModelSource] = (),
     again: Collection[str] = (),
+    algorithms: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Campaign:
@@ -102,6 +105,7 @@ def conduct(
         suite: Bricks to measure.
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
+        algorithms: Also measure each brick once with each of the backend's other algorithms.
         dry_run: Only forecast.
         progress: Told between requests.
 
@@ -123,15 +127,16 @@ def conduct(
         backend = get(settings.backend)
         stack = backend.stack(settings.device, settings.options)
         require_available(backend, settings.backend)
+        effective = dict(stack.options)
+        require_dtype(backend, settings.dtype)
         if settings.cache == "model":
-            require_rotating(backend, dict(stack.options))
+            require_rotating(backend, effective)
+        choices: tuple[Algorithm, ...] = ()
+        if algorithms:
+            choices = require_algorithms(backend, settings.device, effective, settings.dtype)
         system, conditions = probe_system(), settings.conditions
-        bound_to = suite.bound_to if suite is not None else None
-        if suite is not None and bound_to is not None and bound_to != runtime_salt(stack, instruction_set(system)):
-            raise UsageError(
-                f"suite {suite.path} holds graphs that another stack or machine executes",
-                remedy="generate it here, with the same backend and options, or use --graph source",
-            )
+        if suite is not None and suite.bound_to is not None:
+            _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
 
@@ -142,10 +147,11 @@ def conduct(
             sources = model_items(models, folder, oracle=oracle)
             items = brick_items(suite, unroll=settings.unroll, cache=settings.cache) if suite is not None else []
             bricks = selected(items)
+            variants = selected([item.in_variant(choice.name) for item in items for choice in choices])
             chosen = selected(sources.items)
             if suite is not None:
-                inspect_bricks(suite, bricks.pending)
-        pending = [*chosen.pending, *bricks.pending]
+                inspect_bricks(suite, [*bricks.pending, *variants.pending])
+        pending = [*chosen.pending, *bricks.pending, *variants.pending]
         protocol = settings.protocol
         known = _earlier(store, pending)
         budget_s = None
@@ -162,6 +168,7 @@ def conduct(
                 system=system,
                 stack=stack,
                 suite=suite.hash if suite is not None else None,
+                more={"algorithms": [choice.name for choice in choices]} if choices else None,
             )
             journal = Journal(store, run, conditions, costs)
             memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
@@ -193,11 +200,27 @@ def conduct(
         conditions=conditions,
         bricks=bricks,
         models=chosen,
+        algorithms=variants,
         sources=sources,
         forecast_s=forecast,
         costs=costs,
         wall_s=time.monotonic() - begun,
     )
+
+
+def _check_bound(suite: Suite, stack: Stack, system: System, *, as_given: bool) -> None:
+    """Make sure that graphs which a runtime executes are run by it, as they stand."""
+    if suite.bound_to != runtime_salt(stack, instruction_set(system)):
+        raise UsageError(
+            f"suite {suite.path} holds graphs that another stack or machine executes",
+            remedy="generate it here, with the same backend and options, or use --graph source",
+        )
+    if not as_given:
+        raise UsageError(
+            f"suite {suite.path} holds graphs that are executed as they stand, in {AS_GIVEN}: neither --dtype nor "
+            "--algorithms applies to them",
+            remedy="use a suite of --graph source or fused",
+        )
 
 
 def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:

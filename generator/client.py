@@ -137,18 +137,19 @@ class Worker:
         threads: int = 1,
         memory_bytes: int | None = None,
         rotating: bool = False,
+        dtype: str = "float32",
         command: Sequence[str] = _COMMAND,
     ) -> Self:
         """Start a worker and greet it.
 
         Raises:
             BackendUnavailable: The runtime is not usable here.
-            UsageError: An option is unknown or has a wrong value.
+            UsageError: An option is unknown or has a wrong value, or the backend does not compute in the precision.
             WorkerError: It died or did not answer.
         """
         worker = cls(command=command)
         try:
-            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), rotating)
+            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), rotating, dtype)
             worker.greeting = worker._ask(hello, Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()

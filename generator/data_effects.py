@@ -24,7 +24,7 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject
 from ..errors import BackendError, UsageError, WorkerError
 from ..models import ModelSource
-from .backends.base import Backend, RotatingBackend
+from .backends.base import Backend, RotatingBackend, require_dtype
 from .backends.registry import get, require_available
 from .effect import DATA, DataRow, data_row, effect_of
 from .item import Item
@@ -84,6 +84,7 @@ def measure_data(
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
     threads: int = 1,
+    dtype: str = "float32",
     processes: int = 3,
     rounds: int = 2,
     model_timeout_s: float = 900.0,
@@ -102,6 +103,7 @@ def measure_data(
         device: One of its devices.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
         processes: Worker processes per model, one after the other.
         rounds: Differences per layer and process. A process takes about 15 times the model's latency per round.
         model_timeout_s: Hard limit of one model in one process.
@@ -121,6 +123,7 @@ def measure_data(
         options=dict(options or {}),
         threads=threads,
         cache=_CACHE,
+        dtype=dtype,
         processes=processes,
         rounds=rounds,
         seed=seed,
@@ -134,6 +137,7 @@ def measure_data(
         if not isinstance(runtime, RotatingBackend):
             raise UsageError(f"backend {backend} cannot execute a model layer by layer", remedy="leave out --data")
         require_available(runtime, backend)
+        require_dtype(runtime, dtype)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
         sources = model_items(models, folder, oracle=oracle)

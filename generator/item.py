@@ -25,7 +25,7 @@ class Item:
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         macs: Work of one execution, for the forecast; None where unknown.
-        variant: What of it is measured: empty for all of it, else as in ``Prepare``.
+        variant: What of it is measured, or how: empty for all of it in the runtime's own way, else as in ``Prepare``.
         unroll: Copies in one network; 0 until the worker has chosen.
         as_is: It is of a graph that the runtime executes, and runs without further optimisation.
         measurement: UUID in the store; None until it is opened there.
@@ -106,9 +106,13 @@ class Item:
             label=self.label,
             path=self.path,
             synthetic=self.synthetic,
+            overrides=self.overrides,
+            inputs=self.inputs,
             size_bytes=self.size_bytes,
             macs=self.macs,
             variant=variant,
+            unroll=0 if self.distance else self.unroll,
+            as_is=self.as_is,
             cache=self.cache,
             distance=self.distance,
             party=self.party,

@@ -38,6 +38,7 @@ def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: 
         threads=settings.threads,
         memory_bytes=memory_bytes,
         rotating=rotating,
+        dtype=settings.dtype,
         command=backend.command(),
     )
     greeting = worker.greeting

@@ -90,6 +90,7 @@ def measure(
     options: Mapping[str, str] | None = None,
     threads: int = 1,
     cache: str = "model",
+    dtype: str = "float32",
     budget_s: float | None = None,
     item_budget_s: float | None = None,
     item_timeout_s: float = 120.0,
@@ -112,6 +113,7 @@ def measure(
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
         cache: ``model`` or ``hot`` (both are plain repetition), or ``cold``.
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
         budget_s: Total time.
         item_budget_s: Most time of one model over all processes and rounds, after the least 10 samples; None: 0.25 s,
             or what ``budget_s`` allows.
@@ -133,6 +135,7 @@ def measure(
             options=dict(options or {}),
             threads=threads,
             cache=cache,
+            dtype=dtype,
             budget_s=budget_s,
             item_budget_s=item_budget_s,
             item_timeout_s=item_timeout_s,
@@ -168,6 +171,7 @@ def measure(
             device=device,
             options=options,
             threads=threads,
+            dtype=dtype,
             seed=seed,
             progress=progress,
         )

@@ -24,13 +24,13 @@ any of them   ``Refused``     what could not be done, in one line
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeVar
 
-from ..db.values import Stack
 from ..errors import WorkerError
 from .examination import Contrast, Examine, Examined
+from .greeting import Greeting, Hello, Limits
 from .message import Message, Reply, Request, parse_line
 
 __all__ = [
@@ -83,55 +83,6 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may use.
-
-    Attributes:
-        memory_bytes: Private memory of the worker above what it holds when the backend is loaded; None: no limit.
-    """
-
-    memory_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hello(Request):
-    """First request: which runtime, set up how.
-
-    Attributes:
-        backend: Name of the entry point in the group ``dlbricks.backends``.
-        device: ``cpu`` or ``cuda``.
-        options: The backend's own options, checked by it.
-        threads: Threads of the runtime; 0 means all physical cores that this process may use.
-        limits: Memory limit.
-        rotating: Whether networks will be rotated (``Rotate``): they then share memory and threads.
-    """
-
-    op: ClassVar[str] = "hello"
-
-    backend: str
-    device: str = "cpu"
-    options: Mapping[str, str] = field(default_factory=dict)
-    threads: int = 1
-    limits: Limits = field(default_factory=Limits)
-    rotating: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting(Reply):
-    """Reply to ``Hello``.
-
-    Attributes:
-        stack: Backend, device, versions and every option with its effective value.
-        threads: Effective number of threads.
-        pid: Process that the networks run in.
-    """
-
-    stack: Stack
-    threads: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Prepare(Request):
     """Load a network, fill it, run it once, and keep it.
 
@@ -148,7 +99,8 @@ class Prepare(Request):
             options say.
         distance: Prepare it for a ``Rotate`` of so many bytes, instead of for ``Sample``: the worker chooses the
             copies. 0: for ``Sample``.
-        variant: ``inner``: without the layout changes at its edges, to be rotated; empty: as it is.
+        variant: ``inner``: without the layout changes at its edges, to be rotated; the name of one of the backend's
+            algorithms: run with that; empty: as it is.
     """
 
     op: ClassVar[str] = "prepare"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..bricks.suite import Suite
 from ..db.store import Store
+from ..db.values import Failure
 from ..models import ModelSource
 from .campaign import Campaign, conduct
 from .costs import RunCosts
@@ -37,6 +38,10 @@ class RunReport:
         models: Whole models measured by this run or stored already.
         models_remaining: Whole models left over, or to be measured, likewise.
         failures: Brick key, or model name, and the reason.
+        algorithms: Bricks measured by this run with one of the backend's other algorithms, each once per algorithm.
+        algorithms_reused: Of these, those stored already.
+        algorithms_remaining: Left over, or to be measured, likewise.
+        algorithm_failures: Those that cannot be measured.
         wall_s: The whole call.
         timed_s: Timed samples.
         prepare_s: Loading of networks in the workers.
@@ -57,6 +62,10 @@ class RunReport:
     models: int
     models_remaining: int
     failures: tuple[tuple[str, str], ...]
+    algorithms: int
+    algorithms_reused: int
+    algorithms_remaining: int
+    algorithm_failures: tuple[Failure, ...]
     wall_s: float
     timed_s: float
     prepare_s: float
@@ -67,8 +76,13 @@ class RunReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is done: measured, or told, for a dry run."""
-        return not self.failures and (self.dry_run or not self.remaining + self.models_remaining)
+        """Whether everything that was asked for is done: measured, or told, for a dry run.
+
+        That the runtime has no such algorithm for a brick is an answer; that one crashed or took too long is none.
+        """
+        left = self.remaining + self.models_remaining + self.algorithms_remaining
+        broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
+        return not self.failures and not broken and (self.dry_run or not left)
 
 
 def run(
@@ -80,6 +94,7 @@ def run(
     options: Mapping[str, str] | None = None,
     threads: int = 1,
     cache: str = "model",
+    dtype: str = "float32",
     models: Sequence[ModelSource] = (),
     budget_s: float | None = None,
     item_budget_s: float | None = None,
@@ -89,6 +104,7 @@ def run(
     seed: int = 0,
     memory_bytes: int | None = None,
     again: Collection[str] = (),
+    algorithms: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
@@ -106,6 +122,7 @@ def run(
         threads: Threads of the runtime; 0: all physical cores.
         cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
             evicted before each sample).
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
         models: Whole models to be measured beside the bricks, in the same rounds.
         budget_s: Total time, spent where it narrows the models' totals fastest. None: as long as it takes.
         item_budget_s: Most time of one item over all processes and rounds, after the least 10 samples; None: 0.25 s,
@@ -116,6 +133,8 @@ def run(
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
+        algorithms: Also measure each brick once with each of the backend's other algorithms, in the same rounds. These
+            measurements bear the algorithm's name as their variant; they compete in lower bounds, and nowhere else.
         dry_run: Only forecast.
         progress: Told between requests, never while a sample is timed.
 
@@ -123,7 +142,7 @@ def run(
         Counts, failures with reasons, and where the time went.
 
     Raises:
-        UsageError: An option has a wrong value.
+        UsageError: An option has a wrong value, or the backend offers no choice of algorithms.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
         SuiteError: The suite cannot be read, or a brick is not what its name says.
@@ -142,6 +161,7 @@ def run(
             options=dict(options or {}),
             threads=threads,
             cache=cache,
+            dtype=dtype,
             budget_s=budget_s,
             item_budget_s=item_budget_s,
             item_timeout_s=item_timeout_s,
@@ -155,6 +175,7 @@ def run(
         suite=opened,
         models=models,
         again=again,
+        algorithms=algorithms,
         dry_run=dry_run,
         progress=progress,
     )
@@ -162,7 +183,7 @@ def run(
 
 
 def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:
-    bricks, models = campaign.bricks, campaign.models
+    bricks, models, variants = campaign.bricks, campaign.models, campaign.algorithms
     failed = [*bricks.failed, *(item.failure for item in bricks.pending if item.failure is not None)]
     labels = {key: name for name, key in reversed(campaign.sources.names) if key is not None}
     failed_models = [*models.failed, *(item.failure for item in models.pending if item.failure is not None)]
@@ -181,6 +202,13 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
             *((failure.key, failure.reason) for failure in failed),
             *((labels[failure.key], failure.reason) for failure in failed_models),
             *campaign.sources.problems.items(),
+        ),
+        algorithms=sum(item.result is not None for item in variants.pending),
+        algorithms_reused=len(variants.reused),
+        algorithms_remaining=sum(item.open for item in variants.pending),
+        algorithm_failures=(
+            *variants.failed,
+            *(item.failure for item in variants.pending if item.failure is not None),
         ),
         wall_s=campaign.wall_s,
         timed_s=campaign.costs.timed_s,

@@ -9,6 +9,7 @@ from ..db.store import Store
 from ..db.values import Conditions, Failure, Measurement, Verdict
 from ..errors import UsageError
 from .item import Item
+from .protocol import INNER
 
 __all__ = ["AGAIN", "Selection", "check_again", "select"]
 
@@ -47,7 +48,7 @@ def select(
     conditions: Conditions,
     again: Collection[str] = (),
 ) -> Selection:
-    """Split items (all of one subject) by what the store holds about them, each in its own cache state.
+    """Split items (all of one subject) by what the store holds about them, each in its own cache state and variant.
 
     Args:
         items: Bricks, or models.
@@ -61,8 +62,8 @@ def select(
     if not items or "all" in again:
         return Selection(tuple(items), (), ())
     parts = []
-    for cache in sorted({item.cache or conditions.cache for item in items}):
-        members = [item for item in items if (item.cache or conditions.cache) == cache]
+    for cache, variant in sorted({(item.cache or conditions.cache, item.variant) for item in items}):
+        members = [item for item in items if ((item.cache or conditions.cache), item.variant) == (cache, variant)]
         here = replace(conditions, cache=cache)
         parts.append(_select(members, store=store, system=system, stack=stack, conditions=here, again=again))
     return Selection(
@@ -75,25 +76,32 @@ def select(
 def _select(
     items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions, again: Collection[str]
 ) -> Selection:
-    """The same for items of one cache state."""
-    subject = items[0].subject
+    """The same for items of one cache state and variant."""
+    subject, variant = items[0].subject, items[0].variant
     keys = [item.key for item in items]
-    found = store.measurements(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)
+    found = store.measurements(
+        subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
+    )
     good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
     failures: dict[str, Failure] = {}
     if "failed" not in again:
-        stored = store.failures(subject=subject, keys=keys, system=system, stack=stack, conditions=conditions)
+        stored = store.failures(
+            subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
+        )
         failures = {entry.key: entry for entry in stored}
-    left = {(entry.subject, entry.key): entry for entry in store.left_open(system, stack, conditions) if entry.variant}
+    left = set[str]()
+    if not variant:
+        opened = store.left_open(system, stack, conditions)
+        left = {entry.key for entry in opened if (entry.subject, entry.variant) == (subject, INNER)}
     begun = {
-        item.key: item.in_variant(left[subject, item.key].variant)
+        item.key: item.in_variant(INNER)
         for item in items
-        if (subject, item.key) in left and item.key in good and item.key not in failures
+        if item.key in left and item.key in good and item.key not in failures
     }
     return Selection(
         pending=(
             *(item for item in items if item.key not in good and item.key not in failures),
-            *begun.values(),  # an interrupted run has measured the whole, and begun a variant
+            *begun.values(),  # an interrupted run has measured the whole, and begun what is found on the way
         ),
         reused=tuple(good[key] for key in keys if key in good and key not in failures and key not in begun),
         failed=tuple(failures[key] for key in keys if key in failures),

@@ -29,7 +29,7 @@ class Settings:
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
         cache: ``model``, ``hot`` or ``cold`` (docs/measuring.md).
-        dtype: Precision that is recorded.
+        dtype: Precision to compute in; ``float32``: that of each network itself.
         budget_s: Total time; None: as long as it takes.
         item_budget_s: Most time of one item over all processes and rounds; None: 0.25 s, or what a total time allows.
         item_timeout_s: Hard limit of one item.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from ..bricks.footprint import level_name
@@ -65,11 +67,12 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
         MissingBrick: A file of the suite is gone.
         TamperedBrick: A file is not what its name says.
     """
-    for item in items:
-        brick = suite.brick(item.key)
-        item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
-        item.macs = brick.cost.macs if brick.cost is not None else None
-        item.as_is = bool(brick.salt)
+    for key, members in groupby(sorted(items, key=attrgetter("key")), key=attrgetter("key")):
+        brick = suite.brick(key)
+        for item in members:
+            item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
+            item.macs = brick.cost.macs if brick.cost is not None else None
+            item.as_is = bool(brick.salt)
 
 
 def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOracle | None = None) -> ModelItems:

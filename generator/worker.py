@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .backends.base import Backend, Executable, GraphBackend, RotatingBackend, Settings, require_rotating
+from .backends.base import (
+    AS_GIVEN,
+    Backend,
+    Executable,
+    GraphBackend,
+    RotatingBackend,
+    Settings,
+    require_dtype,
+    require_rotating,
+    with_algorithm,
+)
 from .backends.registry import get
 from .contrast import contrasts
 from .copies import copied
@@ -51,7 +61,7 @@ from .protocol import (
     Values,
     parse_request,
 )
-from .reference import GAP, GAP_BASE, GAP_NODES, built_in
+from .reference import GAP, GAP_BASE, GAP_NODES, OVERHEAD, REFERENCE, built_in
 from .rotation import Rotation
 from .rotor import Rotor, build_rotor, gap_rotor
 from .sandbox import confine, limit_memory, take_streams
@@ -107,7 +117,9 @@ class _Worker:
         cores = physical_cores()
         if request.rotating:
             require_rotating(backend, options)
-        settings = Settings(request.device, request.threads or len(cores), options, cores, request.rotating)
+        require_dtype(backend, request.dtype)
+        threads = request.threads or len(cores)
+        settings = Settings(request.device, threads, options, cores, request.rotating, request.dtype)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
         limit_memory(request.limits.memory_bytes)
@@ -129,7 +141,8 @@ class _Worker:
         else:
             network = _whole_model(request)
         network = replace(network, as_is=request.as_is)
-        kept, load_ns, first_run_ns = self._load(network)
+        settings = self._settings_of(request)
+        kept, load_ns, first_run_ns = self._load(network, settings)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:
             copies = choose_unroll(kept.executable, network)
@@ -138,7 +151,7 @@ class _Worker:
                 kept.executable.close()
                 network = synthetic_network(model, seed=request.seed, unroll=copies)
                 network = replace(network, as_is=request.as_is)
-                kept, *again_ns = self._load(network)
+                kept, *again_ns = self._load(network, settings)
                 loading_ns += sum(again_ns)
         self._kept[request.id] = kept
         return Prepared(
@@ -160,10 +173,11 @@ class _Worker:
             rotor = gap_rotor(self._load_built_in, GAP_BASE, GAP, GAP_NODES)
             load_ns = first_run_ns = 0
         else:
-            network, variants = self._to_rotate(request, backend)
-            head, load_ns, first_run_ns = self._load(copied(network, 1))
+            settings = self._settings_of(request)
+            network, variants = self._to_rotate(request, backend, settings)
+            head, load_ns, first_run_ns = self._load(copied(network, 1), settings)
             try:
-                rotor = build_rotor(network, head.executable, backend, self._settings, distance=request.distance)
+                rotor = build_rotor(network, head.executable, backend, settings, distance=request.distance)
             except BaseException:
                 head.executable.close()
                 raise
@@ -180,7 +194,17 @@ class _Worker:
             variants=variants,
         )
 
-    def _to_rotate(self, request: Prepare, backend: RotatingBackend) -> tuple[Network, tuple[str, ...]]:
+    def _settings_of(self, request: Prepare) -> Settings:
+        """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
+        if request.path in {REFERENCE, OVERHEAD}:  # they are the same in every precision
+            return replace(self._settings, dtype=AS_GIVEN)
+        if request.variant in {"", INNER}:
+            return self._settings
+        return with_algorithm(self._greeted(), self._settings, request.variant)
+
+    def _to_rotate(
+        self, request: Prepare, backend: RotatingBackend, settings: Settings
+    ) -> tuple[Network, tuple[str, ...]]:
         """The network that was asked for, as it is executed, and the variants that there are of it."""
         known, self._inner = self._inner, None
         if request.variant == INNER and known is not None and known[:2] == (request.path, request.seed):
@@ -189,9 +213,11 @@ class _Worker:
             network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
             if request.as_is:
                 return replace(network, as_is=True), ()
-            optimised = backend.optimised(network, self._settings)
-            inner = backend.inner(network, optimised, self._settings)
-            if request.variant != INNER:
+            optimised = backend.optimised(network, settings)
+            if request.variant not in {"", INNER}:
+                return optimised, ()
+            inner = backend.inner(network, optimised, settings)
+            if not request.variant:
                 self._inner = (request.path, request.seed, inner)  # most likely the next to be asked for
                 return optimised, (INNER,) if inner is not None else ()
         if inner is None:
@@ -202,13 +228,13 @@ class _Worker:
         model = built_in(name)
         assert model is not None  # noqa: S101  # the names are constants
         network = replace(synthetic_network(model), as_is=True, shared=True)
-        return self._load(network)[0].executable
+        return self._load(network, replace(self._settings, dtype=AS_GIVEN))[0].executable
 
-    def _load(self, network: Network) -> tuple[_Kept, int, int]:
+    def _load(self, network: Network, settings: Settings) -> tuple[_Kept, int, int]:
         """The loaded network, the time to load it and the time of its first run."""
         backend = self._greeted()
         begin = time.perf_counter_ns()
-        executable = backend.prepare(network, self._settings)
+        executable = backend.prepare(network, settings)
         load_ns = time.perf_counter_ns() - begin
         first_run_ns = time_once(executable.run, executable.synchronize)
         return _Kept(network, executable), load_ns, first_run_ns
@@ -264,6 +290,8 @@ class _Worker:
             raise UsageError(
                 f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
             )
+        if self._settings.dtype != AS_GIVEN:
+            raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
         network = _model_network(request)
         write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
         return Done()

@@ -17,7 +17,17 @@ from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from ..cores import pin
 from ..network import Network
-from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, ExecutedGraph, Option, Settings, resolve_options
+from .base import (
+    AS_GIVEN,
+    WORKER_COMMAND,
+    Algorithm,
+    Availability,
+    Executable,
+    ExecutedGraph,
+    Settings,
+    resolve_options,
+)
+from .ort_options import LEVELS, OPTIONS, algorithms
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -29,26 +39,8 @@ _DISTRIBUTIONS = (
 )  # fmt: skip
 """Packages that bring the module ``onnxruntime``; which one it is decides the latency."""
 
-_LEVELS = {
-    "disabled": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
-_SWITCH = ("on", "off")
-
-_OPTIONS = (
-    Option("optimization", "all", tuple(_LEVELS), "graph optimisation level"),
-    Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
-    Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
-    Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
-    Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
-    Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
-    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
-    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
-    Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
-)
+_INT8 = "int8"
+"""Matrix products in eight bits, quantized dynamically (``ort_quantised``)."""
 
 _SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
@@ -69,7 +61,7 @@ class OrtBackend:
 
     name = "onnxruntime"
     devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    dtypes: tuple[str, ...] = (AS_GIVEN, _INT8)
 
     def probe(self) -> Availability:
         """Whether the module and its package are installed."""
@@ -86,12 +78,16 @@ class OrtBackend:
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
         """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, _OPTIONS, device, options)
+        return resolve_options(self, OPTIONS, device, options)
 
     def stack(self, device: str, options: Mapping[str, str]) -> Stack:
         """Versions are those of the installed package; the runtime is not loaded (see ``Backend``)."""
         effective = self.resolve(device, options)
         return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+        """Levels of optimisation, and weights packed ahead or not (see ``AlgorithmBackend``)."""
+        return algorithms(options)
 
     def setup(self, settings: Settings) -> None:
         """Bind the calling thread to the first physical core; the pool's threads get the next ones.
@@ -129,6 +125,7 @@ class OrtBackend:
         """Create a session and bind its inputs (see ``Backend``)."""
         import onnxruntime as ort
 
+        network = _in_precision(network, settings)
         options = self._session_options(network, settings)
         # Weights are handed over, not copied: they must live as long as the session.
         weights = {name: _value(array) for name, array in network.weights.items()}
@@ -165,6 +162,7 @@ class OrtBackend:
         """Saved by a session and read back (see ``RotatingBackend``)."""
         from .ort_optimised import optimised_network
 
+        network = _in_precision(network, settings)
         weights = {name: _value(array) for name, array in network.weights.items()}
         try:
             return optimised_network(network, weights, partial(self._session_options, network, settings))
@@ -193,7 +191,7 @@ class OrtBackend:
         chosen = settings.options
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[_level(network, settings)])
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[_level(network, settings)])
         options.intra_op_num_threads = settings.threads
         options.inter_op_num_threads = max(int(chosen["inter_op"]), 1)
         if chosen["execution"] == "parallel":
@@ -205,7 +203,9 @@ class OrtBackend:
         options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
         if chosen["denormal_as_zero"] == "on":
             options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        if network.shared:
+        if chosen["prepacking"] == "off":
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        if network.shared and chosen["arena"] == "on":
             options.add_session_config_entry("session.use_env_allocators", "1")
         cores = _pool_cores(settings)
         if _global_pool(settings):
@@ -308,8 +308,11 @@ def _released() -> None:
 
 
 def _global_pool(settings: Settings) -> bool:
-    """Whether all sessions share one pool of threads: pools of their own would spin against each other."""
-    return settings.rotating and settings.threads > 1
+    """Whether all sessions share one pool of threads: pools of their own would spin against each other.
+
+    The threads of the shared pool always spin; those that are not to spin do not mind each other.
+    """
+    return settings.rotating and settings.threads > 1 and settings.options["spinning"] == "on"
 
 
 def _share(settings: Settings) -> None:
@@ -323,6 +326,15 @@ def _share(settings: Settings) -> None:
     ort.create_and_register_allocator(memory, None)
     if _global_pool(settings):
         ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options["inter_op"]), 1))
+
+
+def _in_precision(network: Network, settings: Settings) -> Network:
+    """The network in the precision that was asked for; what runs as it stands is so already."""
+    if settings.dtype == AS_GIVEN or network.as_is:
+        return network
+    from .ort_quantised import quantised_network
+
+    return quantised_network(network)
 
 
 def _level(network: Network, settings: Settings) -> str:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
-from onnx import external_data_helper, numpy_helper
 
 from ..network import Network
+from .ort_stored import take_weights
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -50,15 +49,7 @@ def optimised_network(
             options.add_external_initializers(list(weights), list(weights.values()))
         ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         model = onnx.load(str(target), load_external_data=False)
-        found = {}
-        for tensor in model.graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                external_data_helper.load_external_data_for_tensor(tensor, place)
-                found[tensor.name] = np.array(numpy_helper.to_array(tensor))
-                tensor.ClearField("raw_data")
-                tensor.data_location = onnx.TensorProto.EXTERNAL
-                del tensor.external_data[:]
-                tensor.external_data.add(key="location", value="in-memory")
+        found = take_weights(model, place)
     read = {value.name for value in model.graph.input}
     return replace(
         network,
