@@ -88,7 +88,9 @@ def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
     return require_one(matching(store, keys, query))
 
 
-def matching(store: Store, keys: Collection[str] | None, query: Query) -> list[Choice]:
+def matching(
+    store: Store, keys: Collection[str] | None, query: Query, subject: Subject = Subject.BRICK
+) -> list[Choice]:
     """The stored combinations that match.
 
     The levels of reuse distance at one place are one combination, with the cache state ``model``, unless one level is
@@ -98,6 +100,7 @@ def matching(store: Store, keys: Collection[str] | None, query: Query) -> list[C
         store: The database.
         keys: Bricks of which at least one is measured there; None for any.
         query: What the caller asked for.
+        subject: What the keys are of, where not of bricks.
 
     Raises:
         UsageError: No stored system, or stack, has a key that begins as asked.
@@ -107,7 +110,7 @@ def matching(store: Store, keys: Collection[str] | None, query: Query) -> list[C
     _known("stack", query.stack, stacks)
     found = [
         _choice(one, systems, stacks)
-        for one in _joined(store, store.combinations(Subject.BRICK, keys, variant=""), keys, query)
+        for one in _joined(store, store.combinations(subject, keys, variant=""), keys, query)
     ]
     found = [choice for choice in found if _matches(choice, query)]
     return _all_cores(found) if query.threads == 0 else found
