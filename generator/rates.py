@@ -15,6 +15,7 @@ from .reference import COPY, GAP_NODES, GEMM, STREAM
 
 __all__ = [
     "GEMM_SIZES",
+    "STREAM_SIZES",
     "Rate",
     "ceiling_names",
     "ceiling_work",
@@ -27,7 +28,9 @@ __all__ = [
 GEMM_SIZES = (512, 1024, 2048)
 """Sides of the squares: which of them suits a kernel and its caches best is for the measurement to say."""
 
-_SMALLEST, _LARGEST = 32 << 10, 8 << 30
+STREAM_SIZES = tuple((32 << 10) << power for power in range(19))
+"""Working sets of the streams in bytes: powers of two from 32 KiB to 8 GiB, of which each machine has its share."""
+
 _BEYOND = 4
 """The largest working set is so many times the last-level cache..."""
 _ENOUGH = 256 << 20
@@ -55,14 +58,14 @@ class Rate:
 
 
 def stream_sizes(system: System) -> tuple[int, ...]:
-    """Working sets of the streams in bytes, ascending: powers of two from 32 KiB to well beyond the last-level cache.
+    """Working sets that tell a system's bandwidths: from 32 KiB to well beyond the last-level cache.
 
     A virtual machine may report the last-level cache of a whole socket, of which it has a share only; four times that
     is beyond it all the same, where there is enough memory.
     """
     wanted = max(_BEYOND * max((size for _, size in system.cache_bytes), default=0), _ENOUGH)
-    most = max(min(wanted, (system.memory_gib << 30) // _MEMORY_SHARE, _LARGEST), _SMALLEST)
-    return tuple(_SMALLEST << power for power in range((most // _SMALLEST).bit_length()))
+    most = min(wanted, (system.memory_gib << 30) // _MEMORY_SHARE)
+    return tuple(size for size in STREAM_SIZES if size <= max(most, STREAM_SIZES[0]))
 
 
 def ceiling_names(sizes: Sequence[int], *, dtype: str = AS_GIVEN, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
