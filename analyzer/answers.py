@@ -247,6 +247,8 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
     elif entry.measured_ms is not None and entry.ratio is None:
         lines.append(f"{entry.name}: no ratio, since {entry.ratio_reason}")
+    if entry.benanza_note is not None:
+        lines.append(f"{entry.name}: {entry.benanza_note}")
     return lines
 
 
@@ -258,7 +260,7 @@ def _explained(entry: Estimate) -> list[str]:
             name = "+".join(part.op_types)
             totals[name] = totals.get(name, 0.0) + part.latency_ms
     whole = sum(totals.values()) or 1.0
-    lines = written(entry)
+    lines = [*written(entry), *_rivals(entry)]
     if totals:
         known = ", of what is measured" if entry.missing else ""
         lines.append(f"{entry.name}: time by operator{known}")
@@ -273,6 +275,26 @@ def _explained(entry: Estimate) -> list[str]:
         lines += [
             f"  {_latency(part.latency_ms)}  {'+'.join(part.op_types)}  {', '.join(part.names)}" for part in entry.path
         ]
+    return lines
+
+
+def _rivals(entry: Estimate) -> list[str]:
+    """What is faster than this stack in the way that it chooses, by stack and algorithm."""
+    won: dict[tuple[str, str], list[float]] = {}
+    for part in entry.sequences:
+        if part.lower_bound_ms is None or part.fastest_stack is None:
+            continue
+        place = part.fastest_stack, part.fastest_variant or ""
+        if place != (entry.stack, ""):
+            gain = (part.latency_ms - part.lower_bound_ms) if part.latency_ms is not None else 0.0
+            won.setdefault(place, []).append(gain)
+    if not won:
+        return []
+    lines = [f"{entry.name}: faster than this stack, in the lower bound"]
+    for (stack, variant), gains in sorted(won.items(), key=lambda item: -sum(item[1])):
+        where = "this stack" if stack == entry.stack else f"stack {short(stack)}"
+        how = f", algorithm {variant}" if variant else ""
+        lines.append(f"  {milliseconds(sum(gains)):>12} ms less in {counted(len(gains), 'sequence')}: {where}{how}")
     return lines
 
 

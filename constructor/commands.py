@@ -14,8 +14,8 @@ from .selection import MODEL, Choice, Query
 
 __all__ = ["Commands"]
 
-_MEASURABLE = "float32"
-"""The precision that ``run`` measures in."""
+_AS_GIVEN = "float32"
+"""The precision that every backend has, and the only one that executed graphs are measured in."""
 
 
 class Commands:
@@ -53,17 +53,17 @@ class Commands:
         self._database = str(store.place)
 
     def measure(self, source: ModelSource, *, graph: str | None = None, cache: str | None = None) -> str | None:
-        """Decompose the model and measure what is not stored; None where nothing measures in this precision.
+        """Decompose the model and measure what is not stored; None where nothing here measures it in this precision.
 
         Args:
             source: The model.
             graph: Another graph than the one that was decomposed.
             cache: Another cache state than the one that was asked for; all levels are one, ``model``.
         """
-        if self._dtype not in {None, _MEASURABLE}:
+        kind = graph or self._graph
+        if not self._measurable(kind):
             return None
         model = _words(source)
-        kind = graph or self._graph
         # Another graph is compared layer by layer.
         granularity, cut = (self._granularity, self._cut) if kind == self._graph else (1, ["-g", "1"])
         model += cut
@@ -77,11 +77,18 @@ class Commands:
         return f"{generate} && {shlex.join([*run, '--db', self._database])}"
 
     def examine(self, source: ModelSource) -> str | None:
-        """Measure what the model's own values cost; None where nothing measures in this precision."""
-        if self._dtype not in {None, _MEASURABLE}:
+        """Measure what the model's own values cost; None where nothing here measures it in this precision."""
+        if not self._measurable("source"):
             return None
         options = _options(self._store, self._choice, self._query, "hot")
         return shlex.join(["dlbricks", "measure", *_words(source), "--data", *options, "--db", self._database])
+
+    def _measurable(self, graph: str) -> bool:
+        """Whether bricks of a graph can be measured in the precision that was asked for."""
+        if self._dtype in {None, _AS_GIVEN}:
+            return True
+        backend = self._query.backend if self._choice is None else self._choice.stack.backend
+        return graph != "runtime" and self._dtype in _dtypes(backend or "onnxruntime")
 
     def _stack_of_graph(self) -> list[str]:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
@@ -115,14 +122,16 @@ def _options(store: Store, choice: Choice | None, query: Query, cache: str | Non
     state = cache or (query.cache if choice is None else choice.conditions.cache)
     state = MODEL if state is not None and is_level(state) else state
     if choice is None:
-        measured = [("--threads", query.threads), ("--cache", state)]
+        dtype = None if query.dtype == _AS_GIVEN else query.dtype
+        measured = [("--threads", query.threads), ("--cache", state), ("--dtype", dtype)]
         if query.stack is not None:
             found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
             if len(found) == 1:
                 return [*_stack_options(found[0]), *_given(measured)]
         return _given([("--backend", query.backend), ("--device", query.device), *measured])
-    threads = choice.conditions.threads
-    return [*_stack_options(choice.stack), *_given([("--threads", threads), ("--cache", state)])]
+    threads, dtype = choice.conditions.threads, choice.conditions.dtype
+    measured = [("--threads", threads), ("--cache", state), ("--dtype", None if dtype == _AS_GIVEN else dtype)]
+    return [*_stack_options(choice.stack), *_given(measured)]
 
 
 def _given(options: Iterable[tuple[str, object]]) -> list[str]:
@@ -136,6 +145,16 @@ def _stack_options(stack: Stack) -> list[str]:
         if defaults.get(name) != value:
             words += ["--option", f"{name}={value}"]
     return words
+
+
+def _dtypes(backend: str) -> tuple[str, ...]:
+    """Precisions of a backend; none where it is not known here."""
+    from ..generator.backends.registry import get
+
+    try:
+        return get(backend).dtypes
+    except DlbricksError:
+        return ()
 
 
 def _defaults(backend: str, device: str) -> Mapping[str, str]:

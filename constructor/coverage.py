@@ -100,6 +100,8 @@ def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: 
         verdict=None if brick is None else str(brick.verdict),
         on_path=on_path,
         lower_bound_ms=None if lowest is None else _ms(lowest.median_ns),
+        fastest_stack=None if lowest is None else lowest.stack,
+        fastest_variant=None if lowest is None else lowest.variant,
     )
 
 

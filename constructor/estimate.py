@@ -11,6 +11,7 @@ from ..bricks.sequence import Sequence as Part
 from ..bricks.shapes import ShapeOracle
 from ..db import Measurement, Store
 from ..errors import InvalidSequence, UsageError
+from ..generator.backends.base import AS_GIVEN
 from ..generator.decomposer import Cut
 from ..generator.oracle import WorkerOracle
 from ..models import ModelSource, require_known
@@ -20,6 +21,7 @@ from .composition import CriticalPath, Quotient, critical_path, sequential
 from .cover import Window, cheapest_cover
 from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
 from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
+from .excess import benanza_note
 from .prediction import Asked, Prediction, in_parallel, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
@@ -75,8 +77,8 @@ def estimate(
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: Granularity less than 1, an unknown graph, a dimension that no model has, or a system or stack that
-            is not stored.
+        UsageError: Granularity less than 1, an unknown graph, the executed graph in another precision, a dimension that
+            no model has, or a system or stack that is not stored.
         BackendUnavailable: The executed graph is asked for, nothing is stored, and the runtime is not installed.
         StoreError: The database cannot be read.
 
@@ -90,6 +92,11 @@ def estimate(
     """
     if granularity < 1:
         raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
+    if graph == "runtime" and dtype not in {None, AS_GIVEN}:
+        raise UsageError(
+            f"the graph that a runtime executes is told in {AS_GIVEN} only, not in {dtype}",
+            remedy="use --graph source or fused",
+        )
     query = Query(system, stack, backend, device, threads, cache, dtype)
     cut = cut_of(Cut(granularity, overlap, connected), graph)
     blank = Estimate(
@@ -200,7 +207,7 @@ def _estimate(
         path = critical_path(quotient, [shelf.bricks[part.key].median_ns for part in parts])
         if graph is executed.graph:
             executed = replace(executed, parts=parts)
-        parallel = stored.choice is not None and in_parallel(stored.choice.stack)
+        parallel = _at_once(stored.choice)
         own = state if state == COLD else executed.level or model.level
         prediction = predict(
             Asked(model.own.key, graph, blank.graph, parts, quotient, state, own, parallel=parallel),
@@ -226,6 +233,7 @@ def _estimate(
     )
     if prediction is not None:
         estimate = replace(estimate, **_attributed(prediction, estimate))
+    estimate = replace(estimate, benanza_note=benanza_note(estimate, parallel=_at_once(stored.choice)))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
     rows = tuple(row_of(index, part, graph, shelf, on_path=index in on_path) for index, part in enumerate(parts))
@@ -299,6 +307,11 @@ def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
     terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
     sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and name != "bricks"]
     return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
+
+
+def _at_once(choice: Choice | None) -> bool:
+    """Whether independent branches run at once."""
+    return choice is not None and in_parallel(choice.stack)
 
 
 def _ms(nanoseconds: float) -> float:

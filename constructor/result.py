@@ -59,6 +59,8 @@ class SequenceLatency:
         verdict: How far the measurement can be trusted; None where there is none.
         on_path: Whether it lies on the critical path; False where that is not known.
         lower_bound_ms: Lowest latency of the brick on this system and device; None where there is none.
+        fastest_stack: Key of the stack that reached it; None likewise.
+        fastest_variant: Name of the algorithm that reached it; empty for the one that the runtime chooses.
     """
 
     index: int
@@ -71,6 +73,8 @@ class SequenceLatency:
     verdict: str | None = None
     on_path: bool = False
     lower_bound_ms: float | None = None
+    fastest_stack: str | None = None
+    fastest_variant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class Estimate:
         ratio: ``estimate_ms / measured_ms``.
         ratio_reason: Why there is no ratio; None where there is one.
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
+        benanza_note: Why the model takes less than its lower bound; None where it does not.
         coverage: How much of the model is measured; None on an error.
         known_ms: Sum over the measured sequences.
         attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the
@@ -178,6 +183,7 @@ class Estimate:
     ratio: float | None = None
     ratio_reason: str | None = None
     benanza_ratio_reason: str | None = None
+    benanza_note: str | None = None
     coverage: Coverage | None = None
     known_ms: float | None = None
     attribution: Mapping[str, Term] | None = None

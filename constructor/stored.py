@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..db import Conditions, Failure, Measurement, Store, Subject
 from ..db.queries import Fastest, moments
 from ..generator.data_effects import stored_data_effects
+from ..generator.effect import DATA
 from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in_key
 from .interval import Uncertainty
@@ -15,8 +16,8 @@ from .selection import COLD, MODEL, Choice, Query
 
 __all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
 
-_NO_LATENCIES = (INNER,)
-"""Variants that are no ways to run the brick, and so no bound for it."""
+_NO_LATENCIES = (INNER, DATA)
+"""Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
 
 
 @dataclass(slots=True)

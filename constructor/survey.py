@@ -10,6 +10,7 @@ from ..bricks.footprint import is_level
 from ..bricks.shapes import ShapeOracle
 from ..db import Store, Subject
 from ..errors import DlbricksError
+from ..generator.backends.base import AS_GIVEN
 from ..generator.decompose import unforeseen
 from ..generator.decomposer import Cut, Decomposer
 from ..models import ModelSource
@@ -63,7 +64,7 @@ def executed_graphs(
         return {model.own.key: as_written(model.own) for model in models}
     found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
-    reason = "nothing is stored" if choice is None else why_not_here(choice.stack, choice.system)
+    reason = "nothing is stored" if choice is None else _why_not(choice)
     if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
         states = {COLD} if choice.conditions.cache == COLD else {model.level for model in rest}
         conditions = [replace(choice.conditions, cache=state) for state in states]
@@ -83,6 +84,13 @@ def executed_graphs(
                 assert executed is not None  # noqa: S101  # the cut is of the executed graph
                 found[model.own.key] = intervened(executed)
     return found
+
+
+def _why_not(choice: Choice) -> str | None:
+    """Why executed graphs cannot be told of a combination; None where they can."""
+    if choice.conditions.dtype != AS_GIVEN:
+        return f"the graph that the runtime executes in {choice.conditions.dtype} is not told"
+    return why_not_here(choice.stack, choice.system)
 
 
 def _at_levels(cache: str) -> bool:

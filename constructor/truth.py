@@ -70,5 +70,9 @@ def beside_truth(
 
 
 def _why_not(taken: Sequence[Fastest], truth: Measurement) -> str | None:
-    """Why a sum of lowest latencies cannot be compared with that of the model; None where it can."""
-    return why_not_comparable(reference_of((one.median_ns, one.reference_ns) for one in taken), truth.reference_ns)
+    """Why a sum of lowest latencies cannot be compared with that of the model; None where it can.
+
+    The reference network of another stack is another computation: only that of the model's own tells what changed.
+    """
+    own = [(one.median_ns, one.reference_ns) for one in taken if one.stack == truth.stack]
+    return why_not_comparable(reference_of(own), truth.reference_ns) if own else None

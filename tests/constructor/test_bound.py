@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from dlbricks.bricks.windows import KeyedWindow
 from dlbricks.constructor import estimate
 from dlbricks.constructor.bound import Cover, further_covers, lower_bound
 from dlbricks.constructor.composition import contract, critical_path, sequential
-from dlbricks.db import Stack
+from dlbricks.constructor.excess import benanza_note
+from dlbricks.constructor.result import Term
+from dlbricks.db import Stack, Subject
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,6 +143,69 @@ def test_bounds_of_a_real_model_fall_with_the_granularity(lab, keys_of, options)
         if answer.complete:
             assert answer.lower_bound_sequential_ms <= answer.sequential_ms
             assert answer.lower_bound_critical_path_ms <= answer.critical_path_ms
+
+
+def test_algorithms_compete_and_what_is_no_way_to_run_a_brick_does_not(lab, chain, keys_of):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    lab.put([(relu, 1.0), (sigmoid, 4.0)], variant="extended")
+    lab.put([(sigmoid, 2.5)], variant="unpacked")
+    lab.put([(relu, 0.1), (sigmoid, 0.1)], variant="inner")
+    answer = one(lab, chain)
+    assert (answer.sequential_ms, answer.lower_bound_sequential_ms) == (10.0, 7.0)
+    rows = [(row.latency_ms, row.lower_bound_ms, row.fastest_stack, row.fastest_variant) for row in answer.sequences]
+    assert rows[:2] == [(2.0, 1.0, lab.stack.key, "extended"), (3.0, 2.5, lab.stack.key, "unpacked")]
+
+
+def test_an_algorithm_alone_is_no_measurement_of_a_brick(lab, chain, keys_of):
+    """Nor is there a combination to choose where nothing but algorithms is measured."""
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 1.0), (sigmoid, 1.0)], variant="extended")
+    answer = one(lab, chain)
+    assert (answer.system, answer.sequential_ms, answer.coverage.sequences) == (None, None, 0.0)
+    lab.put([(relu, 2.0)])
+    answer = one(lab, chain)
+    assert (answer.coverage.sequences, answer.sequential_ms, answer.lower_bound_sequential_ms) == (0.5, None, 4.0)
+
+
+def test_an_algorithm_is_no_truth(lab, chain, keys_of, graph_of):
+    lab.put([(key, 1.0) for key in set(keys_of(chain))])
+    lab.put([(graph_of(chain).key, 3.0)], subject=Subject.MODEL, variant="extended")
+    assert one(lab, chain).measured_ms is None
+
+
+def test_the_references_of_other_stacks_are_other_computations(lab, chain, keys_of, graph_of):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    lab.put([(graph_of(chain).key, 8.0)], subject=Subject.MODEL)
+    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
+    lab.store.put_stack(other)
+    lab.put([(sigmoid, 1.0)], stack=other.key, reference_ns=70_000.0)
+    answer = one(lab, chain, backend="onnxruntime")
+    assert answer.benanza_ratio_sequential == 6.0 / 8.0
+    assert [row.fastest_stack for row in answer.sequences] == [lab.stack.key, other.key] * 2
+
+
+@pytest.mark.parametrize(
+    ("measured_ms", "said"),
+    [(20.0, None), (10.0, None), (9.95, "within the interval"), (9.0, "why is unknown: fusion: ")],
+)
+def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of, measured_ms, said):
+    lab.put([(key, latency) for key, latency in zip(keys_of(chain)[:2], (2.0, 3.0), strict=True)])
+    lab.put([(graph_of(chain).key, measured_ms)], subject=Subject.MODEL)
+    answer = one(lab, chain)
+    assert answer.benanza_ratio_sequential == 10.0 / measured_ms
+    if said is None:
+        assert answer.benanza_note is None
+    else:
+        assert said in answer.benanza_note
+    told = benanza_note(
+        replace(answer, attribution={"overhead": Term(0.5), "fusion": Term(0.8), "cache": Term(0.3)}), parallel=False
+    )
+    if measured_ms < 9.5:
+        assert "1 ms less than the cheapest bricks" in told
+        assert told.index("(0.8 ms)") < told.index("(0.5 ms)")
+        assert "caches" not in told
 
 
 def one(lab, source, **options):

@@ -106,6 +106,18 @@ def test_no_command_measures_in_a_precision_that_run_has_not(lab, fork):
     assert {missing.command for missing in one(lab, fork, dtype="float16").missing} == {None}
 
 
+def test_commands_measure_in_the_precision_that_was_asked_for(lab, fork, keys_of):
+    lab.put([(keys_of(fork)[0], 1.0)], conditions=Conditions(threads=1, dtype="int8"))
+    assert "--cache hot --dtype int8 --db" in one(lab, fork).missing[0].command
+    assert "--dtype int8" in one(lab, fork, dtype="int8", threads=2).missing[0].command  # nothing is stored so
+    assert "--dtype" not in one(lab, fork, dtype="float32").missing[0].command
+
+
+def test_the_executed_graph_is_that_of_the_model_s_own_precision(lab, fork):
+    with pytest.raises(UsageError, match="float32 only, not in int8"):
+        one(lab, fork, graph="runtime", dtype="int8")
+
+
 def test_nothing_is_stored_at_all(lab, fork):
     answer = one(lab, fork, backend="openvino", threads=4)
     assert (answer.system, answer.stack, answer.backend, answer.threads) == (None, None, "openvino", 4)
