@@ -44,7 +44,7 @@ class Ceilings:
         node_ms: What a node takes there that has next to nothing to do; likewise.
     """
 
-    dtype: str
+    dtype: str = AS_GIVEN
     compute: Ceiling | None = None
     bandwidths: tuple[tuple[int, Ceiling], ...] = ()
     call_ms: float | None = None

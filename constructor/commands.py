@@ -90,6 +90,13 @@ class Commands:
         backend = self._query.backend if self._choice is None else self._choice.stack.backend
         return graph != "runtime" and self._dtype in _dtypes(backend or "onnxruntime")
 
+    def ceilings(self) -> str:
+        """Measure what the machine does at most; only a machine itself can."""
+        words = ["dlbricks", "system", "--ceilings"]
+        if self._choice is not None:
+            words += ["--threads", str(self._choice.conditions.threads)]
+        return shlex.join([*words, "--db", self._database])
+
     def _stack_of_graph(self) -> list[str]:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
         words = _options(self._store, self._choice, self._query, None)

@@ -22,6 +22,7 @@ from .cover import Window, cheapest_cover
 from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
 from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
 from .excess import benanza_note
+from .headroom import beside_roofline
 from .prediction import Asked, Prediction, in_parallel, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
@@ -237,7 +238,8 @@ def _estimate(
     members = path.members if path is not None else ()
     on_path = frozenset(members)
     rows = tuple(row_of(index, part, graph, shelf, on_path=index in on_path) for index, part in enumerate(parts))
-    return replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
+    estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
+    return beside_roofline(estimate, model, parts, quotient, stored, commands)
 
 
 def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:

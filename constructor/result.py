@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .roofline import Roofline
 
 __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
 
@@ -140,6 +143,11 @@ class Estimate:
         ratio_reason: Why there is no ratio; None where there is one.
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
         benanza_note: Why the model takes less than its lower bound; None where it does not.
+        roofline_ms: Least sum of its bricks that the machine's ceilings allow (``roofline.py``).
+        roofline_critical_path_ms: The same along the critical path.
+        roofline_headroom: ``sequential_ms / roofline_ms``.
+        roofline_reason: Why there is no roofline, with the command that measures what is missing; None where there is.
+        roofline: Every brick under the ceilings; without bounds where these are not known.
         coverage: How much of the model is measured; None on an error.
         known_ms: Sum over the measured sequences.
         attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the
@@ -184,6 +192,11 @@ class Estimate:
     ratio_reason: str | None = None
     benanza_ratio_reason: str | None = None
     benanza_note: str | None = None
+    roofline_ms: float | None = None
+    roofline_critical_path_ms: float | None = None
+    roofline_headroom: float | None = None
+    roofline_reason: str | None = None
+    roofline: Roofline | None = None
     coverage: Coverage | None = None
     known_ms: float | None = None
     attribution: Mapping[str, Term] | None = None
@@ -199,5 +212,7 @@ class Estimate:
         return self.error is None and not self.missing
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object; ``sequences`` is its length there, the path its rows."""
-        return asdict(replace(self, sequences=())) | {"sequences": len(self.sequences)}
+        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline."""
+        record = asdict(replace(self, sequences=(), roofline=None)) | {"sequences": len(self.sequences)}
+        del record["roofline"]
+        return record

@@ -11,6 +11,7 @@ from ..generator.data_effects import stored_data_effects
 from ..generator.effect import DATA
 from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in_key
+from .ceilings import Ceilings, find_ceilings
 from .interval import Uncertainty
 from .selection import COLD, MODEL, Choice, Query
 
@@ -63,6 +64,7 @@ class Stored:
         overheads: What one call costs, by cache state.
         gaps: What changing to the next node costs in a running model, by level.
         uncertainty: Intervals of combinations of all of these.
+        ceilings: What the machine does at most.
     """
 
     choice: Choice | None = None
@@ -73,6 +75,7 @@ class Stored:
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     gaps: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
+    ceilings: Ceilings = field(default_factory=Ceilings)
 
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
@@ -128,7 +131,8 @@ def look_up(
         taken = moments(connection, [measurement.id for measurement in measured])
     differences = {one.id for one in (*data.values(), *gaps.values())}
     uncertainty = Uncertainty(measured, taken, differences=differences)
-    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, uncertainty)
+    ceilings = find_ceilings(store, choice)
+    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, uncertainty, ceilings)
 
 
 def _conditions(choice: Choice, state: str) -> Conditions:
