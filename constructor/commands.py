@@ -12,7 +12,7 @@ from ..errors import DlbricksError
 from ..models import ModelSource
 from .selection import MODEL, Choice, Query
 
-__all__ = ["Commands"]
+__all__ = ["Commands", "default_options"]
 
 _AS_GIVEN = "float32"
 """The precision that every backend has, and the only one that executed graphs are measured in."""
@@ -75,6 +75,13 @@ class Commands:
         generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
         run = ["dlbricks", "run", suite, *_options(self._store, self._choice, self._query, cache)]
         return f"{generate} && {shlex.join([*run, '--db', self._database])}"
+
+    def truth(self, source: ModelSource) -> str | None:
+        """Measure the whole model; None where nothing here measures it in this precision."""
+        if not self._measurable("source"):
+            return None
+        options = _options(self._store, self._choice, self._query, None)
+        return shlex.join(["dlbricks", "measure", *_words(source), *options, "--db", self._database])
 
     def examine(self, source: ModelSource) -> str | None:
         """Measure what the model's own values cost; None where nothing here measures it in this precision."""
@@ -147,7 +154,7 @@ def _given(options: Iterable[tuple[str, object]]) -> list[str]:
 
 def _stack_options(stack: Stack) -> list[str]:
     words = ["--backend", stack.backend, "--device", stack.device]
-    defaults = _defaults(stack.backend, stack.device)
+    defaults = default_options(stack.backend, stack.device)
     for name, value in stack.options:
         if defaults.get(name) != value:
             words += ["--option", f"{name}={value}"]
@@ -164,7 +171,7 @@ def _dtypes(backend: str) -> tuple[str, ...]:
         return ()
 
 
-def _defaults(backend: str, device: str) -> Mapping[str, str]:
+def default_options(backend: str, device: str) -> Mapping[str, str]:
     """Effective options of a backend when none is given; empty where it is not installed here."""
     from ..generator.backends.registry import get
 
