@@ -12,6 +12,7 @@ from ..bricks.shapes import ShapeOracle
 from ..constructor.contest import Contest, Figure, Pair, open_contest
 from ..constructor.decomposition import Decomposition
 from ..constructor.difference import MINIMUM_EFFECT, Relation, discoveries, relation
+from ..constructor.result import Estimate
 from ..constructor.selection import Query
 from ..constructor.sides import By, Side, pick
 from ..db import Store
@@ -230,7 +231,9 @@ class _Open:
     pair: Pair | None = None
 
 
-def _rows(contest: Contest, model: Any, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
+def _rows(
+    contest: Contest, model: Decomposition | Estimate, sides: Sequence[Side], minimum_effect: float
+) -> list[_Open]:
     if not isinstance(model, Decomposition):
         return [_Open(ModelComparison(model.name, error=model.error, reason=model.error))]
     name = model.source.name

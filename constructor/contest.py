@@ -63,6 +63,13 @@ class Figure:
         return self.estimate_ci95_ms if self.measured_ms is None else self.measured_ci95_ms
 
     @property
+    def basis(self) -> str | None:
+        """What ``best_ms`` is."""
+        if self.best_ms is None:
+            return None
+        return "estimate" if self.measured_ms is None else "measured"
+
+    @property
     def error(self) -> float:
         """Relative standard error of ``best_ms``; 0 where it is not known."""
         value, bounds = self.best_ms, self.best_ci95_ms
@@ -176,10 +183,14 @@ class Contest:
             )
         return self._estimates[asked]
 
-    def figure(self, model: Decomposition, side: Side) -> Figure:
-        """The latency of a model on a side, measured and from bricks."""
+    def measured(self, model: Decomposition, side: Side) -> Figure:
+        """The latency of a model on a side as measured."""
         truth = self._holdings[side.name].truths.get(model.own.key)
-        found = Figure() if truth is None else _figure(truth)
+        return Figure() if truth is None else _figure(truth)
+
+    def figure(self, model: Decomposition, side: Side) -> Figure:
+        """The latency of a model on a side, as measured and from bricks."""
+        found = self.measured(model, side)
         if self._by is By.COMBINATION:
             entry = self.estimate(model, side)
             return replace(found, estimate_ms=entry.estimate_ms, estimate_ci95_ms=entry.ci95_ms)
@@ -202,7 +213,7 @@ class Contest:
         lacking = [side for side in (base, other) if figures[side.name].best_ms is None]
         pair = Pair(figures[base.name], figures[other.name])
         if lacking:
-            return replace(pair, reason="; ".join(self._why_unknown(model, side) for side in lacking))
+            return replace(pair, reason="; ".join(self.why_unknown(model, side) for side in lacking))
         kind = "estimate" if self._by is By.COMBINATION else "bricks"
         if all(figure.estimate_ms is not None for figure in figures.values()):
             figures = {name: figure.alone() for name, figure in figures.items()}  # like with like
@@ -259,7 +270,8 @@ class Contest:
         reference = reference_of((one.median_ns * count, one.reference_ns) for one, count in found)
         return replace(largest, reference_ns=reference)
 
-    def _why_unknown(self, model: Decomposition, side: Side) -> str:
+    def why_unknown(self, model: Decomposition, side: Side) -> str:
+        """Why the latency of a model on a side is not known."""
         failure = self._holdings[side.name].model_failures.get(model.own.key)
         if failure is not None:
             return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"

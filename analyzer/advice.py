@@ -1,0 +1,372 @@
+"""Which stored framework and options run a model fastest here, and what decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..bricks.shapes import ShapeOracle
+from ..constructor.commands import Commands, default_options
+from ..constructor.contest import Contest, Pair, open_contest
+from ..constructor.decomposition import Decomposition
+from ..constructor.difference import MINIMUM_EFFECT, Relation
+from ..constructor.result import Estimate
+from ..constructor.selection import Query
+from ..constructor.sides import Side
+from ..db import Store
+from ..errors import UsageError
+from ..generator.backends.registry import backends
+from ..generator.system import probe_system
+from ..models import ModelSource
+from .comparison import LayerComparison, judged, layers_of
+
+__all__ = ["Advice", "Candidate", "Mixed", "ModelAdvice", "advise"]
+
+_ANY = "any"
+"""In place of a precision: all of them."""
+
+_DEFAULT_DTYPE = "float32"
+_DEFAULT_BACKEND = "onnxruntime"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored combination, as one way to run a model.
+
+    Attributes:
+        name: What tells it from the others.
+        stack: Key of its stack.
+        backend: Its backend.
+        device: Its device.
+        options: Options of the backend.
+        threads: Threads.
+        dtype: Precision.
+        latency_ms: What the model takes; None where that is not known.
+        ci95_ms: Its interval.
+        basis: ``measured`` or ``estimate``.
+        ratio: ``latency_ms`` / that of the best.
+        ratio_ci95: Its interval.
+        verdict: What it is beside the best; None for the best itself, and where nothing is known.
+        reason: Why the verdict is UNCLEAR, or why nothing is known.
+        command: Measures the model so; None where no command does.
+    """
+
+    name: str
+    stack: str
+    backend: str
+    device: str
+    options: dict[str, str]
+    threads: int
+    dtype: str
+    latency_ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    basis: str | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    verdict: Relation | None = None
+    reason: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A brick that another side than the best runs fastest.
+
+    Attributes:
+        key: Key of the brick.
+        operators: Its operators.
+        occurrences: How often the model holds it.
+        side: Name of the side that runs it fastest.
+        best_ms: Its latency on the best side.
+        fastest_ms: On that side.
+        gain_ms: Occurrences times the difference.
+    """
+
+    key: str
+    operators: tuple[str, ...]
+    occurrences: int
+    side: str
+    best_ms: float
+    fastest_ms: float
+    gain_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdvice:
+    """How to run one model; everything is None or empty that is not known.
+
+    Attributes:
+        name: The model.
+        best: Name of the fastest side.
+        command: Measures the model so.
+        ties: Names of those that cannot be told from it.
+        ranking: Every side, the fastest first; those that nothing is known of last.
+        runner_up: Name of the fastest side that is slower than the best by more than chance; else of the second.
+        default: Name of the side that stands for the default: onnxruntime with its own options.
+        over_runner_up: The bricks in which the best and the runner-up differ, what the best gains most by first.
+        over_default: Likewise beside the default, where that is neither.
+        bricks_ms: Sum of the bricks on the best side.
+        lower_bound_ms: Cheapest way to make up the model of stored bricks of all stacks, under the same conditions.
+        mixing_ms: What choosing for every brick could gain beyond the best: the difference of these two.
+        mixed: The bricks that gain, the largest gain first.
+        reason: Why there is no advice, or none worth the name.
+        remedy: Commands that would help.
+        error: Why the model could not be decomposed.
+    """
+
+    name: str
+    best: str | None = None
+    command: str | None = None
+    ties: tuple[str, ...] = ()
+    ranking: tuple[Candidate, ...] = ()
+    runner_up: str | None = None
+    default: str | None = None
+    over_runner_up: tuple[LayerComparison, ...] = ()
+    over_default: tuple[LayerComparison, ...] = ()
+    bricks_ms: float | None = None
+    lower_bound_ms: float | None = None
+    mixing_ms: float | None = None
+    mixed: tuple[Mixed, ...] = ()
+    reason: str | None = None
+    remedy: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is something to choose from, and all of it is known."""
+        return len(self.ranking) > 1 and all(one.latency_ms is not None for one in self.ranking)
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How to run some models.
+
+    Attributes:
+        rows: One per model.
+        system: Key of the system that it is for; None where nothing is stored.
+    """
+
+    rows: tuple[ModelAdvice, ...]
+    system: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is complete advice for every model."""
+        return all(row.complete for row in self.rows)
+
+
+def advise(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    minimum_effect: float = MINIMUM_EFFECT,
+    granularity: int = 1,
+    connected: bool = False,
+    system: str | None = None,
+    stack: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    cache: str | None = None,
+    dtype: str | None = None,
+    oracle: ShapeOracle | None = None,
+) -> Advice:
+    """The best stored way to run each model on one system, from what is measured, else from estimates.
+
+    Args:
+        models: The models, from ``find_models``.
+        store: Where latencies are.
+        minimum_effect: Relative difference that matters.
+        granularity: Most layers in a brick.
+        connected: Bricks may be weakly connected windows.
+        system: Key of the system, or its beginning; None for this machine, or the only one that is stored.
+        stack: Key of the stack, or its beginning.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 for all physical cores.
+        cache: Cache state; None for a model that is repeated, in whatever state its bricks are.
+        dtype: Precision; None for float32, ``any`` for all.
+        oracle: Finds shapes that inference does not.
+
+    Raises:
+        UsageError: There is no such system or stack, or several systems are stored and this machine is none of them.
+        StoreError: The database cannot be read.
+
+    Example:
+        >>> from dlbricks.db import Store
+        >>> from dlbricks.models import find_models
+        >>> with Store.open("sqlite://") as store:
+        ...     (row,) = advise(find_models(["squeezenet"]), store=store).rows
+        >>> row.best, row.reason
+        (None, 'nothing is stored')
+    """
+    place = _system(store, system)
+    precision = {None: _DEFAULT_DTYPE, _ANY: None}.get(dtype, dtype)
+    query = Query(place, stack, backend, device, threads, cache, precision)
+    with open_contest(
+        models, store=store, query=query, granularity=granularity, connected=connected, oracle=oracle
+    ) as contest:
+        sides = [side for side in contest.sides if cache is not None or not side.cold]
+        rows = [
+            _advised(contest, model, sides, store, query, minimum_effect=minimum_effect) for model in contest.models
+        ]
+    return Advice(tuple(rows), place)
+
+
+def _system(store: Store, asked: str | None) -> str | None:
+    """Key of the system that advice is for."""
+    if asked is not None:
+        return asked
+    stored, here = store.systems(), probe_system().key
+    if here in stored or len(stored) < 2:
+        return here if here in stored else next(iter(stored), None)
+    listed = ", ".join(f"{key[:8]} ({system.cpu})" for key, system in stored.items())
+    raise UsageError(f"nothing is stored of this machine, and several others are: {listed}", remedy="add --system")
+
+
+def _advised(
+    contest: Contest,
+    model: Decomposition | Estimate,
+    sides: Sequence[Side],
+    store: Store,
+    query: Query,
+    *,
+    minimum_effect: float,
+) -> ModelAdvice:
+    if not isinstance(model, Decomposition):
+        return ModelAdvice(model.name, reason=model.error, error=model.error)
+    candidates = {side.name: _candidate(contest, model, side, store, query) for side in sides}
+    known = [side for side in sides if candidates[side.name].latency_ms is not None]
+    known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)
+    if not known:
+        reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
+        return ModelAdvice(
+            model.source.name, ranking=tuple(candidates.values()), reason=reason,
+            remedy=_remedy(model, sides, store, query),
+        )  # fmt: skip
+    best, rest = known[0], known[1:]
+    pairs = {side.name: contest.pair(model, best, side) for side in rest}
+    verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
+    for name, pair in pairs.items():
+        candidates[name] = _ranked(candidates[name], pair, verdicts[name])
+    unknown = [one for one in candidates.values() if one.latency_ms is None]
+    ranking = (*(candidates[side.name] for side in known), *unknown)
+    row = ModelAdvice(
+        model.source.name,
+        best=best.name,
+        command=candidates[best.name].command,
+        ties=tuple(name for name, (verdict, _) in verdicts.items() if verdict is not Relation.SLOWER),
+        ranking=ranking,
+    )
+    row = replace(row, **_mixing(contest, model, best, known))
+    if not rest:
+        return replace(
+            row,
+            reason=f"nothing to compare with: only {best.name} is known",
+            remedy=_remedy(model, sides, store, query),
+        )
+    slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
+    runner_up, default = (slower or rest)[0], _default(known, best)
+    row = replace(
+        row, runner_up=runner_up.name, over_runner_up=_decisive(contest, model, best, runner_up, minimum_effect)
+    )
+    if default is not None:
+        row = replace(row, default=default.name)
+        if default.name not in {best.name, runner_up.name}:
+            row = replace(row, over_default=_decisive(contest, model, best, default, minimum_effect))
+    return row
+
+
+def _candidate(contest: Contest, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
+    place = side.choice
+    figure = contest.measured(model, side)
+    if figure.best_ms is None:
+        figure = contest.figure(model, side)
+    commands = Commands(store, place, query, granularity=1)
+    return Candidate(
+        name=side.name,
+        stack=place.stack_key,
+        backend=place.stack.backend,
+        device=place.stack.device,
+        options=dict(place.stack.options),
+        threads=place.conditions.threads,
+        dtype=place.conditions.dtype,
+        latency_ms=figure.best_ms,
+        ci95_ms=figure.best_ci95_ms,
+        basis=figure.basis,
+        reason=None if figure.best_ms is not None else contest.why_unknown(model, side),
+        command=commands.truth(model.source),
+    )
+
+
+def _ranked(candidate: Candidate, pair: Pair, verdict: tuple[Relation, str | None]) -> Candidate:
+    return replace(
+        candidate,
+        ratio=None if pair.difference is None else pair.difference.ratio,
+        ratio_ci95=None if pair.difference is None else pair.difference.ci95,
+        verdict=verdict[0],
+        reason=verdict[1],
+    )
+
+
+def _default(known: Sequence[Side], best: Side) -> Side | None:
+    """The side that stands for what one gets without choosing; under the conditions of the best where it can."""
+    found = [side for side in known if side.choice.stack.backend == _DEFAULT_BACKEND]
+    found.sort(
+        key=lambda side: (
+            dict(side.choice.stack.options) != default_options(_DEFAULT_BACKEND, side.choice.stack.device),
+            side.choice.conditions != best.choice.conditions,
+        )
+    )
+    return found[0] if found else None
+
+
+def _decisive(
+    contest: Contest, model: Decomposition, best: Side, other: Side, minimum_effect: float
+) -> tuple[LayerComparison, ...]:
+    """Bricks of a model as ``other`` has them, seen from the best; the largest differences first, either way."""
+    layers, _ = layers_of(contest, model, best, other, minimum_effect)
+    return tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
+
+
+def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
+    """What choosing a side for every brick could gain."""
+    entry = contest.estimate(model, best)
+    if entry.sequential_ms is None or entry.lower_bound_sequential_ms is None:
+        return {}
+    alike = [
+        side
+        for side in known
+        if side is not best
+        and (side.choice.system_key, side.choice.conditions) == (best.choice.system_key, best.choice.conditions)
+    ]
+    mixed = [
+        Mixed(layer.key, layer.operators, layer.occurrences, side.name, layer.base_ms, layer.other_ms, layer.gain_ms)
+        for side in alike
+        for layer in layers_of(contest, model, best, side, MINIMUM_EFFECT)[0]
+        if layer.gain_ms > 0
+    ]
+    mixed.sort(key=lambda one: -one.gain_ms)
+    first = {one.key: one for one in reversed(mixed)}
+    return {
+        "bricks_ms": entry.sequential_ms,
+        "lower_bound_ms": entry.lower_bound_sequential_ms,
+        "mixing_ms": entry.sequential_ms - entry.lower_bound_sequential_ms,
+        "mixed": tuple(sorted(first.values(), key=lambda one: -one.gain_ms)),
+    }
+
+
+def _remedy(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[str, ...]:
+    """Commands that measure the model on runtimes that can run here and that nothing is stored of."""
+    known = {side.choice.stack.backend for side in sides}
+    commands = [
+        Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
+        for name, availability in backends().items()
+        if availability.ok and name not in known
+    ]
+    return tuple(command for command in commands if command is not None)
