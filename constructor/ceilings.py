@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from ..db import Measurement, Store, Subject
 from ..generator.backends.base import AS_GIVEN
-from ..generator.rates import GEMM_SIZES, STREAM_SIZES, Rate, ceiling_names, ceiling_work, node_ns, rate_of
+from ..generator.rates import (
+    GEMM_SIZES,
+    STREAM_SIZES,
+    Rate,
+    ceiling_names,
+    ceiling_work,
+    level_of_cache,
+    node_ns,
+    rate_of,
+)
 from ..generator.reference import GAP_BASE, OVERHEAD, built_in_key
 from .selection import Choice
 
@@ -40,6 +49,7 @@ class Ceilings:
         dtype: The precision of ``compute``.
         compute: FLOP/s; None where it was not measured in this precision.
         bandwidths: Working set to bytes/s, ascending; never more for a larger one than for a smaller.
+        levels: Name of a cache, or ``memory``, to the most of the working sets that it holds; nearest first.
         call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
         node_ms: What a node takes there that has next to nothing to do; likewise.
     """
@@ -47,6 +57,7 @@ class Ceilings:
     dtype: str = AS_GIVEN
     compute: Ceiling | None = None
     bandwidths: tuple[tuple[int, Ceiling], ...] = ()
+    levels: tuple[tuple[str, Ceiling], ...] = ()
     call_ms: float | None = None
     node_ms: float | None = None
 
@@ -88,10 +99,15 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
     backends = {key: stack.backend for key, stack in store.stacks().items()}
     own = found.get((choice.stack_key, dtype), {})
     call, node = own.get(OVERHEAD), node_ns(own.get(GAP_BASE), own.get(OVERHEAD))
+    bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
+    levels: dict[str, Ceiling] = {}
+    for size, ceiling in bandwidths:
+        levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads), ceiling)
     return Ceilings(
         dtype,
         compute=_best(_rates(found, backends, products, dtype)),
-        bandwidths=_falling(_rates(found, backends, streams, AS_GIVEN)),
+        bandwidths=bandwidths,
+        levels=tuple(levels.items()),
         call_ms=None if call is None else call.median_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
     )
