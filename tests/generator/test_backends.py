@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -58,19 +59,68 @@ def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
     assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
 
 
+OTHERWISE = [
+    *({"optimization": level} for level in ("disabled", "basic", "extended", "layout")),
+    {"execution": "parallel", "inter_op": "2"},
+    {"inter_op": "2"},
+    {"prepacking": "off"},
+    {"arena": "off"},
+    {"memory_pattern": "off"},
+    {"spinning": "off"},
+    {"denormal_as_zero": "on"},
+    {"pinning": "off"},
+    {"binding": "allocated"},
+]
+"""Every option with values that are not its default."""
+
+
+def test_every_option_makes_a_stack_of_its_own():
+    backend = OrtBackend()
+
+    keys = {backend.stack("cpu", options).key for options in ({}, *OTHERWISE)}
+
+    assert {name for options in OTHERWISE for name in options} == set(backend.resolve("cpu", {}))
+    assert len(keys) == 1 + len(OTHERWISE)
+    assert backend.stack("cpu", backend.resolve("cpu", {})) == backend.stack("cpu", {})
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "told"),
     [
-        *({"optimization": level} for level in ("disabled", "basic", "extended", "layout", "all")),
-        {"execution": "parallel", "inter_op": "2"},
-        {"arena": "off"},
-        {"memory_pattern": "off"},
-        {"spinning": "off"},
-        {"denormal_as_zero": "on"},
-        {"binding": "allocated"},
+        ({"optimization": "extended"}, {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED}),
+        ({"execution": "parallel"}, {"execution_mode": ort.ExecutionMode.ORT_PARALLEL}),
+        ({"inter_op": "2"}, {"inter_op_num_threads": 2}),
+        ({"arena": "off"}, {"enable_cpu_mem_arena": False, "session.use_env_allocators": None}),
+        ({"arena": "on"}, {"enable_cpu_mem_arena": True, "session.use_env_allocators": "1"}),
+        ({"memory_pattern": "off"}, {"enable_mem_pattern": False}),
+        ({"spinning": "off"}, {"session.intra_op.allow_spinning": "0", "use_per_session_threads": True}),
+        ({"spinning": "on"}, {"session.intra_op.allow_spinning": "1", "use_per_session_threads": False}),
+        ({"denormal_as_zero": "on"}, {"session.set_denormal_as_zero": "1"}),
+        ({"prepacking": "off"}, {"session.disable_prepacking": "1"}),
+        ({"pinning": "on", "spinning": "off"}, {"session.intra_op_thread_affinities": "2"}),
+        ({"pinning": "off", "spinning": "off"}, {"session.intra_op_thread_affinities": None}),
     ],
     ids=str,
 )
+def test_every_option_reaches_the_sessions_of_a_rotation(skeleton_of, options, told):
+    """There the sessions share memory and threads: what says otherwise must still take effect."""
+    backend = OrtBackend()
+    network = replace(synthetic_network(skeleton_of(BLOCK)), shared=True)
+    settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), rotating=True)
+
+    given = backend._session_options(network, settings)
+
+    for name, value in told.items():
+        if "." not in name:
+            assert getattr(given, name) == value
+        elif value is not None:
+            assert given.get_session_config_entry(name) == value
+        else:
+            with pytest.raises(RuntimeError):
+                given.get_session_config_entry(name)
+
+
+@pytest.mark.parametrize("options", OTHERWISE, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_option_computes_the_same(skeleton_of, options, threads):
     backend = OrtBackend()
