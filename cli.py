@@ -202,10 +202,11 @@ def measure(*, database: str, form: str, **options: Any) -> None:
 @split_options
 @measured_options
 @click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
+@click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
 @plot_option
 @database_option
 @format_options
-def estimate(*, explain: bool, plot: Path | None, database: str, form: str, **options: Any) -> None:
+def estimate(*, explain: bool, layers: bool, plot: Path | None, database: str, form: str, **options: Any) -> None:
     """Latency of models, reconstructed from measured bricks.
 
     \b
@@ -222,7 +223,8 @@ def estimate(*, explain: bool, plot: Path | None, database: str, form: str, **op
         from .analyzer.drawing import draw_estimates
 
         drawn(draw_estimates(estimates, plot, explain=explain))
-    answer(estimated(estimates, explain=explain), form, complete=all(entry.complete for entry in estimates))
+    result = estimated(estimates, explain=explain, layers=layers)
+    answer(result, form, complete=all(entry.complete for entry in estimates))
 
 
 for command in (models, brick, backends, system, db):

@@ -9,6 +9,7 @@ import click
 
 from .analyzer.tables import Answer
 from .console import Reporter, answer
+from .errors import UsageError
 from .options import (
     PLACE,
     binding_options,
@@ -159,17 +160,34 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
 
 
 @click.command()
+@click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
+@click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
+@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
+@click.option("--dtype", metavar="NAME", help="With --ceilings: only in this precision, not in all that a runtime has.")
+@database_option
 @format_options
-def system(*, form: str) -> None:
-    """This machine as recorded, and whether it is quiet enough to measure.
+def system(*, ceilings: bool, threads: int | None, database: str, form: str, **options: str | None) -> None:
+    """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
 
     \b
     Example:
-        dlbricks system
+        dlbricks system --ceilings --threads 2
     """
-    from .analyzer.inventory import machine
+    if not ceilings:
+        given = [f"--{name}" for name, value in {**options, "threads": threads}.items() if value is not None]
+        if given:
+            raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
+        from .analyzer.inventory import machine
 
-    answer(machine(), form)
+        answer(machine(), form)
+        return
+    from .analyzer.roofs import measured_ceilings
+    from .db import Store
+    from .generator.ceilings import measure_ceilings
+
+    with Store.open(database) as store, Reporter() as progress:
+        report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
+    answer(measured_ceilings(report), form, complete=all(row.error is None for row in report.rows))
 
 
 @click.group()

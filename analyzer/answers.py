@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .causes import written
+from .roofs import roofline_lines, roofline_record
 from .tables import Answer, Column
 from .units import counted, duration, milliseconds, percent, quantity, ratio, short, size
 
@@ -191,13 +192,14 @@ def _interval(bounds: Sequence[float]) -> str:
     return f"{milliseconds(low)} … {milliseconds(high)}"
 
 
-def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer:
+def estimated(estimates: Sequence[Estimate], *, explain: bool = False, layers: bool = False) -> Answer:
     """The answer of ``estimate``: one row per model.
 
     Args:
         estimates: The estimates.
         explain: Add to the rows every sequence (``parts``), the critical path (``path``) and what lies between bricks
             and model (``attribution``); and all of that to the table.
+        layers: Add every brick under the machine's ceilings (``roofline``).
     """
     rows = []
     for entry in estimates:
@@ -206,12 +208,17 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False) -> Answer
         if explain:
             row |= said | {"parts": [asdict(part) for part in entry.sequences]}
             row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
+        if layers:
+            row["roofline"] = roofline_record(entry)
         rows.append(row)
     summary = [line for entry in estimates for line in _remarks(entry)]
     if explain:
         for entry in estimates:
             if entry.sequences:
                 summary += [*([""] if summary else []), *_explained(entry)]
+    if layers:
+        for entry in estimates:
+            summary += [*([""] if summary else []), *roofline_lines(entry)]
     return Answer(
         rows,
         columns=[

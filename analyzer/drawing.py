@@ -22,6 +22,7 @@ from .plots import (
     unique_share,
     waterfall,
 )
+from .roofs import chart, has_roof
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
-    """Estimates beside measured latencies, and the latency by layer of every model.
+    """Estimates beside measured latencies, and of every model the latency by layer and, where known, the roofline.
 
     Args:
         estimates: The estimates.
@@ -56,6 +57,7 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool 
         raise UsageError("there is nothing to draw", remedy="leave --plot out")
     plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
     plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
+    plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
     alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
     if explain:
         causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
@@ -129,6 +131,10 @@ def _along(entry: Estimate) -> Figure:
         for part in entry.sequences
     ]
     return latency_by_layer(steps, title=f"{entry.name}, {_conditions(entry)}")
+
+
+def _under(entry: Estimate) -> Figure:
+    return chart(entry, title=f"{entry.name}: roofline, {entry.graph} graph, {_conditions(entry)}")
 
 
 def _between(entry: Estimate) -> Figure:

@@ -8,17 +8,21 @@ from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granulari
 from .figure import save
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
+from .roofline import Dot, Roof, roofline_chart
 from .waterfall import Fall, waterfall
 
 __all__ = [
+    "Dot",
     "Fall",
     "GranularityPoint",
     "ModelLatency",
     "ModelShare",
+    "Roof",
     "Step",
     "accuracy_against_granularity",
     "estimate_beside_measured",
     "latency_by_layer",
+    "roofline_chart",
     "save",
     "similarity_grid",
     "unique_share",
