@@ -166,7 +166,7 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
 @click.option("--dtype", metavar="NAME", help="With --ceilings: only in this precision, not in all that a runtime has.")
 @database_option
 @format_options
-def system(*, ceilings: bool, threads: int | None, database: str, form: str, **options: str | None) -> None:
+def system(*, ceilings: bool, threads: int | None, database: str, form: str, **options: Any) -> None:
     """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
 
     \b
