@@ -40,7 +40,8 @@ CONFINED = {
 
 # Expensive to import: only inside the function that needs them. Migrations are run by alembic itself.
 HEAVY = {"onnxruntime", "torch", "transformers", "pandas", "matplotlib", "alembic", "pyarrow", "rich", "onnx.reference"}
-HEAVY_ALLOWED = ("db/migrations/",)
+# Modules about PyTorch are imported by the backend's functions alone.
+HEAVY_ALLOWED = ("db/migrations/", "generator/backends/torch_")
 
 
 def modules() -> list[Path]:
