@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
@@ -100,9 +103,115 @@ CASES = {
     "{v0 = MatMul(x0, w0) v1 = Relu(v0)}",
     "weights-alone": "(float[64,64] w0, float[4] x0) => (float[64,64] v0, float[4] v1)"
     "{v0 = Relu(w0) v1 = Relu(x0)}",
+    "arithmetic": "(float[3,4] x0, float[4] x1) => (float[3,4] v1, float[3,4] v2, float[3,4] v3, float[3,4] v4)"
+    "{v0 = Sub(x0, x1) v1 = Abs(v0) v2 = Sum(x0, x1, v0) v3 = Max(x0, x1) v4 = Min(x0, x1, v0)}",
+    "mean-of-tensors": "(float[3,4] x0, float[4] x1) => (float[3,4] v0) {v0 = Mean(x0, x1)}",
+    "rounding": "(float[50] x0) => (float[50] v0, float[50] v1, float[50] v2, float[50] v3)"
+    "{v0 = Ceil(x0) v1 = Floor(x0) v2 = Round(x0) v3 = Sign(x0)}",
+    "trigonometry": "(float[50] x0) => (float[50] v0, float[50] v1, float[50] v2, float[50] v3)"
+    "{v0 = Sin(x0) v1 = Cos(x0) v2 = Atan(x0) v3 = Sinh(x0)}",
+    "comparison": "(float[9] x0, float[9] x1) => (bool[9] v0, bool[9] v1, bool[9] v2, bool[9] v3, bool[9] v4)"
+    "{v0 = Less(x0, x1) v1 = LessOrEqual(x0, x1) v2 = Greater(x0, x1) v3 = GreaterOrEqual(x0, x1)"
+    " v4 = Equal(x0, x1)}",
+    "disjunction": "(bool[9] x0, bool[9] x1) => (bool[9] v0, bool[9] v1) {v0 = Or(x0, x1) v1 = Xor(x0, x1)}",
+    "hard-activations": "(float[50] x0) => (float[50] v0, float[50] v1, float[50] v2)"
+    "{v0 = HardSwish(x0) v1 = HardSigmoid(x0) v2 = LeakyRelu<alpha=0.2>(x0)}",
+    "soft-activations": "(float[50] x0) => (float[50] v0, float[50] v1, float[50] v2, float[50] v3)"
+    "{v0 = Elu(x0) v1 = Selu(x0) v2 = Softplus(x0) v3 = Softsign(x0)}",
+    "gelu": "(float[50] x0) => (float[50] v0, float[50] v1) {v0 = Gelu(x0) v1 = Gelu<approximate=\"tanh\">(x0)}",
+    "mish": "(float[50] x0) => (float[50] v0) {v0 = Mish(x0)}",
+    "prelu": "(float[1,4,5,5] x0, float[4,1,1] w0) => (float[1,4,5,5] v0) {v0 = PRelu(x0, w0)}",
+    "log-softmax": "(float[3,5,4] x0) => (float[3,5,4] v0) {v0 = LogSoftmax<axis=1>(x0)}",
+    "numbers-that-are-none": "(float[9] x0) => (bool[9] v0, bool[9] v1) {v0 = IsNaN(x0) v1 = IsInf(x0)}",
+    "average-pool": "(float[1,4,9,9] x0) => (float[1,4,5,5] v0, float[1,4,9,9] v1)"
+    "{v0 = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x0)"
+    " v1 = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x0)}",
+    "uneven-pools": "(float[1,4,8,8] x0) => (float[1,4,4,4] v0, float[1,4,4,4] v1)"
+    "{v0 = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[0,0,1,1]>(x0)"
+    " v1 = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[0,0,1,1]>(x0)}",
+    "pool-up": "(float[1,4,8,8] x0) => (float[1,4,4,4] v0)"
+    "{v0 = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x0)}",
+    "global-max-pool": "(float[2,4,5,5] x0) => (float[2,4,1,1] v0) {v0 = GlobalMaxPool(x0)}",
+    "uneven-conv": "(float[1,4,9,9] x0, float[6,4,3,3] w0) => (float[1,6,9,9] v0)"
+    "{v0 = Conv<auto_pad=\"SAME_LOWER\">(x0, w0)}",
+    "dilated-conv": "(float[1,4,9,9] x0, float[6,2,3,3] w0) => (float[1,6,5,5] v0)"
+    "{v0 = Conv<dilations=[2,2], group=2>(x0, w0)}",
+    "conv-of-a-line": "(float[2,4,20] x0, float[6,4,5] w0, float[6] w1) => (float[2,6,8] v0)"
+    "{v0 = Conv<strides=[2]>(x0, w0, w1)}",
+    "conv-of-a-volume": "(float[1,2,5,6,7] x0, float[3,2,2,2,2] w0) => (float[1,3,4,5,6] v0) {v0 = Conv(x0, w0)}",
+    "linear": "(float[3,40] x0, float[24,40] w0, float[24] w1) => (float[3,24] v0)"
+    "{v0 = Gemm<transB=1>(x0, w0, w1)}",
+    "scaled-gemm": "(float[40,3] x0, float[40,24] w0, float[3,24] x1) => (float[3,24] v0)"
+    "{v0 = Gemm<transA=1, alpha=0.5, beta=2.0>(x0, w0, x1)}",
+    "einsum": "(float[2,3,4] x0, float[2,5,4] x1) => (float[2,3,5] v0)"
+    "{v0 = Einsum<equation=\"bij,bkj->bik\">(x0, x1)}",
+    "instance-norm": "(float[2,4,5,5] x0, float[4] w0, float[4] w1) => (float[2,4,5,5] v0)"
+    "{v0 = InstanceNormalization(x0, w0, w1)}",
+    "group-norm": "(float[2,4,5,5] x0, float[4] w0, float[4] w1) => (float[2,4,5,5] v0)"
+    "{v0 = GroupNormalization<num_groups=2>(x0, w0, w1)}",
+    "layernorm-of-two-axes": "(float[2,6,16] x0, float[6,16] w0) => (float[2,6,16] v0)"
+    "{v0 = LayerNormalization<axis=1>(x0, w0)}",
+    "unit-length": "(float[3,8] x0) => (float[3,8] v0) {v0 = LpNormalization<axis=1>(x0)}",
+    "extremes": "(float[3,4] x0, int64[1] x1) => (float[3,1] v0, float[3,1] v1, float[3,1] v2)"
+    "{v0 = ReduceMax(x0, x1) v1 = ReduceMin(x0, x1) v2 = ReduceProd(x0, x1)}",
+    "norms": "(float[3,4] x0, int64[1] x1) => (float[3,1] v0, float[3,1] v1, float[3,1] v2, float[3,1] v3)"
+    "{v0 = ReduceL2(x0, x1) v1 = ReduceL1(x0, x1) v2 = ReduceSumSquare(x0, x1) v3 = ReduceLogSumExp(x0, x1)}",
+    "sum-of-integers": "(int64[3,4] x0) => (int64[1,1] v0) {v0 = ReduceSum(x0)}",
+    "arg-max": "(float[3,9] x0) => (int64[3,1] v0, int64[9] v1)"
+    "{v0 = ArgMax<axis=1>(x0) v1 = ArgMin<axis=0, keepdims=0>(x0)}",
+    "flatten": "(float[2,3,4] x0) => (float[6,4] v0) {v0 = Flatten<axis=2>(x0)}",
+    "blocks": "(float[1,8,4,4] x0) => (float[1,2,8,8] v0, float[1,32,2,2] v1)"
+    "{v0 = DepthToSpace<blocksize=2>(x0) v1 = SpaceToDepth<blocksize=2>(x0)}",
+    "columns": "(float[1,12,9] x0) => (float[1,3,4,4] v0)"
+    "<int64[2] c0 = {4, 4}, int64[2] c1 = {2, 2}> {v0 = Col2Im(x0, c0, c1)}",
+    "mirrored": "(float[1,2,5,5] x0) => (float[1,2,7,8] v0)"
+    "<int64[8] c0 = {0, 0, 1, 2, 0, 0, 1, 1}> {v0 = Pad<mode=\"reflect\">(x0, c0)}",
+    "edges": "(float[4,5] x0) => (float[6,6] v0) <int64[4] c0 = {1, 0, 1, 1}> {v0 = Pad<mode=\"edge\">(x0, c0)}",
+    "backwards": "(float[6,8] x0) => (float[3,8] v0)"
+    "<int64[1] c0 = {-1}, int64[1] c1 = {-9}, int64[1] c2 = {0}, int64[1] c3 = {-2}> {v0 = Slice(x0, c0, c1, c2, c3)}",
+    "split-evenly": "(float[7,2] x0) => (float[3,2] v0, float[3,2] v1, float[1,2] v2)"
+    "{v0, v1, v2 = Split<num_outputs=3>(x0)}",
+    "gather-from-the-end": "(float[4,5] x0) => (float[4,2] v0, float[5] v1)"
+    "<int64[2] c0 = {-1, 0}, int64 c1 = {-2}> {v0 = Gather<axis=1>(x0, c0) v1 = Gather(x0, c1)}",
+    "gather-nd-batched": "(float[4,3,5] x0, int64[4,1] x1) => (float[4,5] v0)"
+    "{v0 = GatherND<batch_dims=1>(x0, x1)}",
+    "scatter-elements": "(float[4,5] x0, float[2,5] x1) => (float[4,5] v0, float[4,5] v1)"
+    "<int64[2,5] c0 = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1}>"
+    "{v0 = ScatterElements(x0, c0, x1) v1 = ScatterElements<reduction=\"add\">(x0, c0, x1)}",
+    "scatter-nd-reduced": "(float[4,3] x0, float[2,3] x1) => (float[4,3] v0, float[4,3] v1)"
+    "<int64[2,1] c0 = {1, 3}>"
+    "{v0 = ScatterND<reduction=\"add\">(x0, c0, x1) v1 = ScatterND<reduction=\"max\">(x0, c0, x1)}",
+    "cumulative-backwards": "(float[5,3] x0) => (float[5,3] v0)"
+    "<int64 c0 = {0}> {v0 = CumSum<exclusive=1, reverse=1>(x0, c0)}",
+    "resize-linear": "(float[1,2,4,4] x0) => (float[1,2,7,9] v0, float[1,2,7,9] v1)"
+    "<int64[4] c0 = {1, 2, 7, 9}> {v0 = Resize<mode=\"linear\">(x0, , , c0)"
+    " v1 = Resize<mode=\"linear\", coordinate_transformation_mode=\"align_corners\">(x0, , , c0)}",
+    "resize-by-scales": "(float[1,2,4,4] x0) => (float[1,2,8,8] v0, float[1,2,8,8] v1)"
+    "<float[4] c0 = {1, 1, 2, 2}> {v0 = Resize<mode=\"nearest\", nearest_mode=\"floor\","
+    " coordinate_transformation_mode=\"asymmetric\">(x0, , c0)"
+    " v1 = Resize<mode=\"cubic\", coordinate_transformation_mode=\"asymmetric\">(x0, , c0)}",
+    "eye": "(float[4,4] x0) => (float[4,4] v0) {v0 = EyeLike<k=1>(x0)}",
+    "shape": "(float[2,3,4] x0) => (int64[3] v0, int64 v1, float[2,3,4] v2)"
+    "{v0 = Shape(x0) v1 = Size(x0) v2 = Neg(x0)}",
+    "quantise-per-channel": "(float[4,6] x0, float[4] w0) => (float[4,6] v1)"
+    "<int8[4] c0 = {0, 1, 2, 3}> {v0 = QuantizeLinear<axis=0>(x0, w0, c0) v1 = DequantizeLinear<axis=0>(v0, w0, c0)}",
+    "gru": "(float[5,2,3] x0, float[1,12,3] w0, float[1,12,4] w1, float[1,24] w2) => (float[5,1,2,4] v0)"
+    "{v0 = GRU<hidden_size=4, linear_before_reset=1>(x0, w0, w1, w2)}",
     "empty-attribute": "(float[2,3] x0) => (float[2,3] v0) <int64[0] c0 = {}>"
     "{v0 = ReduceSum<noop_with_empty_axes=1>(x0, c0)}",
 }  # fmt: skip
+
+MAY_REFUSE = {
+    "onnxruntime": frozenset(),
+    "torch": frozenset({"strings"}),
+}
+"""Cases that a backend may call unsupported."""
+
+CORE = frozenset({
+    "conv", "conv-bn-relu", "depthwise", "gemm", "pool", "average-pool", "softmax", "elementwise", "arithmetic",
+    "square-of-itself", "transpose", "split", "linear", "flatten",
+})  # fmt: skip
+"""Cases that no backend may call unsupported."""
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2}
 BY_CASE = {"int4-weight": 0.1}
@@ -137,6 +246,17 @@ def execute(backend: Backend, network: Network, **options: str) -> list[np.ndarr
     return outputs
 
 
+@contextmanager
+def skipping_refusals(backend: Backend, case: str) -> Iterator[None]:
+    """What a backend cannot express is skipped with its reason, but for what it must be able to."""
+    try:
+        yield
+    except UnsupportedBrick as error:
+        if case not in MAY_REFUSE.get(backend.name, frozenset(CASES) - CORE):
+            raise
+        pytest.skip(str(error))
+
+
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray], tolerance: float | None = None) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -153,7 +273,8 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray], tolerance:
 def test_a_brick_computes_what_onnx_says(backend, case, skeleton_of):
     network = synthetic_network(skeleton_of(CASES[case]), seed=3)
 
-    found = execute(backend, network)
+    with skipping_refusals(backend, case):
+        found = execute(backend, network)
 
     expected = ReferenceEvaluator(network.self_contained()).run(None, dict(network.feeds))
     assert_close(found, [np.asarray(value) for value in expected], BY_CASE.get(case))
@@ -166,7 +287,8 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
     model = skeleton_of(CASES[case])
     alone, unrolled = synthetic_network(model), synthetic_network(model, unroll=3)
 
-    found = execute(backend, unrolled)
+    with skipping_refusals(backend, case):
+        found = execute(backend, unrolled)
 
     expected = execute(backend, alone)
     assert len(found) == 3 * len(expected)
@@ -201,10 +323,9 @@ def test_an_operator_that_no_runtime_knows_is_unsupported(backend, skeleton_of):
 def test_an_illegal_execution_is_an_error_in_one_line(backend, skeleton_of):
     network = synthetic_network(skeleton_of(CASES["embedding"]))
     network.feeds["x0"][:] = 1000
-    executable = backend.prepare(network, settings(backend))
 
     with pytest.raises(BackendError) as caught:
-        executable.run()
+        execute(backend, network)
 
     assert "\n" not in str(caught.value)
     assert "Gather" in str(caught.value)

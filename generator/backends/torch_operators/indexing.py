@@ -72,7 +72,8 @@ def _scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
         flat = torch.add(torch.mul(flat, x.shape[axis]), _counted(place, x.shape[axis]))
     rows = torch.reshape(x, [-1, *x.shape[depth:]])
     changes = torch.reshape(updates, [-1, *x.shape[depth:]])
-    result = torch.index_reduce(rows, 0, flat.reshape(-1), changes, _REDUCTIONS[reduction])
+    places = torch.broadcast_to(flat.reshape([-1, *[1] * (rows.ndim - 1)]), changes.shape)
+    result = torch.scatter_reduce(rows, 0, places, changes, _REDUCTIONS[reduction])
     return torch.reshape(result, x.shape)
 
 
