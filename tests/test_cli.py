@@ -168,6 +168,38 @@ def test_models_may_follow_with_as_a_list(cli: Cli, work: Path) -> None:
     assert cli("run", "suite", "other.onnx").error.startswith("'other.onnx' is a second suite")
 
 
+def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> None:
+    counts = ("measured", "reused", "remaining", "algorithms", "algorithms_remaining")
+
+    forecast = cli("run", "suite", "--algorithms", "--dry-run", "--json")
+    done = cli("run", "suite", "--algorithms", "--json")
+    again = cli("run", "suite", "--algorithms")
+
+    assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 12]
+    assert [done.json[name] for name in counts] == [0, 4, 0, 12, 0]
+    assert (forecast.code, done.code, again.code) == (0, 0, 0)
+    assert done.json["algorithms_failed"] == 0
+    assert "with other algorithms: 12 known, 0 failed, 0 measured" in again.out
+    (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
+    assert {part["fastest_variant"] for part in row["parts"]} <= {"", "basic", "extended", "unpacked"}
+    assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])
+
+
+def test_a_precision_is_computed_in_and_selected(cli: Cli, work: Path) -> None:
+    assert cli("run", "suite", "--with", "branches.onnx", "--dtype", "int8", "--json").json["measured"] == 4
+    assert cli("estimate", "branches.onnx").code == 2  # which precision is meant?
+
+    done = cli("estimate", "branches.onnx", "--dtype", "int8", "--json")
+
+    (row,) = done.json["results"]
+    assert (done.code, row["dtype"]) == (0, "int8")
+    assert row["measured_ms"] > 0
+    assert cli("measure", "branches.onnx", "--dtype", "int8", "--json").code == 0
+    refused = cli("run", "suite", "--dtype", "bfloat16")
+    assert (refused.code, refused.out) == (2, "")
+    assert "it has float32, int8" in refused.error
+
+
 def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
