@@ -20,6 +20,8 @@ from .lazy import lazy
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .analyzer.advice import Advice, advise
+    from .analyzer.comparison import Comparison, compare
     from .bricks.brick import Brick, build_brick, load_brick
     from .bricks.graph import ModelGraph, build_graph
     from .bricks.layer import Layer
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from .models.source import ModelSource, find_models
 
 __all__ = [
+    "Advice",
     "Brick",
+    "Comparison",
     "Conditions",
     "DlbricksError",
     "Estimate",
@@ -56,8 +60,10 @@ __all__ = [
     "Suite",
     "System",
     "__version__",
+    "advise",
     "build_brick",
     "build_graph",
+    "compare",
     "estimate",
     "find_models",
     "generate",
@@ -73,7 +79,9 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "Advice": "analyzer.advice",
         "Brick": "bricks.brick",
+        "Comparison": "analyzer.comparison",
         "Conditions": "db.values",
         "DlbricksError": "errors",
         "Estimate": "constructor.estimate",
@@ -91,8 +99,10 @@ __getattr__, __dir__ = lazy(
         "Store": "db.store",
         "Suite": "bricks.suite",
         "System": "db.values",
+        "advise": "analyzer.advice",
         "build_brick": "bricks.brick",
         "build_graph": "bricks.graph",
+        "compare": "analyzer.comparison",
         "estimate": "constructor.estimate",
         "find_models": "models.source",
         "generate": "generator.generate",

@@ -1,7 +1,8 @@
 """The command line: each command calls one public function and writes its answer.
 
-Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete. Answers go to stdout alone,
-everything else to stderr. What a command needs is imported when it runs, so that ``dlbricks --help`` is instant.
+Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete, 4 a limit crossed. Answers go to
+stdout alone, everything else to stderr. What a command needs is imported when it runs, so that ``dlbricks --help`` is
+instant.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .options import (
     binding_options,
     budget_option,
     check_runtime_options,
+    comparison_options,
     database_option,
     format_options,
     measured_options,
@@ -225,6 +227,72 @@ def estimate(*, explain: bool, layers: bool, plot: Path | None, database: str, f
         drawn(draw_estimates(estimates, plot, explain=explain))
     result = estimated(estimates, explain=explain, layers=layers)
     answer(result, form, complete=all(entry.complete for entry in estimates))
+
+
+@commands.command()
+@model_arguments
+@click.option(
+    "--by",
+    type=click.Choice(["combination", "run", "variant"]),
+    default="combination",
+    show_default=True,
+    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one.",
+)
+@click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
+@click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
+@comparison_options
+@click.option("--layers", is_flag=True, help="Also list every brick, and what the base would gain by it.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["slower", "faster", "unclear"]),
+    multiple=True,
+    help="End with exit code 4 where a model has this verdict; repeatable.",
+)
+@plot_option
+@database_option
+@format_options
+def compare(
+    *, layers: bool, fail_on: tuple[str, ...], plot: Path | None, database: str, form: str, **options: Any
+) -> None:
+    """Stored frameworks, options, systems or runs against each other: SAME, FASTER, SLOWER or UNCLEAR.
+
+    \b
+    Example:
+        dlbricks compare squeezenet --by run --fail-on slower
+    """
+    from .analyzer.compared import compared
+    from .analyzer.comparison import compare as compare_stored
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        comparison = compare_stored(take_models(options), store=store, **options)
+    if plot is not None:
+        from .analyzer.drawing import draw_comparison
+
+        drawn(draw_comparison(comparison, plot))
+    crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
+    answer(compared(comparison, layers=layers), form, complete=comparison.complete, crossed=crossed)
+
+
+@commands.command()
+@model_arguments
+@comparison_options
+@database_option
+@format_options
+def advise(*, database: str, form: str, **options: Any) -> None:
+    """The fastest stored framework and options for models on this system, and the layers that decide it.
+
+    \b
+    Example:
+        dlbricks advise squeezenet
+    """
+    from .analyzer.advice import advise as advise_on
+    from .analyzer.compared import advised
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        advice = advise_on(take_models(options), store=store, **options)
+    answer(advised(advice), form, complete=advice.complete)
 
 
 for command in (models, brick, backends, system, db):

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
     from .generator.progress import Progress
 
-__all__ = ["INCOMPLETE", "Reporter", "answer", "drawn", "note"]
+__all__ = ["CROSSED", "INCOMPLETE", "Reporter", "answer", "drawn", "note"]
 
 INCOMPLETE = 3
 """Exit code of a command that did its work, but not all of it."""
+
+CROSSED = 4
+"""Exit code of a command whose result is beyond a limit given with ``--fail-on``."""
 
 _REDRAW_S = 0.1
 """Drawing more often than this costs time between samples and shows nothing new."""
@@ -41,9 +44,15 @@ _VERBS = {
 }
 
 
-def answer(result: Answer, form: str, *, complete: bool = True) -> None:
-    """Write a command's answer to stdout; an incomplete one ends it with exit code 3, or 1 where nothing succeeded."""
+def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = False) -> None:
+    """Write a command's answer to stdout.
+
+    Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
+    nothing succeeded.
+    """
     click.echo(render(result, form), nl=False)
+    if crossed:
+        click.get_current_context().exit(CROSSED)
     if not complete:
         errors = [row.get("error") for row in result.results]
         click.get_current_context().exit(1 if errors and None not in errors else INCOMPLETE)

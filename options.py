@@ -20,6 +20,7 @@ __all__ = [
     "binding_options",
     "budget_option",
     "check_runtime_options",
+    "comparison_options",
     "database_option",
     "device_options",
     "dimension",
@@ -30,6 +31,7 @@ __all__ = [
     "runtime_options",
     "seconds",
     "setting",
+    "share",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -77,6 +79,18 @@ def setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def share(text: str) -> float:
+    """A positive share: ``3%`` or ``0.03``."""
+    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / unit
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive share")
+    return value
 
 
 def _stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -129,16 +143,20 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
 
 
+_granularity = click.option(
+    "-g",
+    "--granularity",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Most layers per sequence.",
+)
+
+_connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
+
 split_options = _stacked(
-    click.option(
-        "-g",
-        "--granularity",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Most layers per sequence.",
-    ),
+    _granularity,
     click.option(
         "--graph",
         type=click.Choice(["source", "fused", "runtime"]),
@@ -147,7 +165,7 @@ split_options = _stacked(
         help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
     ),
     click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
-    click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only."),
+    _connected,
 )
 
 _backend_options = (
@@ -215,7 +233,7 @@ def check_runtime_options(graph: str) -> None:
         raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
 
 
-measured_options = _stacked(
+_measured = (
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
     click.option("--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."),
@@ -223,6 +241,22 @@ measured_options = _stacked(
     click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
     click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),
+)
+
+measured_options = _stacked(*_measured)
+
+comparison_options = _stacked(
+    _granularity,
+    _connected,
+    *_measured,
+    click.option(
+        "--minimum-effect",
+        type=share,
+        default="3%",
+        show_default=True,
+        metavar="SHARE",
+        help="Difference that matters, for example 3% or 0.03; anything less is SAME.",
+    ),
 )
 
 budget_option = click.option(

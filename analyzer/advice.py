@@ -364,6 +364,9 @@ def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[
 def _remedy(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[str, ...]:
     """Commands that measure the model on runtimes that can run here and that nothing is stored of."""
     known = {side.choice.stack.backend for side in sides}
+    if sides:  # under the same conditions
+        like = sides[0].choice.conditions
+        query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
     commands = [
         Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
         for name, availability in backends().items()

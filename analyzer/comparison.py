@@ -95,6 +95,8 @@ class ModelComparison:
         ratio_ci95: Its interval.
         verdict: What the other side is.
         reason: Why there is no verdict, or why it is UNCLEAR.
+        apart: Whether no reference network tells what the machine did between both: the interval holds what machines
+            may do.
         gain_ms: What the model would gain if the base ran every brick that is FASTER on the other side as that does;
             None where no brick is measured on both.
         layers: Every brick that is measured on both sides, the largest gain first.
@@ -118,6 +120,7 @@ class ModelComparison:
     ratio_ci95: tuple[float, float] | None = None
     verdict: Relation | None = None
     reason: str | None = None
+    apart: bool = False
     gain_ms: float | None = None
     layers: tuple[LayerComparison, ...] = ()
     missing: tuple[Absent, ...] = ()
@@ -258,7 +261,8 @@ def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimu
     row = replace(row, basis=pair.basis, gain_ms=sum(gains) if layers else None, layers=layers, missing=missing)
     if pair.difference is None:
         return _Open(replace(row, reason=pair.reason))
-    return _Open(replace(row, ratio=pair.difference.ratio, ratio_ci95=pair.difference.ci95), pair)
+    seen = pair.difference
+    return _Open(replace(row, ratio=seen.ratio, ratio_ci95=seen.ci95, apart=pair.apart), pair)
 
 
 def _figures(side: str, figure: Figure) -> dict[str, Any]:
@@ -304,16 +308,11 @@ def judged(pairs: Sequence[Pair], minimum_effect: float) -> list[tuple[Relation,
 def _why_unclear(pair: Pair, discovered: bool, minimum_effect: float, looked_at: int) -> str:  # noqa: FBT001
     assert pair.difference is not None  # noqa: S101
     low, high = pair.difference.ci95
-    apart = (
-        "; they were measured apart and on different stacks: measure the base once more after the other side"
-        if pair.apart
-        else ""
-    )
     if discovered:
-        return f"they differ, by less than {minimum_effect:.1%} or more{apart}"
+        return f"they differ, by less than {minimum_effect:.1%} or more"
     if not low <= 1 <= high:
-        return f"the difference could be chance among the {looked_at} that were looked at{apart}"
-    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{apart}"
+        return f"the difference could be chance among the {looked_at} that were looked at"
+    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}"
 
 
 def layers_of(

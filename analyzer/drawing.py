@@ -14,8 +14,10 @@ from .plots import (
     Fall,
     ModelLatency,
     ModelShare,
+    Rival,
     Step,
     estimate_beside_measured,
+    forest,
     latency_by_layer,
     save,
     similarity_grid,
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
 
     from ..constructor.estimate import Estimate
     from ..generator.generate import GenerateReport
+    from .comparison import Comparison, ModelComparison
 
-__all__ = ["draw_estimates", "draw_generated"]
+__all__ = ["draw_comparison", "draw_estimates", "draw_generated"]
+
+_MOST_BRICKS = 25
+"""Bricks that a comparison of one model shows, those that differ most."""
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -91,6 +97,70 @@ def draw_generated(report: GenerateReport, place: Path) -> list[Path]:
     if len(rows) > 1:
         plots["similarity"] = lambda: _alike({row.name: row.keys for row in rows}, report.granularity)
     return _draw(plots, place, alone="unique")
+
+
+def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
+    """Ratios of models with their intervals, and of the bricks of every model.
+
+    Args:
+        comparison: The comparison.
+        place: A folder for all plots; or one image file, which gets the models, or the bricks of a single one.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    rows = [row for row in comparison.rows if row.ratio is not None or row.layers]
+    if not rows:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    plots: dict[str, Callable[[], Figure]] = {"models": lambda: _rivals(rows, comparison)}
+    named = {f"bricks-{_slug(row.name)}-{_slug(row.other or '')}": row for row in rows if row.layers}
+    plots |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
+    alone = next(iter(named)) if len(rows) == 1 and named else "models"
+    return _draw(plots, place, alone=alone)
+
+
+def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
+    several = len({row.name for row in rows}) > 1
+    rivals = [
+        Rival(
+            f"{row.name}: {row.other}" if several else row.other or "",
+            row.ratio,
+            row.ratio_ci95,
+            row.verdict,
+            row.gain_ms,
+        )
+        for row in rows
+    ]
+    base = rows[0].base or ""
+    title = f"{'Models' if several else rows[0].name}, beside {base}"
+    return forest(
+        rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
+    )
+
+
+def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
+    layers = sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:_MOST_BRICKS]
+    layers.sort(key=lambda layer: -layer.gain_ms)
+    rivals = [Rival(f"the model ({row.basis})", row.ratio, row.ratio_ci95, row.verdict)]
+    rivals += [
+        Rival(
+            f"{layer.occurrences} x {'+'.join(layer.operators)}  {layer.names[0]}",
+            layer.ratio,
+            layer.ratio_ci95,
+            layer.verdict,
+            layer.gain_ms,
+        )
+        for layer in layers
+    ]
+    rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
+    title = f"{row.name}: {row.other} beside {row.base}{rest}"
+    base = row.base or ""
+    gain = "gain if the base were as fast"
+    return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
 
 
 def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str) -> list[Path]:

@@ -51,12 +51,14 @@ class Answer:
         totals: What stands beside the results in JSON.
         columns: Those that the table shows; JSON and CSV hold every key.
         summary: Lines below the table.
+        table: Rows of the table, where these are not the results.
     """
 
     results: Sequence[Row]
     totals: Mapping[str, object] = field(default_factory=dict)
     columns: Sequence[Column] = ()
     summary: Sequence[str] = ()
+    table: Sequence[Row] | None = None
 
     def frame(self) -> object:
         """The results as a ``pandas.DataFrame``, one column per key."""
@@ -122,11 +124,12 @@ def _cell(value: object) -> object:
 
 def _table(answer: Answer) -> str:
     lines: list[str] = []
-    if answer.columns and answer.results:
-        cells = [[_written(row, column) for column in answer.columns] for row in answer.results]
+    rows = answer.results if answer.table is None else answer.table
+    if answer.columns and rows:
+        cells = [[_written(row, column) for column in answer.columns] for row in rows]
         titles = [column.title for column in answer.columns]
         # Figures stand right, so that their digits do; words stand left.
-        right = [any(_is_number(_reach(row, column.key)) for row in answer.results) for column in answer.columns]
+        right = [any(_is_number(_reach(row, column.key)) for row in rows) for column in answer.columns]
         widths = [max(len(line[i]) for line in [titles, *cells]) for i in range(len(titles))]
         lines += [_line(titles, widths, right), "  ".join("─" * width for width in widths)]
         lines += [_line(line, widths, right) for line in cells]

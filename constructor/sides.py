@@ -221,7 +221,7 @@ _PROPERTIES: Mapping[str, Callable[[Side], str]] = {
     "threads": lambda side: _counted(side.choice.conditions.threads),
     "cache": lambda side: side.choice.conditions.cache,
     "dtype": lambda side: side.choice.conditions.dtype,
-    "run": lambda side: "" if side.run is None else f"{side.run.started[:19]} {side.run.id[:_SHOWN]}",
+    "run": lambda side: "" if side.run is None else f"{side.run.started[:19].replace('T', ' ')} {side.run.id[:_SHOWN]}",
     "variant": lambda side: side.variant or "default",
 }
 

@@ -6,6 +6,7 @@ figure is made.
 
 from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granularity, estimate_beside_measured
 from .figure import save
+from .forest import Rival, forest
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
 from .roofline import Dot, Roof, roofline_chart
@@ -17,10 +18,12 @@ __all__ = [
     "GranularityPoint",
     "ModelLatency",
     "ModelShare",
+    "Rival",
     "Roof",
     "Step",
     "accuracy_against_granularity",
     "estimate_beside_measured",
+    "forest",
     "latency_by_layer",
     "roofline_chart",
     "save",
