@@ -83,8 +83,8 @@ def difference(base: float, other: float, *, error: float, degrees: float, drift
     """
     centre = math.log(other) - math.log(base)
     total = math.hypot(error, drift.sd)
-    if total > 0:
-        degrees = degrees * (total / error) ** 4 if error > 0 else math.inf  # that of the drift counts as known
+    share = (error / total) ** 4 if total > 0 else 0.0
+    degrees = degrees / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the drift counts as known
     half = (student(degrees) * total if total > 0 else 0.0) + drift.bias
     beyond = max(0.0, abs(centre) - drift.bias)
     p = two_sided(beyond / total, degrees) if total > 0 else float(beyond == 0)
