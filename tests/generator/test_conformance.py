@@ -203,6 +203,7 @@ CASES = {
 
 MAY_REFUSE = {
     "onnxruntime": frozenset(),
+    "openvino": frozenset({"strings", "squeeze", "reduce"}),
     "torch": frozenset({"strings"}),
 }
 """Cases that a backend may call unsupported."""

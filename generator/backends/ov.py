@@ -1,0 +1,270 @@
+"""OpenVINO."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper
+
+from ...db.values import Stack
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
+from ..cores import pin
+from ..network import Network
+from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
+from .ov_model import probe_model, read_model
+
+if TYPE_CHECKING:
+    import openvino
+
+__all__ = ["OpenVinoBackend"]
+
+OPTIONS = (
+    Option("pinning", "on", ("on", "off"), "bind the process to the first physical cores, and each thread to one"),
+    Option("denormal_as_zero", "off", ("on", "off"), "flush denormal numbers to zero"),
+    Option(
+        "dynamic_quantization",
+        "0",
+        help="elements that share a scale where activations that meet compressed weights are quantized; 0: never",
+    ),
+)
+
+_PRECISIONS = {AS_GIVEN: "f32", "bfloat16": "bf16", "float16": "f16"}
+"""Precision to OpenVINO's name of it."""
+
+_FEW_OUTPUTS = 4
+"""A synchronous execution makes an array and a key of each output, which costs about a microsecond and more the more
+there are; handing the execution over to a thread of the runtime costs five, however many there are."""
+
+_UNSUPPORTED = re.compile(
+    r"OpConversionFailure|OpValidationFailure|NotImplemented|does not support|doesn't support|[Uu]nsupported|"
+    r"not supported|not implemented|hasn't been implemented|[Cc]an'?t convert|[Cc]annot create|No primitive descriptors"
+)
+_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate|Can'?t allocate|not enough memory", re.IGNORECASE)
+_NOISE = re.compile(
+    r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|"
+    r"FrontEnd API failed with \w+:|Model wasn't fully converted\. Summary:(?: --)?|To facilitate the conversion.*|"
+    r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"
+)
+"""Places in the runtime's source and on this machine: a stored reason must name neither."""
+_REASON_LENGTH = 300
+
+
+class OpenVinoBackend:
+    """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
+
+    OpenVINO computes 64-bit integers in 32 bits, and double and half precision in single precision (or in the one
+    that is asked for); values at the network's edges keep their types.
+    """
+
+    name = "openvino"
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = tuple(_PRECISIONS)
+
+    def probe(self) -> Availability:
+        """Whether the module and its package are installed."""
+        if importlib.util.find_spec("openvino") is None:
+            return Availability(ok=False, reason="not installed; pip install openvino")
+        try:
+            return Availability(ok=True, versions=dict(self._versions()))
+        except BackendUnavailable as error:
+            return Availability(ok=False, reason=str(error))
+
+    def command(self) -> Sequence[str]:
+        """It runs in the environment of dlbricks itself."""
+        return WORKER_COMMAND
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value (see ``Backend``)."""
+        return resolve_options(self, OPTIONS, device, options)
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Versions are those of the installed package; the runtime is not loaded (see ``Backend``)."""
+        effective = self.resolve(device, options)
+        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+
+    def setup(self, settings: Settings) -> None:
+        """Bind the process to the first physical cores, then load the runtime: it takes its cores from there.
+
+        Raises:
+            UsageError: More threads than cores: OpenVINO would use fewer without a word.
+            BackendUnavailable: The runtime cannot be loaded, or this CPU cannot compute in the precision.
+            BackendError: The system does not allow it.
+        """
+        pinning = settings.options["pinning"] == "on"
+        if pinning and settings.threads > len(settings.cores):
+            raise UsageError(
+                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
+                remedy="use fewer threads, or pass --option pinning=off",
+            )
+        if pinning and not pin(settings.cores[: settings.threads]):
+            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        _require_as_asked(settings)
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Read, compile, and write the inputs of one request (see ``Backend``)."""
+        core = _core()
+        try:
+            model = read_model(core, network)
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, reading=True) from error
+        try:
+            compiled = core.compile_model(model, "CPU", _properties(settings))
+            return _OvExecutable(compiled.create_infer_request(), network)
+        except UnsupportedBrick:
+            raise
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    @staticmethod
+    def _versions() -> tuple[tuple[str, str], ...]:
+        try:
+            return (("openvino", version("openvino")),)
+        except PackageNotFoundError:
+            raise BackendUnavailable("openvino is not installed", remedy="pip install openvino") from None
+
+
+class _OvExecutable:
+    """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run."""
+
+    def __init__(self, request: openvino.InferRequest, network: Network) -> None:
+        self._request = request
+        names = {name: index for index, port in enumerate(request.model_inputs) for name in port.names}
+        for name, array in network.feeds.items():
+            if name in names:  # what nothing reads may be gone
+                _write(request, names[name], array)
+        self._outputs = tuple(range(len(network.outputs)))
+        # The methods of the base class: those of the wrapper look for new inputs first.
+        bare: Any = super(type(request), request)
+        self._infer: Callable[[], object] = partial(bare.infer, {}, True, True)  # noqa: FBT003  # takes no keywords
+        self._start: Callable[[], object] = partial(bare.start_async, {}, None)
+        self._step = self._infer if len(self._outputs) <= _FEW_OUTPUTS else self._start_and_wait
+
+    def run(self) -> None:
+        try:
+            self._step()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error) from error
+
+    def synchronize(self) -> None:
+        pass
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+
+    def output_bytes(self) -> int:
+        return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
+
+    def close(self) -> None:
+        self._step = self._infer = self._start = _released
+        del self._request
+
+    def _start_and_wait(self) -> None:
+        self._start()
+        self._request.wait()
+
+
+def _released() -> None:
+    raise RuntimeError("this network was released")
+
+
+@cache
+def _core() -> openvino.Core:
+    """The runtime, loaded once.
+
+    Importing OpenVINO sends an event over the network and writes to the home folder, unless its package for that is
+    missing: then it says nothing. To this process it is missing.
+
+    Raises:
+        BackendUnavailable: It cannot be loaded.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: an import fails
+    try:
+        import openvino
+    except ImportError as error:
+        raise BackendUnavailable(f"openvino cannot be loaded: {error}") from error
+    return openvino.Core()
+
+
+def _properties(settings: Settings) -> dict[str, Any]:
+    """How a network is compiled. No folder for a cache is set: each network is compiled anew."""
+    chosen = settings.options
+    return {
+        # Left alone, OpenVINO computes in bfloat16 wherever the CPU can (AMX, AVX512-BF16), without a word.
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[settings.dtype],
+        # Left alone, it quantizes the activations that meet weights of 8 bits or less in groups of 32.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": int(chosen["dynamic_quantization"]),
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": settings.threads,
+        # One thread needs no binding beside that of the process; OpenVINO's would take two system calls per run.
+        "ENABLE_CPU_PINNING": chosen["pinning"] == "on" and settings.threads > 1,
+        "CPU_DENORMALS_OPTIMIZATION": chosen["denormal_as_zero"] == "on",
+    }
+
+
+def _require_as_asked(settings: Settings) -> None:
+    """Make sure that OpenVINO does what it is asked for: it falls back to less without a word.
+
+    Raises:
+        UsageError: It uses fewer threads.
+        BackendUnavailable: It computes in another precision.
+    """
+    core = _core()
+    compiled = core.compile_model(core.read_model(probe_model()), "CPU", _properties(settings))
+    precision = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if precision != _PRECISIONS[settings.dtype]:
+        raise BackendUnavailable(
+            f"OpenVINO does not compute in {settings.dtype} on this CPU, but in {precision}",
+            remedy=f"leave out --dtype {settings.dtype}",
+        )
+    threads = compiled.get_property("INFERENCE_NUM_THREADS")
+    if threads != settings.threads:
+        raise UsageError(
+            f"OpenVINO uses {threads} thread(s) where {settings.threads} are asked for",
+            remedy="use as many threads as there are physical cores, or fewer",
+        )
+
+
+def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) -> None:
+    target = request.get_input_tensor(index).data
+    if target.dtype.itemsize != array.dtype.itemsize or target.shape != array.shape:
+        raise UnsupportedBrick(f"OpenVINO has no input of type {array.dtype} and shape {list(array.shape)}")
+    target[...] = array.view(target.dtype)
+
+
+def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
+    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
+    kind = tensor.element_type.get_type_name()
+    array = np.array(tensor.data)
+    carried = {
+        "bf16": TensorProto.BFLOAT16,
+        "f8e4m3": TensorProto.FLOAT8E4M3FN,
+        "f8e5m2": TensorProto.FLOAT8E5M2,
+    }
+    return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array
+
+
+def _meaning(error: Exception, *, reading: bool = False) -> Exception:
+    """What the runtime's exception means; its text is its only detail.
+
+    Args:
+        error: Of the runtime.
+        reading: Whether it was reading the model: it refuses what it cannot express.
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, BackendError | UnsupportedBrick):
+        return error
+    reason = " ".join(_NOISE.sub(" ", text).split()).strip(" :")[:_REASON_LENGTH] or type(error).__name__
+    if isinstance(error, MemoryError) or _MEMORY.search(text):
+        return MemoryError(reason)
+    if reading or _UNSUPPORTED.search(text):
+        return UnsupportedBrick(f"OpenVINO cannot express it: {reason}")
+    return BackendError(f"OpenVINO failed: {reason}")

@@ -1,0 +1,102 @@
+"""How OpenVINO reads a network: from a protobuf in memory, or from a file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ...errors import BackendError, UnsupportedBrick
+from ..network import Network
+
+if TYPE_CHECKING:
+    import openvino
+
+__all__ = ["probe_model", "read_model"]
+
+_PAGE = 4096
+
+_DEFAULT_AXIS = {"Gather": 0, "GatherElements": 0}
+"""Operators that read by index along one axis, with the axis that they have where none is given."""
+
+
+def read_model(core: openvino.Core, network: Network) -> openvino.Model:
+    """The model of a network, with the shapes of its inputs.
+
+    Raises:
+        UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed.
+        BackendError: An index is out of range, or outputs are missing.
+        RuntimeError: OpenVINO cannot read it.
+    """
+    if network.model is None:
+        model = core.read_model(str(network.path))
+    elif sum(array.nbytes for array in network.weights.values()) < onnx.checker.MAXIMUM_PROTOBUF:
+        _require_indices(network, network.model.graph)
+        model = core.read_model(network.self_contained().SerializeToString())
+    else:
+        with tempfile.TemporaryDirectory(prefix="dlbricks-") as folder:  # it maps the file: that may lose its name
+            model = core.read_model(str(_write_files(network, network.model, Path(folder))))
+    if len(model.outputs) != len(network.outputs):
+        raise BackendError(f"OpenVINO gives {len(model.outputs)} outputs instead of {len(network.outputs)}")
+    strings = [port for port in (*model.inputs, *model.outputs) if port.element_type.get_type_name() == "string"]
+    if strings:
+        names = ", ".join(sorted(name for port in strings for name in port.names))
+        raise UnsupportedBrick(f"OpenVINO cannot be timed on strings: {names}")
+    if any(port.partial_shape.is_dynamic for port in model.inputs):
+        feeds = network.feeds
+        model.reshape({name: feeds[name].shape for port in model.inputs for name in port.names if name in feeds})
+    return model
+
+
+def probe_model() -> bytes:
+    """The smallest network: one operator on one element."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _write_files(network: Network, source: onnx.ModelProto, folder: Path) -> Path:
+    """A model file with its weights beside it, for a network that is too large for one protobuf."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    with (folder / "weights").open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            offset = file.seek(-file.tell() % _PAGE, 1)
+            length = file.write(np.ascontiguousarray(network.weights[tensor.name]).tobytes())
+            del tensor.external_data[:]
+            for key, value in (("location", "weights"), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _require_indices(network: Network, graph: onnx.GraphProto) -> None:
+    """Refuse indices that are out of range: OpenVINO does not look, and reads zeros there."""
+    shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    shapes |= {name: array.shape for name, array in network.feeds.items()}
+    for node in graph.node:
+        if node.op_type not in _DEFAULT_AXIS or node.domain or node.input[0] not in shapes:
+            continue
+        indices = network.feeds.get(node.input[1])
+        if indices is None or not indices.size:
+            continue
+        size = shapes[node.input[0]][_axis(node)]
+        if not -size <= indices.min() <= indices.max() < size:
+            raise BackendError(
+                f"{node.op_type} cannot read elements {indices.min()} to {indices.max()} of {size}: out of range"
+            )
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    attributes: Mapping[str, int] = {attribute.name: attribute.i for attribute in node.attribute}
+    return attributes.get("axis", _DEFAULT_AXIS[node.op_type])
