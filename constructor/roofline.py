@@ -3,7 +3,7 @@
 A brick takes at least as long as its arithmetic takes at the machine's highest rate, and as long as its bytes take
 through each level of the memory that they come through (Williams et al. 2009; by level after Ilic et al. 2014):
 
-* hot, all bytes come from the cache that holds what the brick reads and writes;
+* hot, all bytes come from the cache that holds what the brick reads and writes, in place where that can be;
 * cold, from beyond the private caches, as far as they are evicted;
 * at a reuse distance, weights come from as far as that distance says, activations were written just before.
 
@@ -50,17 +50,24 @@ class Work:
     Attributes:
         flops: As ``Cost.flops``; None where that of a layer is not known.
         weight_bytes: Weights that it reads.
-        activation_bytes: Activations that it reads and writes, but for those that stay inside.
+        read_bytes: Activations that it reads from outside.
+        written_bytes: Activations that it exposes.
     """
 
     flops: int | None
     weight_bytes: int
-    activation_bytes: int
+    read_bytes: int
+    written_bytes: int
 
     @property
     def bytes(self) -> int:
         """All bytes, each once."""
-        return self.weight_bytes + self.activation_bytes
+        return self.weight_bytes + self.read_bytes + self.written_bytes
+
+    @property
+    def working_set(self) -> int:
+        """The least memory that it takes: a runtime may write results in the place of what they are made of."""
+        return self.weight_bytes + max(self.read_bytes, self.written_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def work_of(graph: ModelGraph, part: Part, dtype: str = "float32") -> Work:
     types = {value: kind for layer in layers for value, kind in zip(layer.outputs, layer.output_types, strict=True)}
     written = sum(_nbytes(kind, dtype) for value in part.outputs if (kind := types.get(value)) is not None)
     read = sum(size for value, size in reads.items() if value not in made and value not in weights)
-    return Work(flops, sum(reads[value] for value in weights), read + written)
+    return Work(flops, sum(reads[value] for value in weights), read, written)
 
 
 def roofline(
@@ -201,8 +208,8 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
     private = sizes.get("L2", _FALLBACK_CACHE)
     least = evicted_bytes(max(sizes.values(), default=private), private) if state == COLD else 0
     distance = parse_level(state) or 0
-    near = ceilings.bandwidth(max(work.bytes, least))
-    far = ceilings.bandwidth(max(work.bytes, least, distance))
+    near = ceilings.bandwidth(max(work.working_set, least))
+    far = ceilings.bandwidth(max(work.working_set, least, distance))
     if near is None or far is None:
         return None
     # What comes from afar passes what is near as well, at the same time as the rest does.

@@ -37,6 +37,9 @@ from .system import probe_system
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
 
+_TIMEOUT_S = 8.0
+"""Hard limit of one network: a runtime that emulates a precision takes seconds for a product."""
+
 
 @dataclass(frozen=True, slots=True)
 class CeilingRow:
@@ -154,6 +157,7 @@ def measure_ceilings(
                     cache="hot",
                     dtype=precision,
                     item_budget_s=item_budget_s,
+                    item_timeout_s=_TIMEOUT_S,
                     processes=processes,
                     rounds=rounds,
                     seed=seed,
