@@ -111,10 +111,11 @@ def _draw_computing(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mappin
     bottom = min([roof.gflops_s / 1e3, *(dot.gflops_s for dot in dots)]) / 2
     axes.set_xlim(low, high)
     axes.set_ylim(bottom, max([roof.gflops_s, *(dot.gflops_s for dot in dots)]) * 2.2)
+    last = list(roof.gbytes_s)[-1:]
     for name, bandwidth in roof.gbytes_s.items():
         ridge = roof.gflops_s / bandwidth
         axes.plot([low, ridge], [low * bandwidth, roof.gflops_s], color="#546E7A", linewidth=1.2, zorder=1)
-        _label_slope(axes, name, bandwidth, max(low, bottom / bandwidth))
+        _label_slope(axes, name, bandwidth, max(low, bottom / bandwidth), below=name in last)
     axes.plot([min(ridges, default=low), high], [roof.gflops_s] * 2, color="black", linewidth=1.6, zorder=1)
     axes.annotate(
         f"{roof.gflops_s:.3g} GFLOP/s", (high, roof.gflops_s), xytext=(-4, 4), textcoords="offset points", ha="right",
@@ -123,12 +124,12 @@ def _draw_computing(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mappin
     _scatter(axes, [dot.intensity for dot in dots], [dot.gflops_s for dot in dots], dots, colours)
 
 
-def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float) -> None:
-    """The name and value of a bandwidth along its line, where the line begins."""
+def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float, *, below: bool) -> None:
+    """The name and value of a bandwidth along its line, where the line begins; that of the lowest line below it."""
     axes.annotate(
-        f"{name} {bandwidth:.3g} GB/s", (begin, begin * bandwidth), xytext=(6, 8), textcoords="offset points",
-        rotation=45, rotation_mode="anchor", transform_rotates_text=True, ha="left", va="bottom", fontsize=8,
-        color="#37474F",
+        f"{name} {bandwidth:.3g} GB/s", (begin, begin * bandwidth), xytext=(20, -6) if below else (6, 8),
+        textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, ha="left",
+        va="top" if below else "bottom", fontsize=8, color="#37474F",
     )  # fmt: skip
 
 
@@ -143,11 +144,13 @@ def _draw_moving(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mapping[s
     values = [*roof.gbytes_s.values(), *(dot.gbytes_s for dot in dots)]
     if values:
         axes.set_ylim(min(values) / 2, max(values) * 2)
+    last = list(roof.gbytes_s)[-1:]
     for name, bandwidth in roof.gbytes_s.items():
+        below = name in last
         axes.axhline(bandwidth, color="#546E7A", linewidth=1.2, zorder=1)
         axes.annotate(
-            f"{name} {bandwidth:.3g}", (0, bandwidth), xytext=(3, 2), textcoords="offset points", fontsize=8,
-            color="#37474F",
+            f"{name} {bandwidth:.3g}", (0, bandwidth), xytext=(3, -3 if below else 2), textcoords="offset points",
+            va="top" if below else "bottom", fontsize=8, color="#37474F",
         )  # fmt: skip
     kinds = sorted({dot.kind for dot in dots})
     places = [0.25 + 0.7 * (kinds.index(dot.kind) + 0.5) / len(kinds) for dot in dots]
