@@ -11,6 +11,7 @@ from ..bricks.suite import Suite
 from ..db import Failure, Measurement, Stack, Store, Subject
 from ..db.place import Place
 from ..errors import MissingBrick, UsageError
+from ..generator.protocol import INNER
 from .tables import Answer, Column
 from .units import milliseconds, quantity, short, size
 
@@ -93,6 +94,7 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
             Column("device", "device"),
             Column("threads", "threads"),
             Column("cache", "cache"),
+            *([Column("variant", "variant")] if any(row["variant"] for row in rows) else []),
             Column("latency_ms", "median ms", milliseconds),
             Column("samples", "samples"),
             Column("verdict", "verdict"),
@@ -163,9 +165,11 @@ def _described(brick: Brick) -> dict[str, object]:
 
 
 def _latencies(store: Store, keys: Iterable[str]) -> dict[str, float]:
-    """The lowest median per brick over everything stored."""
+    """The lowest median per brick over everything stored, algorithms included."""
     fastest: dict[str, float] = {}
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
+        if entry.variant == INNER:  # a part of the brick, not a way to run it
+            continue
         latency = entry.median_ns / _NS_PER_MS
         fastest[entry.key] = min(latency, fastest.get(entry.key, latency))
     return fastest

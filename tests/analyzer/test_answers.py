@@ -1,0 +1,76 @@
+"""What tables say beside their rows."""
+
+from __future__ import annotations
+
+from dlbricks.analyzer.answers import estimated, ran
+from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency
+from dlbricks.db import Conditions, Failure, Subject
+from dlbricks.generator.costs import RunCosts
+from dlbricks.generator.run import RunReport
+
+
+def _sequence(index: int, latency_ms: float, lowest_ms: float, stack: str, variant: str) -> SequenceLatency:
+    return SequenceLatency(
+        index, f"key{index}", (index,), (f"n{index}",), ("Conv",), latency_ms=latency_ms, lower_bound_ms=lowest_ms,
+        fastest_stack=stack, fastest_variant=variant,
+    )  # fmt: skip
+
+
+def test_explain_tells_what_is_faster_than_the_stack_itself() -> None:
+    own, other = "a" * 64, "b" * 64
+    parts = (
+        _sequence(0, 2.0, 2.0, own, ""),
+        _sequence(1, 3.0, 2.5, own, "extended"),
+        _sequence(2, 3.0, 2.5, own, "extended"),
+        _sequence(3, 9.0, 4.0, other, ""),
+    )
+    entry = Estimate(
+        name="m", granularity=1, stack=own, sequences=parts, coverage=Coverage(1.0, None), benanza_note="it is faster"
+    )
+
+    summary = estimated([entry], explain=True).summary
+
+    begin = summary.index("m: faster than this stack, in the lower bound")
+    assert summary[begin + 1].split() == ["5.000", "ms", "less", "in", "1", "sequence:", "stack", "bbbbbbbbbbbb"]
+    assert summary[begin + 2].split() == [
+        "1.000",
+        "ms",
+        "less",
+        "in",
+        "2",
+        "sequences:",
+        "this",
+        "stack,",
+        "algorithm",
+        "extended",
+    ]
+    assert "m: it is faster" in summary
+    assert not any("faster than this stack" in line for line in estimated([entry]).summary)
+
+
+def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> None:
+    failure = Failure(
+        "id",
+        "run",
+        Subject.BRICK,
+        "f" * 64,
+        "system",
+        "stack",
+        Conditions(1),
+        "unsupported",
+        "no such kernel",
+        "winograd",
+    )
+    report = RunReport(
+        run="run", system="system", stack="stack", bricks=4, measured=4, reused=0, failed=0, remaining=0, models=0,
+        models_remaining=0, failures=(), algorithms=5, algorithms_reused=1, algorithms_remaining=1,
+        algorithm_failures=(failure,), wall_s=1.0, timed_s=0.5, prepare_s=0.1, forecast_s=1.0, budget_s=1.0,
+        dry_run=False, costs=RunCosts(),
+    )  # fmt: skip
+
+    answer = ran(report)
+
+    assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd"}]
+    assert "with other algorithms: 1 known, 1 failed, 5 measured" in answer.summary
+    assert any("0 and 1 with other algorithms left over" in line for line in answer.summary)
+    assert not report.complete  # one is left over; the failure alone would be an answer
