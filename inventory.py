@@ -137,6 +137,26 @@ def backends_list(*, form: str) -> None:
     answer(runtimes(), form)
 
 
+@backends.command("install")
+@click.argument("name")
+@click.option("--again", is_flag=True, help="Replace an environment that is there.")
+@click.option(
+    "--python", metavar="PATH", help="Interpreter to build it from; where not given, one of the right version."
+)
+@format_options
+def backends_install(*, name: str, again: bool, python: str | None, form: str) -> None:
+    """Install a runtime that needs an environment of its own; the one that dlbricks runs in stays as it is.
+
+    \b
+    Example:
+        dlbricks backends install mxnet
+    """
+    from .analyzer.inventory import installed
+    from .generator.environments import install_backend
+
+    answer(installed(install_backend(name, again=again, python=python)), form)
+
+
 @backends.command("check")
 @click.argument("name")
 @suite_argument

@@ -10,12 +10,13 @@ from ..db import Store, Transferred
 from ..errors import BackendUnavailable
 from ..generator.agreement import AgreementReport, Verdict
 from ..generator.backends import registry
+from ..generator.environments import Installed
 from ..generator.system import machine_state, probe_system, quietness
 from ..models.zoo import names
 from .tables import Answer, Column
 from .units import counted, percent, short, size
 
-__all__ = ["agreed", "held", "machine", "merged", "runtimes", "zoo"]
+__all__ = ["agreed", "held", "installed", "machine", "merged", "runtimes", "zoo"]
 
 _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
@@ -71,6 +72,14 @@ def runtimes() -> Answer:
         ],
         summary=summary,
     )
+
+
+def installed(done: Installed) -> Answer:
+    """The answer of ``backends install``: one result."""
+    row = {"name": done.backend, "installed": done.fresh, "folder": str(done.folder), "versions": dict(done.versions)}
+    versions = " ".join(f"{name} {number}" for name, number in done.versions.items())
+    text = "installed" if done.fresh else "there already; --again replaces it"
+    return Answer([row], summary=[f"{done.backend} ({versions}): {text}", f"  {done.folder}"])
 
 
 def _abilities(name: str) -> tuple[tuple[str, ...], dict[str, str]]:

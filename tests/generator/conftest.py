@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sysconfig
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import onnx.parser
 import pytest
 from dlbricks.bricks.suite import Suite
 from dlbricks.db.store import Store
+from dlbricks.generator import environments
 from dlbricks.generator.backends import registry
 from dlbricks.generator.generate import generate
 from dlbricks.models import ModelSource, find_models
@@ -130,6 +133,40 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """An empty database."""
     with Store.open(tmp_path / "test.db") as opened:
         yield opened
+
+
+@dataclass(frozen=True)
+class OwnRuntime:
+    """The environment of MXNet that all tests share; ``untouched``: its installation left that of the tests alone."""
+
+    cache: Path
+    folder: Path
+    untouched: bool
+
+
+@pytest.fixture(scope="session")
+def own_runtime(tmp_path_factory: pytest.TempPathFactory) -> OwnRuntime:
+    """MXNet, installed for real: once, by whichever process of the tests wants it first; the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes"
+    site = Path(sysconfig.get_paths()["purelib"])
+    before = _listing(site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLBRICKS_CACHE", str(cache))
+        patch.setenv("PIP_CONSTRAINT", "no-such-file")  # what binds the environment of the tests must not reach it
+        done = environments.install_backend("mxnet")
+    return OwnRuntime(cache, done.folder, untouched=_listing(site) == before)
+
+
+def _listing(site: Path) -> list[tuple[str, int]]:
+    return sorted((path.name, path.stat().st_mtime_ns) for path in site.iterdir() if path.name != "__pycache__")
+
+
+@pytest.fixture
+def mxnet(own_runtime: OwnRuntime, monkeypatch: pytest.MonkeyPatch) -> OwnRuntime:
+    """MXNet as a user has it who installed it."""
+    monkeypatch.setenv("DLBRICKS_CACHE", str(own_runtime.cache))
+    return own_runtime
 
 
 @pytest.fixture

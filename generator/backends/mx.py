@@ -1,0 +1,210 @@
+"""MXNet, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from ...db.values import Stack
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
+from ..cores import pin
+from ..environments import Environment
+from ..network import Network
+from .base import AS_GIVEN, Availability, Executable, Option, Settings, resolve_options
+
+if TYPE_CHECKING:
+    from .mx_operators.graph import Translated
+
+__all__ = ["MxnetBackend"]
+
+_SWITCH = ("on", "off")
+_ENGINES = {"threaded": "ThreadedEnginePerDevice", "naive": "NaiveEngine"}
+
+_OPTIONS = (
+    Option("engine", "threaded", tuple(_ENGINES), "operators run in a thread of the engine's, or in the calling one"),
+    Option("subgraph", "onednn", ("onednn", "none"), "whether operators are fused for oneDNN"),
+    Option("onednn", "on", _SWITCH, "whether operators use oneDNN"),
+    Option("common_expressions", "on", _SWITCH, "compute equal operators on equal inputs once"),
+    Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
+)
+
+_INSTALL = "dlbricks backends install mxnet"
+_TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
+
+_FOREIGN = ("MXNET_", "OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKLDNN_", "DNNL_")
+"""Environment variables that change latencies: what is not recorded with the stack must not take effect."""
+
+_UNSUPPORTED = re.compile(
+    r"[Uu]nknown type|[Nn]ot (been )?(implemented|supported)|does ?n.t support|does not support|only supports?|"
+    r"currently ?only|Unsupported|[Oo]nly support|Expected (float|int)"
+)
+_MEMORY = re.compile(r"bad_alloc|Failed to allocate|out of memory|Cannot allocate memory", re.IGNORECASE)
+_NOISE = re.compile(r"(\S*/)?\S+\.(cc|h|hpp|cpp|cu):\d+: ?|^\w*MXNetError: ")
+"""Places in the runtime's source: a stored reason must not name them."""
+_REASON_LENGTH = 300
+
+
+class MxnetBackend:
+    """MXNet 1.9 on the CPU: symbols bound to arrays."""
+
+    name = "mxnet"
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    environment = Environment("mxnet", Path(__file__).with_name("mxnet.txt"), python="3.11")
+
+    def probe(self) -> Availability:
+        """Whether its environment is installed."""
+        try:
+            return Availability(ok=True, versions=dict(self._versions()))
+        except BackendUnavailable as error:
+            return Availability(ok=False, reason=f"not installed; {error.remedy}")
+
+    def command(self) -> Sequence[str]:
+        """The same code in the environment of MXNet; settings of the caller's Python stay out of it."""
+        return (str(self.environment.interpreter), "-E", "-P", "-m", "dlbricks.generator.worker")
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value (see ``Backend``)."""
+        return resolve_options(self, _OPTIONS, device, options)
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Versions are those in its environment; the runtime is not loaded (see ``Backend``)."""
+        effective = self.resolve(device, options)
+        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+
+    def setup(self, settings: Settings) -> None:
+        """Set what MXNet reads while it is loaded, and load it.
+
+        All its threads are bound to as many cores as it computes with: it starts them by itself.
+
+        Raises:
+            UsageError: More threads than cores: some would share one.
+            BackendUnavailable: The runtime cannot be loaded.
+            BackendError: The system does not allow it.
+        """
+        pinning = settings.options["pinning"] == "on"
+        if pinning and settings.threads > len(settings.cores):
+            raise UsageError(
+                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
+                remedy="use fewer threads, or pass --option pinning=off",
+            )
+        if pinning and not pin(settings.cores[: settings.threads]):
+            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
+            del os.environ[name]
+        os.environ.update(_variables(settings))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it uses names that NumPy has deprecated since
+                import mxnet as mx
+        except (ImportError, OSError) as error:
+            raise BackendUnavailable(f"mxnet cannot be loaded: {error}", remedy=f"{_INSTALL} --again") from error
+        mx.util.set_np_shape(True)  # tensors without dimensions are what ONNX means by them
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Translate the network and bind its inputs and weights (see ``Backend``)."""
+        from .mx_operators.graph import translate
+
+        for name, array in network.feeds.items():
+            if array.dtype.name not in _TYPES:
+                raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
+        fused = settings.options["subgraph"] == "onednn"
+        translated = translate(network, fused=fused)
+        try:
+            return _MxnetExecutable(translated, fused=fused)
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, translated) from error
+
+    def _versions(self) -> tuple[tuple[str, str], ...]:
+        found = self.environment.versions("mxnet") if self.environment.installed else ()
+        if not found:
+            raise BackendUnavailable("mxnet is not installed", remedy=_INSTALL)
+        return found
+
+
+class _MxnetExecutable:
+    """A bound symbol. The engine runs it while the caller goes on: only ``synchronize`` waits."""
+
+    def __init__(self, translated: Translated, *, fused: bool) -> None:
+        import mxnet as mx
+
+        self._translated = translated
+        symbol = translated.symbol.optimize_for("MKLDNN") if fused else translated.symbol
+        held: dict[int, Any] = {}  # the weights of copies are the same memory
+        for array in translated.arrays.values():
+            if array.dtype.name not in _TYPES:
+                raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name}")
+            if id(array) not in held:
+                held[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+        bound = {name: held[id(array)] for name, array in translated.arrays.items()}
+        self._executor = symbol.bind(
+            mx.cpu(),
+            args={name: bound[name] for name in symbol.list_arguments()},
+            aux_states={name: bound[name] for name in symbol.list_auxiliary_states()},
+            grad_req="null",
+        )
+
+    def run(self) -> None:
+        try:
+            self._executor.forward(is_train=False)
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, self._translated) from error
+
+    def synchronize(self) -> None:
+        try:
+            for output in self._executor.outputs:
+                output.wait_to_read()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, self._translated) from error
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return [output.asnumpy() for output in self._executor.outputs]
+
+    def output_bytes(self) -> int:
+        return sum(output.size * output.dtype().itemsize for output in self._executor.outputs)
+
+    def close(self) -> None:
+        self._executor = _Released()
+
+
+class _Released:
+    """In place of an executor that was dropped."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise BackendError("this network was released")
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    """What MXNet and the libraries inside it read from the environment."""
+    options = settings.options
+    return {
+        "OMP_NUM_THREADS": str(settings.threads),
+        "MXNET_ENGINE_TYPE": _ENGINES[options["engine"]],
+        "MXNET_SUBGRAPH_BACKEND": "NONE",  # ``prepare`` chooses; here, a value that is read twice would break it
+        "MXNET_MKLDNN_ENABLED": "1" if options["onednn"] == "on" else "0",
+        "MXNET_ELIMINATE_COMMON_EXPR": "1" if options["common_expressions"] == "on" else "0",
+        "MXNET_SUBGRAPH_VERBOSE": "0",
+        "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+        "MXNET_USE_SIGNAL_HANDLER": "0",  # a crash is to be told by the signal
+    }
+
+
+def _meaning(error: Exception, translated: Translated) -> Exception:
+    """What the runtime's exception means; the last line of its text says it."""
+    if isinstance(error, BackendError):
+        return error
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
+    reason = _NOISE.sub("", told[-1])[:_REASON_LENGTH] or type(error).__name__
+    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
+        return MemoryError(reason)
+    names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
+    if _UNSUPPORTED.search(str(error)):
+        return UnsupportedBrick(f"MXNet cannot express {names}: {reason}")
+    return BackendError(f"MXNet failed at {names}: {reason}")

@@ -1,0 +1,211 @@
+"""Operators that compute each element on its own."""
+
+from __future__ import annotations
+
+import math
+import operator as arithmetic
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from .node import Node, Symbol, operator
+
+__all__ = ["full_rank"]
+
+_UNARY = {
+    "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
+    "Atanh": "arctanh", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+    "Identity": "identity", "Log": "log", "Neg": "negative", "Reciprocal": "reciprocal", "Sign": "sign", "Sin": "sin",
+    "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan",
+}  # fmt: skip
+
+_ACTIVATIONS = {
+    "Relu": "relu", "Sigmoid": "sigmoid", "Softplus": "softrelu", "Softsign": "softsign", "Tanh": "tanh",
+}  # fmt: skip
+"""Those that MXNet hands to oneDNN under one name."""
+
+_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "Add": ("add", arithmetic.add),
+    "Sub": ("sub", arithmetic.sub),
+    "Mul": ("mul", arithmetic.mul),
+    "Div": ("div", arithmetic.truediv),
+    "Pow": ("power", arithmetic.pow),
+}
+_ALIKE = {"add": "elemwise_add", "sub": "elemwise_sub", "mul": "elemwise_mul", "div": "elemwise_div"}
+"""For inputs of one shape; oneDNN computes the first of them."""
+
+_EXACT = 1 << 53
+"""Up to here, MXNet's scalars (double) hold every integer."""
+
+_TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
+
+
+def _unary(node: Node) -> Symbol:
+    return getattr(node.sym, _UNARY[node.op])(node.symbol())
+
+
+for _name in _UNARY:
+    operator(_name)(_unary)
+
+
+@operator(*_ACTIVATIONS)
+def _activation(node: Node) -> Symbol:
+    if not node.rank():  # oneDNN has no scalars
+        kind = _ACTIVATIONS[node.op]
+        if kind == "softrelu":
+            raise node.refusal("of a scalar")
+        return getattr(node.sym, kind)(node.symbol())
+    return node.sym.Activation(node.symbol(), act_type=_ACTIVATIONS[node.op])
+
+
+@operator(*_BINARY)
+def _binary(node: Node) -> Symbol:
+    name, python = _BINARY[node.op]
+    if node.dtype().kind == "u" and node.op == "Sub":
+        raise node.refusal("of unsigned integers")
+    if (right := _scalar(node, 1, 0)) is not None:
+        if node.op == "Pow":
+            return _power(node, right)
+        return python(node.symbol(0), right)
+    if (left := _scalar(node, 0, 1)) is not None:
+        return python(left, node.symbol(1))
+    first, second = node.symbol(0), node.symbol(1)
+    if node.dtype(0) != node.dtype(1):  # only Pow has two types
+        second = node.sym.Cast(second, dtype=node.dtype(0).name)
+    if node.shape(0) == node.shape(1) and name in _ALIKE and node.rank():
+        return getattr(node.sym, _ALIKE[name])(first, second)
+    return getattr(node.sym, f"broadcast_{name}")(*full_rank(node, [first, second]))
+
+
+def _power(node: Node, exponent: float) -> Symbol:
+    if exponent == 2:
+        return node.sym.square(node.symbol())
+    if exponent == 0.5:
+        return node.sym.sqrt(node.symbol())
+    return node.symbol() ** exponent
+
+
+def _scalar(node: Node, index: int, other: int) -> float | None:
+    """The only element of a constant that does not change the shape of the other input."""
+    array = node.constant(index)
+    if array is None or array.size != 1 or array.ndim > node.rank(other) or not node.rank(other):
+        return None
+    if array.dtype.kind not in "fiu" or not math.isfinite(array.item()) or abs(array.item()) > max(_EXACT, 1e39):
+        return None
+    value: float = array.item()
+    if node.dtype(other).kind in "iu":
+        return value if abs(value) <= _EXACT and float(value).is_integer() else None
+    return float(value)
+
+
+def full_rank(node: Node, symbols: list[Symbol], start: int = 0) -> list[Symbol]:
+    """Inputs from a first one on, all with as many dimensions: MXNet's older operators do not add any."""
+    ranks = [node.rank(start + index) for index in range(len(symbols))]
+    most = max(ranks)
+    return [
+        symbol if rank == most else node.reshaped(symbol, (1,) * (most - rank) + node.shape(start + index))
+        for index, (symbol, rank) in enumerate(zip(symbols, ranks, strict=True))
+    ]
+
+
+@operator("Mod")
+def _mod(node: Node) -> Symbol:
+    if node.attribute("fmod", 0):
+        raise node.refusal("with fmod=1")
+    return node.sym.broadcast_mod(*full_rank(node, [node.symbol(0), node.symbol(1)]))
+
+
+@operator("Sum", "Mean")
+def _sum(node: Node) -> Symbol:
+    symbols = [node.symbol(index) for index in range(node.count)]
+    shapes = {node.shape(index) for index in range(node.count)}
+    total = node.sym.add_n(*symbols) if len(shapes) == 1 else reduce(node.sym.broadcast_add, full_rank(node, symbols))
+    return total / node.count if node.op == "Mean" else total
+
+
+@operator("Max", "Min")
+def _extreme(node: Node) -> Symbol:
+    combine = node.sym.broadcast_maximum if node.op == "Max" else node.sym.broadcast_minimum
+    symbols = [node.symbol(index) for index in range(node.count)]
+    return reduce(combine, full_rank(node, symbols)) if len(symbols) > 1 else node.sym.identity(symbols[0])
+
+
+@operator("Clip")
+def _clip(node: Node) -> Symbol:
+    def bound(attribute: str, index: int, default: float) -> float:
+        value = node.attribute(attribute)
+        return value if value is not None else node.known(index).item() if node.has(index) else default
+
+    kind = node.dtype()
+    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    return node.sym.clip(
+        node.symbol(), a_min=bound("min", 1, float(limits.min)), a_max=bound("max", 2, float(limits.max))
+    )
+
+
+@operator("LeakyRelu", "Elu")
+def _leaky(node: Node) -> Symbol:
+    kind, default = {"LeakyRelu": ("leaky", 0.01), "Elu": ("elu", 1.0)}[node.op]
+    return node.sym.LeakyReLU(node.symbol(), act_type=kind, slope=node.attribute("alpha", default))
+
+
+@operator("Selu")
+def _selu(node: Node) -> Symbol:
+    if node.attribute("alpha") is not None or node.attribute("gamma") is not None:
+        raise node.refusal("with constants of its own")
+    return node.sym.LeakyReLU(node.symbol(), act_type="selu")
+
+
+@operator("Gelu")
+def _gelu(node: Node) -> Symbol:
+    if node.attribute("approximate", "none") != "none":
+        raise node.refusal(f"approximated by {node.attribute('approximate')}")
+    return node.sym.LeakyReLU(node.symbol(), act_type="gelu")
+
+
+@operator("PRelu")
+def _prelu(node: Node) -> Symbol:
+    size = math.prod(node.shape(1))
+    channels = node.shape()[1] if node.rank() > 1 else 1
+    if size not in (1, channels) or (size != 1 and node.rank(1) not in (node.rank() - 1, node.rank())):
+        raise node.refusal("with slopes that differ within a channel")
+    return node.sym.LeakyReLU(node.symbol(0), node.reshaped(node.symbol(1), (size,)), act_type="prelu")
+
+
+@operator("HardSigmoid")
+def _hard_sigmoid(node: Node) -> Symbol:
+    return node.sym.hard_sigmoid(node.symbol(), alpha=node.attribute("alpha", 0.2), beta=node.attribute("beta", 0.5))
+
+
+@operator("HardSwish")
+def _hard_swish(node: Node) -> Symbol:
+    return node.symbol() * node.sym.hard_sigmoid(node.symbol(), alpha=1 / 6, beta=0.5)
+
+
+@operator("Round", "IsNaN")
+def _as_numpy(node: Node) -> Symbol:
+    return node.numpy({"Round": "around", "IsNaN": "isnan"}[node.op], node.symbol())
+
+
+@operator("Cast", "CastLike")
+def _cast(node: Node) -> Symbol:
+    if node.op == "Cast":
+        number = node.attribute("to")
+        kind = helper.tensor_dtype_to_np_dtype(number)
+        name = TensorProto.DataType.Name(number).lower()
+    else:
+        kind = node.dtype(1)
+        name = kind.name
+    if kind.name not in _TYPES:
+        raise node.refusal(f"to {name}")
+    return node.sym.Cast(node.symbol(0), dtype=kind.name)
+
+
+@operator("Dropout")
+def _dropout(node: Node) -> Symbol:
+    if node.wants(1):
+        raise node.refusal("that tells its mask")
+    return node.sym.Dropout(node.symbol(), p=0.5)  # at inference it hands its input on, whatever the ratio
