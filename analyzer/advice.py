@@ -316,13 +316,15 @@ def _ranked(candidate: Candidate, pair: Pair, verdict: tuple[Relation, str | Non
 
 def _default(known: Sequence[Side], best: Side) -> Side | None:
     """The side that stands for what one gets without choosing; under the conditions of the best where it can."""
+
+    def chosen(side: Side) -> int:
+        """Options that are not as they come; one that another version does not know is none."""
+        stack = side.choice.stack
+        defaults = default_options(stack.backend, stack.device)
+        return sum(defaults.get(name, value) != value for name, value in stack.options)
+
     found = [side for side in known if side.choice.stack.backend == _DEFAULT_BACKEND]
-    found.sort(
-        key=lambda side: (
-            dict(side.choice.stack.options) != default_options(_DEFAULT_BACKEND, side.choice.stack.device),
-            side.choice.conditions != best.choice.conditions,
-        )
-    )
+    found.sort(key=lambda side: (chosen(side), side.choice.conditions != best.choice.conditions))
     return found[0] if found else None
 
 
