@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from importlib.util import find_spec
+from typing import Any
 
 from ..db import Store, Transferred
 from ..errors import BackendUnavailable
 from ..generator.agreement import AgreementReport, Verdict
 from ..generator.backends import registry
+from ..generator.backends.base import AS_GIVEN, AlgorithmBackend
 from ..generator.environments import Installed
 from ..generator.system import machine_state, probe_system, quietness
 from ..models.zoo import names
@@ -47,20 +49,25 @@ def runtimes() -> Answer:
     rows: list[dict[str, object]] = []
     summary = []
     for name, availability in registry.backends().items():
-        devices, options = _abilities(name)
+        found = _abilities(name)
+        algorithms, options = found["algorithms"], found["options"]
         rows.append(
             {
                 "name": name,
                 "available": availability.ok,
                 "reason": availability.reason or None,
-                "devices": list(devices),
+                "devices": found["devices"],
                 "versions": dict(availability.versions),
                 "options": options,
+                "dtypes": found["dtypes"],
+                "algorithms": algorithms,
             }
         )
         if options:
             defaults = " ".join(f"{option}={value}" for option, value in options.items())
             summary.append(f"options of {name}, with their defaults: {defaults}")
+        if algorithms:
+            summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
     return Answer(
         rows,
         columns=[
@@ -68,6 +75,7 @@ def runtimes() -> Answer:
             Column("available", "runs here", lambda ok: "yes" if ok else "no"),
             Column("reason", "because"),
             Column("devices", "devices", ", ".join),
+            Column("dtypes", "precisions", ", ".join),
             Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
         ],
         summary=summary,
@@ -82,13 +90,21 @@ def installed(done: Installed) -> Answer:
     return Answer([row], summary=[f"{done.backend} ({versions}): {text}", f"  {done.folder}"])
 
 
-def _abilities(name: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Devices of a backend and its options with their defaults; nothing of one that cannot be loaded."""
+def _abilities(name: str) -> dict[str, Any]:
+    """Devices, precisions, algorithms and options with their defaults; nothing of a backend that cannot be loaded."""
     try:
         backend = registry.get(name)
-    except BackendUnavailable:
-        return (), {}  # its availability has the reason
-    return tuple(backend.devices), backend.resolve(backend.devices[0], {})
+    except BackendUnavailable:  # its availability has the reason
+        return {"devices": [], "dtypes": [], "algorithms": {}, "options": {}}
+    device = backend.devices[0]
+    options = backend.resolve(device, {})
+    offered = backend.algorithms(device, options, AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
+    return {
+        "devices": list(backend.devices),
+        "dtypes": list(backend.dtypes),
+        "algorithms": {algorithm.name: algorithm.help for algorithm in offered},
+        "options": options,
+    }
 
 
 def machine() -> Answer:
