@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dlbricks.analyzer.plots import (
+    Dot,
     Fall,
     GranularityPoint,
     ModelLatency,
     ModelShare,
+    Roof,
     Step,
     accuracy_against_granularity,
     estimate_beside_measured,
     latency_by_layer,
+    roofline_chart,
     save,
     similarity_grid,
     unique_share,
@@ -62,11 +65,20 @@ def falls(*, known: bool = True, scale: float = 1.0) -> list[Fall]:
     ]
 
 
+ROOF = Roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
+
+
+def dots(count: int) -> list[Dot]:
+    return [Dot(f"{LONG}{i % 9}", 10.0**i if i % 3 else 0.0, 1e4 * 3**i, 0.001 * 2**i, 1 / count) for i in range(count)]
+
+
 FIGURES: dict[str, Any] = {
     **{f"layers-{n}": lambda n=n: latency_by_layer(steps(n), title=LONG) for n in (0, 1, 40, 450)},
     **{f"zoo-{n}": lambda n=n: estimate_beside_measured(latencies(n), title=LONG) for n in (0, 1, 8, 40)},
     **{f"unique-{n}": lambda n=n: unique_share(repetitions(n), title="t") for n in (0, 1, 40)},
     **{f"similarity-{n}": lambda n=n: similarity_grid([LONG] * n, similarities(n), title="t") for n in (1, 9, 40)},
+    **{f"roofline-{n}": lambda n=n: roofline_chart(dots(n), ROOF, title=LONG) for n in (0, 1, 20)},
+    "roofline-flat": lambda: roofline_chart([Dot("Relu", 0.0, 8.0, 1.0, 1.0)], Roof(1.0, {}), title="t"),
     "waterfall": lambda: waterfall(falls(), title=LONG),
     "waterfall-tiny": lambda: waterfall(falls(scale=1e-4), title="t"),
     "waterfall-huge": lambda: waterfall(falls(scale=1e5), title="t"),
@@ -176,6 +188,31 @@ def test_a_cause_that_is_not_known_says_so_and_has_no_bar() -> None:
     assert len(axes.patches) == 1
     assert [text.get_text() for text in axes.texts] == ["2 ms", "not known"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]
+
+
+def test_every_brick_is_a_dot_under_ceilings_that_are_named() -> None:
+    drawn = [Dot("Conv", 4e6, 1e6, 1.0, 0.5), Dot("Gemm", 2e6, 1e6, 1.0, 0.25), Dot("Relu", 0.0, 3e6, 1.0, 0.25)]
+
+    moving, computing = roofline_chart(drawn, ROOF, title="t").axes
+
+    (points,), (others,) = computing.collections, moving.collections
+    assert sorted(map(tuple, points.get_offsets().data)) == [(2.0, 2.0), (4.0, 4.0)]
+    assert [y for _, y in others.get_offsets().data] == [3.0]
+    assert points.get_sizes()[0] > points.get_sizes()[1]  # in the order of their shares
+    written = {text.get_text() for text in computing.texts}
+    assert written == {"179 GFLOP/s", "L1d 130 GB/s", "L2 101 GB/s", "L3 29.6 GB/s", "memory 23.2 GB/s"}
+    assert computing.get_xscale() == computing.get_yscale() == "log"
+
+
+def test_kinds_beyond_the_palette_are_others_in_the_legend() -> None:
+    many = [Dot(f"Kind{i}", 1e6, 1e6, 1.0, (i + 1) / 55) for i in range(10)]
+
+    (legend,) = roofline_chart(many, ROOF, title="t").legends
+
+    names = [text.get_text().split()[0] for text in legend.get_texts()]
+    assert names[:2] == ["Kind9", "Kind8"]
+    assert len(names) == 8
+    assert names.count("others") == 1
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
