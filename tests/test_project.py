@@ -37,8 +37,12 @@ def test_every_data_file_is_packaged() -> None:
 
     data = {path.relative_to(ROOT) for folder in folders for path in folder.iterdir() if path.is_file()}
 
-    assert {path for path in data if path.suffix != ".py"} == set()
-    assert PROJECT["tool"]["setuptools"]["package-data"] == {"dlbricks": ["py.typed"]}
+    found = {path for path in data if path.suffix != ".py"}
+    assert found == {Path("generator/backends/mxnet.txt")}
+    assert PROJECT["tool"]["setuptools"]["package-data"] == {
+        "dlbricks": ["py.typed"],
+        "dlbricks.generator.backends": ["mxnet.txt"],
+    }
 
 
 def test_every_extra_is_used_somewhere() -> None:
