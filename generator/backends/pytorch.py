@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -233,7 +234,8 @@ def _compiled(found: Translated) -> Callable[..., Any]:
     _compiler_cache()
     torch._inductor.config.compile_threads = 1  # noqa: SLF001  # in this process: it has the worker's limits
     compiled: Callable[..., Any] = torch.compile(found.module.forward, fullgraph=True, dynamic=False)
-    with torch.inference_mode():
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's, about its own code
         compiled(*found.inputs)
     return compiled
 

@@ -62,9 +62,13 @@ def _local_response_norm(call: Call, x: Tensor) -> Tensor:
     size = call.attributes["size"]
     if size % 2 == 0:
         raise call.refuse("over an even number of channels, which PyTorch centres in another way")
-    return functional.local_response_norm(
-        x, size, call.get("alpha", 1e-4), call.get("beta", 0.75), call.get("bias", 1.0)
-    )
+    alpha, beta, bias = call.get("alpha", 1e-4), call.get("beta", 0.75), call.get("bias", 1.0)
+    if x.dtype in {torch.float32, torch.float64}:
+        return functional.local_response_norm(x, size, alpha, beta, bias)
+    # PyTorch's own function uses a pool of three axes, which has no kernel for narrow types.
+    squares = torch.reshape(torch.square(x), [x.shape[0], 1, x.shape[1], -1])
+    means = functional.avg_pool2d(squares, [size, 1], 1, [size // 2, 0])
+    return torch.div(x, torch.pow(torch.add(torch.mul(torch.reshape(means, x.shape), alpha), bias), beta))
 
 
 @operator("LpNormalization")
