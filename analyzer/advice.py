@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..bricks.shapes import ShapeOracle
-from ..constructor.commands import Commands, default_options
-from ..constructor.contest import Contest, Pair, open_contest
+from ..constructor.contest import Contest, open_contest
 from ..constructor.decomposition import Decomposition
 from ..constructor.difference import MINIMUM_EFFECT, Relation
 from ..constructor.result import Estimate
@@ -16,57 +15,17 @@ from ..constructor.selection import Query
 from ..constructor.sides import Side
 from ..db import Store
 from ..errors import UsageError
-from ..generator.backends.registry import backends
 from ..generator.system import probe_system
 from ..models import ModelSource
-from .comparison import LayerComparison, judged, layers_of
+from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
+from .side_by_side import LayerComparison, judged, layers_of
 
-__all__ = ["Advice", "Candidate", "Mixed", "ModelAdvice", "advise"]
+__all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
 
 _ANY = "any"
 """In place of a precision: all of them."""
 
 _DEFAULT_DTYPE = "float32"
-_DEFAULT_BACKEND = "onnxruntime"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A stored combination, as one way to run a model.
-
-    Attributes:
-        name: What tells it from the others.
-        stack: Key of its stack.
-        backend: Its backend.
-        device: Its device.
-        options: Options of the backend.
-        threads: Threads.
-        dtype: Precision.
-        latency_ms: What the model takes; None where that is not known.
-        ci95_ms: Its interval.
-        basis: ``measured`` or ``estimate``.
-        ratio: ``latency_ms`` / that of the best.
-        ratio_ci95: Its interval.
-        verdict: What it is beside the best; None for the best itself, and where nothing is known.
-        reason: Why the verdict is UNCLEAR, or why nothing is known.
-        command: Measures the model so; None where no command does.
-    """
-
-    name: str
-    stack: str
-    backend: str
-    device: str
-    options: dict[str, str]
-    threads: int
-    dtype: str
-    latency_ms: float | None = None
-    ci95_ms: tuple[float, float] | None = None
-    basis: str | None = None
-    ratio: float | None = None
-    ratio_ci95: tuple[float, float] | None = None
-    verdict: Relation | None = None
-    reason: str | None = None
-    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,20 +199,20 @@ def _advised(
 ) -> ModelAdvice:
     if not isinstance(model, Decomposition):
         return ModelAdvice(model.name, reason=model.error, error=model.error)
-    candidates = {side.name: _candidate(contest, model, side, store, query) for side in sides}
+    candidates = {side.name: candidate_of(contest, model, side, store, query) for side in sides}
     known = [side for side in sides if candidates[side.name].latency_ms is not None]
     known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)
     if not known:
         reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
         return ModelAdvice(
             model.source.name, ranking=tuple(candidates.values()), reason=reason,
-            remedy=_remedy(model, sides, store, query),
+            remedy=remedy_of(model, sides, store, query),
         )  # fmt: skip
     best, rest = known[0], known[1:]
     pairs = {side.name: contest.pair(model, best, side) for side in rest}
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
     for name, pair in pairs.items():
-        candidates[name] = _ranked(candidates[name], pair, verdicts[name])
+        candidates[name] = ranked(candidates[name], pair, verdicts[name])
     unknown = [one for one in candidates.values() if one.latency_ms is None]
     ranking = (*(candidates[side.name] for side in known), *unknown)
     row = ModelAdvice(
@@ -268,10 +227,10 @@ def _advised(
         return replace(
             row,
             reason=f"nothing to compare with: only {best.name} is known",
-            remedy=_remedy(model, sides, store, query),
+            remedy=remedy_of(model, sides, store, query),
         )
     slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
-    runner_up, default = (slower or rest)[0], _default(known, best)
+    runner_up, default = (slower or rest)[0], default_of(known, best)
     row = replace(
         row, runner_up=runner_up.name, over_runner_up=_decisive(contest, model, best, runner_up, minimum_effect)
     )
@@ -280,52 +239,6 @@ def _advised(
         if default.name not in {best.name, runner_up.name}:
             row = replace(row, over_default=_decisive(contest, model, best, default, minimum_effect))
     return row
-
-
-def _candidate(contest: Contest, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
-    place = side.choice
-    figure = contest.measured(model, side)
-    if figure.best_ms is None:
-        figure = contest.figure(model, side)
-    commands = Commands(store, place, query, granularity=1)
-    return Candidate(
-        name=side.name,
-        stack=place.stack_key,
-        backend=place.stack.backend,
-        device=place.stack.device,
-        options=dict(place.stack.options),
-        threads=place.conditions.threads,
-        dtype=place.conditions.dtype,
-        latency_ms=figure.best_ms,
-        ci95_ms=figure.best_ci95_ms,
-        basis=figure.basis,
-        reason=None if figure.best_ms is not None else contest.why_unknown(model, side),
-        command=commands.truth(model.source),
-    )
-
-
-def _ranked(candidate: Candidate, pair: Pair, verdict: tuple[Relation, str | None]) -> Candidate:
-    return replace(
-        candidate,
-        ratio=None if pair.difference is None else pair.difference.ratio,
-        ratio_ci95=None if pair.difference is None else pair.difference.ci95,
-        verdict=verdict[0],
-        reason=verdict[1],
-    )
-
-
-def _default(known: Sequence[Side], best: Side) -> Side | None:
-    """The side that stands for what one gets without choosing; under the conditions of the best where it can."""
-
-    def chosen(side: Side) -> int:
-        """Options that are not as they come; one that another version does not know is none."""
-        stack = side.choice.stack
-        defaults = default_options(stack.backend, stack.device)
-        return sum(defaults.get(name, value) != value for name, value in stack.options)
-
-    found = [side for side in known if side.choice.stack.backend == _DEFAULT_BACKEND]
-    found.sort(key=lambda side: (chosen(side), side.choice.conditions != best.choice.conditions))
-    return found[0] if found else None
 
 
 def _decisive(
@@ -361,17 +274,3 @@ def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[
         "mixing_ms": entry.sequential_ms - entry.lower_bound_sequential_ms,
         "mixed": tuple(sorted(first.values(), key=lambda one: -one.gain_ms)),
     }
-
-
-def _remedy(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[str, ...]:
-    """Commands that measure the model on runtimes that can run here and that nothing is stored of."""
-    known = {side.choice.stack.backend for side in sides}
-    if sides:  # under the same conditions
-        like = sides[0].choice.conditions
-        query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
-    commands = [
-        Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
-        for name, availability in backends().items()
-        if availability.ok and name not in known
-    ]
-    return tuple(command for command in commands if command is not None)

@@ -12,7 +12,8 @@ from .units import counted, milliseconds
 if TYPE_CHECKING:
     from ..constructor.sides import Side
     from .advice import Advice, ModelAdvice
-    from .comparison import Comparison, LayerComparison, ModelComparison
+    from .comparison import Comparison, ModelComparison
+    from .side_by_side import LayerComparison
 
 __all__ = ["advised", "compared"]
 

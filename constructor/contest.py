@@ -219,15 +219,15 @@ class Contest:
             figures = {name: figure.alone() for name, figure in figures.items()}  # like with like
         else:
             kind = f"measured and {kind}"
+        first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
+        if first <= 0 or second <= 0:
+            return replace(pair, reason=_NO_TIME)
         drift = self._timeline.between(*(self._standing(model, side, figures[side.name]) for side in (base, other)))
         if kind == "bricks":
             error, degrees = self._error_of_sums(model, base, other)
         else:
             # Each with the error of the method, by itself: how far those of two stacks are the same is not known.
             error, degrees = math.hypot(*(figure.error for figure in figures.values())), _MANY
-        first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
-        if first <= 0 or second <= 0:
-            return replace(pair, reason=_NO_TIME)
         seen = difference(first, second, error=error, degrees=degrees, drift=drift)
         return replace(pair, basis=kind, difference=seen, reason=drift.reason, apart=drift.sd > 0)
 

@@ -1,0 +1,120 @@
+"""Stored combinations as ways to run a model: what each takes, and the command that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..constructor.commands import Commands, default_options
+from ..constructor.contest import Contest, Pair
+from ..constructor.decomposition import Decomposition
+from ..constructor.difference import Relation
+from ..constructor.selection import Query
+from ..constructor.sides import Side
+from ..db import Store
+from ..generator.backends.registry import backends
+
+__all__ = ["Candidate", "candidate_of", "default_of", "ranked", "remedy_of"]
+
+_DEFAULT_BACKEND = "onnxruntime"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored combination, as one way to run a model.
+
+    Attributes:
+        name: What tells it from the others.
+        stack: Key of its stack.
+        backend: Its backend.
+        device: Its device.
+        options: Options of the backend.
+        threads: Threads.
+        dtype: Precision.
+        latency_ms: What the model takes; None where that is not known.
+        ci95_ms: Its interval.
+        basis: ``measured`` or ``estimate``.
+        ratio: ``latency_ms`` / that of the best.
+        ratio_ci95: Its interval.
+        verdict: What it is beside the best; None for the best itself, and where nothing is known.
+        reason: Why the verdict is UNCLEAR, or why nothing is known.
+        command: Measures the model so; None where no command does.
+    """
+
+    name: str
+    stack: str
+    backend: str
+    device: str
+    options: dict[str, str]
+    threads: int
+    dtype: str
+    latency_ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    basis: str | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    verdict: Relation | None = None
+    reason: str | None = None
+    command: str | None = None
+
+
+def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
+    """A side as a way to run a model."""
+    place = side.choice
+    figure = contest.measured(model, side)
+    if figure.best_ms is None:
+        figure = contest.figure(model, side)
+    commands = Commands(store, place, query, granularity=1)
+    return Candidate(
+        name=side.name,
+        stack=place.stack_key,
+        backend=place.stack.backend,
+        device=place.stack.device,
+        options=dict(place.stack.options),
+        threads=place.conditions.threads,
+        dtype=place.conditions.dtype,
+        latency_ms=figure.best_ms,
+        ci95_ms=figure.best_ci95_ms,
+        basis=figure.basis,
+        reason=None if figure.best_ms is not None else contest.why_unknown(model, side),
+        command=commands.truth(model.source),
+    )
+
+
+def ranked(candidate: Candidate, pair: Pair, verdict: tuple[Relation, str | None]) -> Candidate:
+    """The candidate beside the best."""
+    return replace(
+        candidate,
+        ratio=None if pair.difference is None else pair.difference.ratio,
+        ratio_ci95=None if pair.difference is None else pair.difference.ci95,
+        verdict=verdict[0],
+        reason=verdict[1],
+    )
+
+
+def default_of(known: Sequence[Side], best: Side) -> Side | None:
+    """The side that stands for what one gets without choosing; under the conditions of the best where it can."""
+
+    def chosen(side: Side) -> int:
+        """Options that are not as they come; one that another version does not know is none."""
+        stack = side.choice.stack
+        defaults = default_options(stack.backend, stack.device)
+        return sum(defaults.get(name, value) != value for name, value in stack.options)
+
+    found = [side for side in known if side.choice.stack.backend == _DEFAULT_BACKEND]
+    found.sort(key=lambda side: (chosen(side), side.choice.conditions != best.choice.conditions))
+    return found[0] if found else None
+
+
+def remedy_of(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[str, ...]:
+    """Commands that measure the model on runtimes that can run here and that nothing is stored of."""
+    known = {side.choice.stack.backend for side in sides}
+    if sides:  # under the same conditions
+        like = sides[0].choice.conditions
+        query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
+    commands = [
+        Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
+        for name, availability in backends().items()
+        if availability.ok and name not in known
+    ]
+    return tuple(command for command in commands if command is not None)
