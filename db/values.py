@@ -178,7 +178,7 @@ class Measurement:
     reference_ns: float | None = None
     """Median of the reference network over the same processes and rounds."""
     variant: str = ""
-    """Name of an algorithm or precision variant; empty for the runtime's own choice."""
+    """Name of an algorithm, or of a part that was measured by itself; empty for all of it as the runtime chooses."""
 
 
 @dataclass(frozen=True, slots=True)

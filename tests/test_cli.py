@@ -390,6 +390,9 @@ def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     assert ort["available"] is True
     assert "cpu" in ort["devices"]
     assert ort["options"]["optimization"] == "all"
+    assert ort["dtypes"] == ["float32", "int8"]
+    assert list(ort["algorithms"]) == ["basic", "extended", "unpacked"]
+    assert all(ort["algorithms"].values())  # each says what is different
 
 
 def test_the_system_is_shown_as_recorded(cli: Cli, work: Path) -> None:
