@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..constructor.ceilings import Ceiling
     from ..constructor.estimate import Estimate
+    from ..constructor.roofline import LayerRoof
     from ..generator.ceilings import CeilingReport, CeilingRow
     from ..generator.rates import Rate
 
@@ -179,10 +180,14 @@ def _headline(entry: Estimate) -> str:
     return f"roofline {milliseconds(entry.roofline_ms)} ms{headroom}"
 
 
+def _drawable(row: LayerRoof) -> bool:
+    return row.latency_ms is not None and row.latency_ms > 0 and row.bytes > 0
+
+
 def has_roof(entry: Estimate) -> bool:
     """Whether there is a roofline to draw: ceilings, and bricks that are measured."""
     found = entry.roofline
-    return found is not None and found.ceilings.known and any(row.latency_ms and row.bytes for row in found.layers)
+    return found is not None and found.ceilings.known and any(_drawable(row) for row in found.layers)
 
 
 def chart(entry: Estimate, *, title: str) -> Figure:
@@ -190,7 +195,7 @@ def chart(entry: Estimate, *, title: str) -> Figure:
     assert entry.roofline is not None  # noqa: S101  # ``has_roof``
     ceilings = entry.roofline.ceilings
     assert ceilings.compute is not None  # noqa: S101
-    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.layers if row.bytes]
+    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.layers if _drawable(row)]
     timed = [(row, latency, total) for row, latency, total in rows if latency and total]
     whole = sum(total for _, _, total in timed)
     dots = [Dot("+".join(row.op_types), row.flops or 0, row.bytes, each, total / whole) for row, each, total in timed]

@@ -33,7 +33,7 @@ _SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """Operators that read of their first input no more than they write."""
 
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that a runtime may do without moving anything."""
+"""Operators that a runtime may do without moving anything: a sequence of nothing else has a bound of 0."""
 
 _NARROWER = {"float16": 2, "bfloat16": 2, "int8": 4}
 """How many times narrower than float32 a value is in other precisions."""
@@ -88,8 +88,8 @@ class LayerRoof:
         compute_ms: Arithmetic at the machine's highest rate.
         memory_ms: Bytes at its bandwidth.
         overhead_ms: What a node, and its share of a call, takes that does nothing.
-        bound_ms: The longer of ``compute_ms`` and ``memory_ms``.
-        headroom: ``latency_ms / bound_ms``.
+        bound_ms: The longer of ``compute_ms`` and ``memory_ms``; 0 of a view.
+        headroom: ``latency_ms / bound_ms``; None of what has no bound, or took no time that could be measured.
         bound_by: ``compute``, ``memory`` or ``overhead``: which of the three is the longest.
         note: Why it is faster than its bound, where it is; or what is not known of it.
     """
@@ -221,6 +221,7 @@ def _described(graph: ModelGraph, part: Part, count: int, measured: Measurement 
     layers = [graph.layers[index] for index in part.layers]
     work = work_of(graph, part, dtype)
     latency_ms = None if measured is None else measured.median_ns / 1e6
+    seen_ms = _positive(latency_ms)
     return LayerRoof(
         key=part.key,
         count=count,
@@ -230,8 +231,8 @@ def _described(graph: ModelGraph, part: Part, count: int, measured: Measurement 
         flops=work.flops,
         bytes=work.bytes,
         intensity=_quotient(work.flops, work.bytes),
-        gflops_s=_quotient(work.flops, latency_ms, 1e-6),
-        gbytes_s=_quotient(work.bytes, latency_ms, 1e-6),
+        gflops_s=_quotient(work.flops, seen_ms, 1e-6),
+        gbytes_s=_quotient(work.bytes, seen_ms, 1e-6),
         note="its work is not known: the bound is that of its bytes" if work.flops is None else None,
     )
 
@@ -241,15 +242,17 @@ def _bounded(  # noqa: PLR0917  (in the order of ``roofline``)
 ) -> LayerRoof:
     """A brick under the ceilings."""
     moving_ms = memory_ms(work, ceilings, state, system)
+    free = all(name in _VIEWS for name in row.op_types)
     if ceilings.compute is None or moving_ms is None:
         return row
+    moving_ms = 0.0 if free else moving_ms
     computing_ms = None if work.flops is None else work.flops / ceilings.compute.rate.best * 1e3
     overhead_ms = _overhead_ms(measured, ceilings, state)
     sides = {"compute": computing_ms, "memory": moving_ms, "overhead": overhead_ms}
     known = {name: value for name, value in sides.items() if value}
     bound_ms = max(computing_ms or 0.0, moving_ms)
-    headroom = _quotient(row.latency_ms, bound_ms)
-    note = row.note
+    headroom = _quotient(_positive(row.latency_ms), bound_ms)
+    note = "a view: nothing need move" if free else row.note
     if headroom is not None and headroom < 1:
         note = _FASTER.format(_reason(row.op_types))
     return replace(
@@ -277,8 +280,6 @@ def _reason(op_types: Sequence[str]) -> str:
     """What a kernel may do less of than is counted."""
     if any("Conv" in name for name in op_types):
         return "a convolution may need fewer multiplications (Winograd, FFT), or skip the padding"
-    if all(name in _VIEWS for name in op_types):
-        return "a view may move nothing"
     return "its values are nearer than its cache state says, or fewer of them are read"
 
 
@@ -292,6 +293,11 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
 
 def _nbytes(kind: TensorType, dtype: str) -> int:
     return kind.nbytes // _NARROWER.get(dtype, 1) if kind.dtype == "float" else kind.nbytes
+
+
+def _positive(latency_ms: float | None) -> float | None:
+    """A latency; None where it is none: what is measured as a difference may come out at or below nothing."""
+    return latency_ms if latency_ms is not None and latency_ms > 0 else None
 
 
 def _quotient(one: float | None, other: float | None, scale: float = 1.0) -> float | None:

@@ -281,3 +281,34 @@ def test_the_roofline_is_drawn_where_ceilings_are_known(lab, chain, keys_of, tmp
 
     assert "roofline-chain.png" not in {path.name for path in draw_estimates([without], tmp_path / "before")}
     assert "roofline-chain.png" in {path.name for path in draw_estimates([answer], tmp_path / "after")}
+
+
+def test_a_view_has_no_bound_but_what_a_node_costs(lab, graph_of):
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+view (float[4, 8] x) => (float[8, 4] y) {
+    a = Transpose<perm = [1, 0]>(x)
+    y = Identity(a)
+}
+"""
+    graph = graph_of(lab.source(text, "view"))
+    parts = parts_of(graph)
+    bricks = {part.key: lab.measurement(part.key, 1.0) for part in parts}
+
+    found = roofline(graph, parts, bricks, ceilings(node_ms=0.1), state="4MiB", system=MACHINE)
+
+    rows = {row.op_types[0]: row for row in found.layers}
+    assert rows["Transpose"].bound_ms > 0
+    identity = rows["Identity"]
+    assert (identity.bound_ms, identity.headroom, identity.bound_by) == (0.0, None, "overhead")
+    assert identity.bytes == 256
+
+
+def test_no_rate_is_told_of_what_took_no_time(lab, product):
+    parts = parts_of(product)
+    bricks = {part.key: lab.measurement(part.key, -1e-5) for part in parts}
+
+    found = roofline(product, parts, bricks, ceilings(), state="4MiB", system=MACHINE)
+
+    assert all(row.gflops_s is row.gbytes_s is row.headroom is row.note is None for row in found.layers)
+    assert all(row.bound_ms > 0 for row in found.layers)
