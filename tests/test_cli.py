@@ -395,6 +395,20 @@ def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     assert all(ort["algorithms"].values())  # each says what is different
 
 
+def test_options_of_ceilings_mean_nothing_without_them(cli: Cli, here: Path) -> None:
+    done = cli("system", "--threads", "2", code=2)
+
+    assert "--ceilings" in done.stderr
+
+
+def test_layers_are_told_with_the_command_that_measures_their_ceilings(cli: Cli, work: Path) -> None:
+    (row,) = cli("estimate", "branches.onnx", "--layers", "--json").json["results"]
+
+    assert row["roofline_ms"] is None
+    assert "dlbricks system --ceilings --threads 1" in row["roofline_reason"]
+    assert sum(layer["count"] for layer in row["roofline"]["layers"]) == row["sequences"]
+
+
 def test_the_system_is_shown_as_recorded(cli: Cli, work: Path) -> None:
     (row,) = cli("system", "--json").json["results"]
 
