@@ -91,7 +91,8 @@ def _why_unclear(pair: Pair, discovered: bool, minimum_effect: float, looked_at:
         return f"they differ, by less than {minimum_effect:.1%} or more"
     if not low <= 1 <= high:
         return f"the difference could be chance among the {looked_at} that were looked at"
-    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}"
+    noisy = "; the machine was not quiet: measure again" if pair.noisy else ""
+    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{noisy}"
 
 
 def layers_of(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..bricks.layer import Layer, LayerState
 from ..bricks.shapes import ShapeOracle
-from ..db import Measurement, Store
+from ..db import Measurement, Store, Verdict
 from ..db.queries import moments
 from ..errors import UsageError
 from ..generator.decomposer import Cut
@@ -91,6 +91,7 @@ class Pair:
         difference: How far both differ; None where that is not known.
         reason: Why it is not known, or why it says nothing.
         apart: Whether no reference tells what the machine did in between.
+        noisy: Whether a measurement scatters by more than 10 %.
     """
 
     base: Figure
@@ -99,6 +100,7 @@ class Pair:
     difference: Difference | None = None
     reason: str | None = None
     apart: bool = False
+    noisy: bool = False
 
 
 class Contest:
@@ -232,7 +234,8 @@ class Contest:
         return replace(pair, basis=kind, difference=seen, reason=drift.reason, apart=drift.sd > 0)
 
     def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
-        pair = Pair(_figure(base), _figure(other), "measured")
+        noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
+        pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
         if base.median_ns <= 0 or other.median_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
         drift = self._timeline.between(base, other)

@@ -211,7 +211,7 @@ def _keys(side: Side) -> list[str]:
 
 
 def _options(side: Side) -> list[str]:
-    return [f"{name}={value}" for name, value in side.choice.stack.options]
+    return [text for name, value in side.choice.stack.options for text in (f"{name}={value}", value)]
 
 
 _PROPERTIES: Mapping[str, Callable[[Side], str]] = {

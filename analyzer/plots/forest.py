@@ -99,7 +99,17 @@ def _draw_ratios(axes: Axes, rivals: Sequence[Rival], minimum_effect: float) -> 
     axes.set_xlim(1 / reach, reach)
     _mark(axes, reach)
     if drawn:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=9, frameon=False, borderaxespad=0.2)
+        handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        axes.legend(
+            [handles[verdict] for verdict in _COLOURS if verdict in handles],
+            [verdict for verdict in _COLOURS if verdict in handles],
+            loc="lower left",
+            bbox_to_anchor=(0, 1.0),
+            ncols=4,
+            fontsize=9,
+            frameon=False,
+            borderaxespad=0.2,
+        )
 
 
 def _mark(axes: Axes, reach: float) -> None:

@@ -102,6 +102,7 @@ def test_every_other_side_is_compared_with_the_base(bench) -> None:
     by_key = of(bench, base=bench.torch.key[:10], others=[bench.plain.key[:10]])
     assert [(row.base, row.other) for row in by_key.rows] == [("torch", "onnxruntime optimization=all")]
     assert [row.other for row in of(bench, backend="onnxruntime").rows] == ["optimization=disabled"]
+    assert [row.other for row in of(bench, others=["disabled"]).rows] == ["onnxruntime optimization=disabled"]
 
 
 def test_a_side_must_be_told_from_the_others(bench) -> None:
