@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .item import Item
 from .stopping import Protocol, Slot, next_slot
 
-__all__ = ["USUAL_PASSES", "Pace", "fitting", "interleaved", "slots_of", "warmups_of"]
+__all__ = ["USUAL_PASSES", "Pace", "fitting", "interleaved", "queued", "slots_of", "warmups_of"]
 
 _FEWEST_ROTATED, _MOST_ROTATED = 3, 256
 """Networks of one rotation: enough to make each other's code cold, and no more than memory maps allow."""
@@ -30,6 +30,19 @@ def interleaved(items: Iterable[Item], seed: int, process: int, round_: int) -> 
     ordered = sorted(items, key=lambda item: (item.subject, item.key, item.cache or "", item.variant))
     random.Random(f"{seed}:{process}:{round_}").shuffle(ordered)  # noqa: S311  # an order, not a secret
     return ordered
+
+
+def queued(items: Iterable[Item], seed: int, process: int, *, hurried: bool) -> deque[Item]:
+    """The items in the order in which one process loads them.
+
+    Args:
+        items: What it measures.
+        seed: As for ``interleaved``.
+        process: Its number.
+        hurried: Whether time may run out: bricks and models themselves then come before other ways to run them.
+    """
+    order = interleaved(items, seed, process, -1)
+    return deque(sorted(order, key=lambda item: bool(item.variant)) if hurried else order)
 
 
 _PLANNED = 0.8

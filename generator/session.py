@@ -20,7 +20,7 @@ from .item import Item
 from .journal import Journal
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import INNER, Rotate, Sample
-from .schedule import Pace, fitting, interleaved, slots_of, warmups_of
+from .schedule import Pace, fitting, interleaved, queued, slots_of, warmups_of
 from .statistics import MIN_SAMPLES
 from .stopping import decide
 
@@ -134,7 +134,7 @@ class Session:
             self._pace.overhead_s = self._passes_left() * loading
             self._restart()
             self._unchecked = 0
-            queue = deque(interleaved(members, self._seed, self._process, -1))
+            queue = queued(members, self._seed, self._process, hurried=self._pace.budget_s is not None)
             while queue and not self._pace.expired:
                 self._chunk(queue, overhead_s=max(0, self._passes_left() - 1) * loading)
 

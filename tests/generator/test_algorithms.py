@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from dlbricks.constructor import estimate
 from dlbricks.db import Subject
@@ -9,10 +11,12 @@ from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings, require_algorithms, with_algorithm
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.client import Worker
+from dlbricks.generator.item import Item
 from dlbricks.generator.network import synthetic_network
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.protocol import Prepare, Sample
 from dlbricks.generator.run import run
+from dlbricks.generator.schedule import queued
 
 QUICKEST = {"item_budget_s": 0.005, "processes": 1, "rounds": 1}
 NAMES = ("basic", "extended", "unpacked")
@@ -147,6 +151,23 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert (report.measured, report.reused) == (0, 10)
     assert report.algorithms + report.algorithms_reused == len(measured()) == 30
     assert store.info()["counts"]["open"] == 0
+
+
+def test_bricks_come_before_algorithms_where_time_may_run_out():
+    items = [
+        Item(Subject.BRICK, f"{number}", label="", path=Path(), variant=name)
+        for number in range(8)
+        for name in ("", *NAMES)
+    ]
+
+    hurried, usual = (
+        [item.variant for item in queued(items, seed=1, process=0, hurried=hurried)] for hurried in (True, False)
+    )
+
+    assert hurried[:8] == [""] * 8
+    assert "" not in hurried[8:]
+    assert sorted(usual) == sorted(hurried)
+    assert any(usual[:8])
 
 
 def test_a_backend_without_a_choice_is_told(small_suite, store, install_backend):
