@@ -207,7 +207,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
 
     with Store.open(database) as store, Reporter() as progress:
         report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
-    answer(measured_ceilings(report), form, complete=all(row.error is None for row in report.rows))
+    answer(measured_ceilings(report), form, complete=report.complete)
 
 
 @click.group()

@@ -88,6 +88,12 @@ class CeilingReport:
     runs: tuple[str, ...]
     wall_s: float
 
+    @property
+    def complete(self) -> bool:
+        """Whether every runtime has a rate of arithmetic in every precision that was tried."""
+        tried = {(row.backend, row.dtype) for row in self.rows}
+        return tried == {(row.backend, row.dtype) for row in self.rows if row.flops_s is not None}
+
 
 def measure_ceilings(
     *,
