@@ -111,7 +111,10 @@ _BINARY: Mapping[str, Function] = {
     "Pow": lambda _, x, y: np.power(x, y),
     "Sub": lambda _, x, y: np.subtract(x, y),
 }
-_BOUNDED: Mapping[str, Function] = {"Clip": lambda _, x, low=None, high=None: np.clip(x, low, high)}
+_BOUNDED: Mapping[str, Function] = {
+    # NumPy before 2.1 refuses to clip where there is no bound at all.
+    "Clip": lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)
+}
 
 FUNCTIONS: Mapping[str, tuple[int, Function]] = {
     **{name: (1, function) for name, function in _UNARY.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,14 +60,15 @@ def translate(network: Network, *, fused: bool) -> Translated:
     variables = Variables()
     symbols: dict[str, Symbol] = {name: variables.add(array) for name, array in feeds.items()}
     known = translations()
+    used = frozenset({*network.outputs, *(name for node in model.graph.node for name in node.input if name)})
     apart = _apart(model.graph) if fused else frozenset()
     for proto in model.graph.node:
-        if _folded(proto, model, constants):
+        if _folded(proto, model, constants, types):
             continue
         if proto.domain not in DOMAINS or proto.op_type not in known:
             raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
         opset = versions.get("", versions.get("ai.onnx", 1))
-        node = Node(proto, opset, types, constants, feeds, symbols, variables)
+        node = Node(proto, opset, types, constants, feeds, used, symbols, variables)
         made = known[proto.op_type](node)
         results = made if isinstance(made, list) else [made]
         for name, symbol in zip(proto.output, results, strict=False):
@@ -152,8 +154,16 @@ def _static(value: onnx.ValueInfoProto) -> ValueType | None:
     return helper.tensor_dtype_to_np_dtype(tensor.elem_type), tuple(dim.dim_value for dim in dims)
 
 
-def _folded(proto: onnx.NodeProto, model: onnx.ModelProto, constants: dict[str, Array]) -> bool:
-    """Compute small values that depend on constants alone, as a conversion to MXNet would."""
+def _folded(
+    proto: onnx.NodeProto, model: onnx.ModelProto, constants: dict[str, Array], types: Mapping[str, ValueType]
+) -> bool:
+    """Compute small values that depend on constants or shapes alone, as a conversion to MXNet would."""
+    if proto.op_type in {"Shape", "Size"} and proto.domain in DOMAINS and proto.input[0] in types:
+        shape = types[proto.input[0]][1]
+        bounds = {attribute.name: attribute.i for attribute in proto.attribute}
+        part = np.array(shape[bounds.get("start") : bounds.get("end")], np.int64)
+        constants[proto.output[0]] = part if proto.op_type == "Shape" else np.array(math.prod(shape), np.int64)
+        return True
     inputs = [name for name in proto.input if name]
     small = all(name in constants and constants[name].size <= _FOLDED_ELEMENTS for name in inputs)
     if not small or any(attribute.HasField("g") for attribute in proto.attribute):

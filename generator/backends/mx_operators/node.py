@@ -65,6 +65,7 @@ class Node:
         constants: Value to what is known when the network is loaded: weights and folded values.
         feeds: Value to what is fed: it never changes. MXNet's shapes are static, and where it wants a parameter
             (a shape, axes, bounds) for what ONNX has an input, the input's value is taken.
+        used: Values that an operator reads or that the network hands out.
         symbols: Value to symbol, of what was computed or fed; grows.
         variables: Of the network.
     """
@@ -74,6 +75,7 @@ class Node:
     types: Mapping[str, ValueType]
     constants: Mapping[str, Array]
     feeds: Mapping[str, Array]
+    used: frozenset[str]
     symbols: dict[str, Symbol]
     variables: Variables
 
@@ -175,7 +177,7 @@ class Node:
 
     def wants(self, index: int) -> bool:
         """Whether an output is used."""
-        return index < len(self.proto.output) and self.proto.output[index] != ""
+        return index < len(self.proto.output) and self.proto.output[index] in self.used
 
     def numpy(self, name: str, *inputs: Any, **parameters: Any) -> Symbol:
         """One of the operators that MXNet names after NumPy's: they know truth values and scalars."""
