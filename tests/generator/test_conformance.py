@@ -305,6 +305,26 @@ def test_the_built_in_networks_run(backend, name):
     assert_close(found, ReferenceEvaluator(network.self_contained()).run(None, dict(network.feeds)))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_computes_what_onnx_says(case, skeleton_of):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    backend = get("torch")
+    network = synthetic_network(skeleton_of(CASES[case]), seed=3)
+    options = backend.resolve("cuda", {"pinning": "off"})
+
+    with skipping_refusals(backend, case):
+        executable = backend.prepare(network, Settings("cuda", 1, options))
+        executable.run()
+        executable.synchronize()
+        found = executable.outputs()
+
+    expected = ReferenceEvaluator(network.self_contained()).run(None, dict(network.feeds))
+    assert_close(found, [np.asarray(value) for value in expected], BY_CASE.get(case))
+
+
 def test_copies_have_inputs_of_their_own(skeleton_of):
     network = synthetic_network(skeleton_of(CASES["gemm"]), unroll=4)
 
