@@ -49,8 +49,7 @@ OLDER = {
     "top-k-1": (9, "(float[3,9] x) => (float[3,2] y, int64[3,2] z) {y, z = TopK<k=2>(x)}"),
     "batch-normalization-9": (
         9,
-        "(float[1,2,3] x, float[2] a, float[2] b, float[2] c, float[2] d) => (float[1,2,3] y)"
-        + "{y = BatchNormalization(x, a, b, c, d)}",
+        "(float[1,2,3] x, float[2] a, float[2] b) => (float[1,2,3] y) {y = BatchNormalization(x, a, b, a, b)}",
     ),
     "upsample-9": (
         9,
