@@ -19,7 +19,7 @@ from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageE
 from ..cores import pin
 from ..network import Network
 from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
-from .ov_model import probe_model, read_model
+from .ov_model import input_names, probe_model, read_model
 
 if TYPE_CHECKING:
     import openvino
@@ -49,11 +49,14 @@ _UNSUPPORTED = re.compile(
 )
 _MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate|Can'?t allocate|not enough memory", re.IGNORECASE)
 _NOISE = re.compile(
-    r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|"
-    r"FrontEnd API failed with \w+:|Model wasn't fully converted\. Summary:(?: --)?|To facilitate the conversion.*|"
+    r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|"
+    r"(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|FrontEnd API failed with \w+:|"
+    r"Model wasn't fully converted\. (?:Summary:|Failed operations detailed log:)(?: --)?|"
+    r"While validating ONNX node '[^']*':|While validating node '.*?' with friendly_name '[^']*':|"
+    r"Summary: -- Conversion is failed for: .*|To facilitate the conversion.*|"
     r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"
 )
-"""Places in the runtime's source and on this machine: a stored reason must name neither."""
+"""Places in the runtime's source and on this machine, which a stored reason must not name, and what names no cause."""
 _REASON_LENGTH = 300
 
 
@@ -61,7 +64,8 @@ class OpenVinoBackend:
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
     OpenVINO computes 64-bit integers in 32 bits, and double and half precision in single precision (or in the one
-    that is asked for); values at the network's edges keep their types.
+    that is asked for); values at the network's edges keep their types, so that every brick converts there. It offers
+    bfloat16 also on CPUs that only emulate it, where it is slower than single precision.
     """
 
     name = "openvino"
@@ -136,10 +140,8 @@ class _OvExecutable:
 
     def __init__(self, request: openvino.InferRequest, network: Network) -> None:
         self._request = request
-        names = {name: index for index, port in enumerate(request.model_inputs) for name in port.names}
-        for name, array in network.feeds.items():
-            if name in names:  # what nothing reads may be gone
-                _write(request, names[name], array)
+        for index, name in enumerate(input_names(network)):
+            _write(request, index, network.feeds[name])
         self._outputs = tuple(range(len(network.outputs)))
         # The methods of the base class: those of the wrapper look for new inputs first.
         bare: Any = super(type(request), request)
@@ -206,6 +208,7 @@ def _properties(settings: Settings) -> dict[str, Any]:
         "INFERENCE_NUM_THREADS": settings.threads,
         # One thread needs no binding beside that of the process; OpenVINO's would take two system calls per run.
         "ENABLE_CPU_PINNING": chosen["pinning"] == "on" and settings.threads > 1,
+        # Threads keep the mode that they started with: it is that of the first network of a process.
         "CPU_DENORMALS_OPTIMIZATION": chosen["denormal_as_zero"] == "on",
     }
 

@@ -12,12 +12,12 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...errors import BackendError, UnsupportedBrick
-from ..network import Network
+from ..network import Network, read_network
 
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["probe_model", "read_model"]
+__all__ = ["input_names", "probe_model", "read_model"]
 
 _PAGE = 4096
 
@@ -30,13 +30,14 @@ def read_model(core: openvino.Core, network: Network) -> openvino.Model:
 
     Raises:
         UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed.
-        BackendError: An index is out of range, or outputs are missing.
+        BackendError: An index is out of range, or inputs or outputs are missing.
         RuntimeError: OpenVINO cannot read it.
     """
+    if network.model is not None:
+        _require_indices(network, network.model.graph)
     if network.model is None:
         model = core.read_model(str(network.path))
     elif sum(array.nbytes for array in network.weights.values()) < onnx.checker.MAXIMUM_PROTOBUF:
-        _require_indices(network, network.model.graph)
         model = core.read_model(network.self_contained().SerializeToString())
     else:
         with tempfile.TemporaryDirectory(prefix="dlbricks-") as folder:  # it maps the file: that may lose its name
@@ -47,10 +48,26 @@ def read_model(core: openvino.Core, network: Network) -> openvino.Model:
     if strings:
         names = ", ".join(sorted(name for port in strings for name in port.names))
         raise UnsupportedBrick(f"OpenVINO cannot be timed on strings: {names}")
+    names = input_names(network)
+    if len(model.inputs) != len(names):
+        raise BackendError(f"OpenVINO takes {len(model.inputs)} inputs instead of {len(names)}")
     if any(port.partial_shape.is_dynamic for port in model.inputs):
-        feeds = network.feeds
-        model.reshape({name: feeds[name].shape for port in model.inputs for name in port.names if name in feeds})
+        model.reshape({index: network.feeds[name].shape for index, name in enumerate(names)})
     return model
+
+
+def input_names(network: Network) -> list[str]:
+    """Names of the inputs in the order of the network, which OpenVINO keeps.
+
+    It does not keep their names: that of an input which is also an output (through an operator that does nothing) is
+    lost.
+    """
+    model = network.model
+    if model is None:
+        assert network.path is not None  # noqa: S101  # a network has one or the other
+        model = read_network(network.path)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return [value.name for value in model.graph.input if value.name not in constants]
 
 
 def probe_model() -> bytes:
