@@ -186,6 +186,13 @@ class Node:
         converted = [value.as_np_ndarray() if isinstance(value, mx.sym.Symbol) else value for value in inputs]
         return getattr(mx.sym.np, name)(*converted, **parameters).as_nd_ndarray()
 
+    def padded(self, symbol: Symbol, width: Sequence[tuple[int, int]], mode: str, filler: float = 0.0) -> Symbol:
+        """More elements at the edges; so many before and behind, for each dimension."""
+        from mxnet.symbol.numpy import _internal as operators  # the public function drops the filler
+
+        value = {"constant_value": filler} if mode == "constant" else {}
+        return operators.pad(symbol.as_np_ndarray(), pad_width=tuple(width), mode=mode, **value).as_nd_ndarray()
+
     def reshaped(self, symbol: Symbol, shape: Sequence[int]) -> Symbol:
         """The same elements in another shape."""
         if not shape:

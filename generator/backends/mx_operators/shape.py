@@ -107,10 +107,8 @@ def _pad(node: Node) -> Symbol:
     width = [(0, 0)] * node.rank()
     for place, axis in enumerate(axes):
         width[axis] = (pads[place], pads[place + len(axes)])
-    if mode != "constant":
-        return node.numpy("pad", node.symbol(), tuple(width), mode)
     filler = node.known(2, "as its value").item() if node.has(2) else node.attribute("value", 0.0)
-    return node.numpy("pad", node.symbol(), tuple(width), mode, constant_values=filler)
+    return node.padded(node.symbol(), width, mode, filler)
 
 
 @operator("Trilu")

@@ -34,7 +34,7 @@ class Window:
     def padded(self, node: Node, data: Symbol, filler: float = 0.0) -> Symbol:
         """The data with its padding as data."""
         width = ((0, 0), (0, 0), *zip(self.begin, self.end, strict=True))
-        return node.numpy("pad", data, width, "constant", constant_values=filler)
+        return node.padded(data, width, "constant", filler)
 
     def places(self, size: Sequence[int]) -> tuple[int, ...]:
         """Number of places of the window in padded data, rounded down."""
