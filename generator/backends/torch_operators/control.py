@@ -24,10 +24,11 @@ def _loop(call: Call, trips: Tensor | None, condition: Tensor | None, *carried: 
     """As many copies of the body as there are iterations."""
     state, scanned = list(carried), []
     going = condition is None or bool(condition.item())
+    device = carried[0].device if carried else None
     step = 0
     while going and (trips is None or step < int(trips.item())):
-        number = torch.tensor(step, dtype=torch.int64)
-        again = torch.tensor(going)
+        number = torch.tensor(step, dtype=torch.int64, device=device)
+        again = torch.tensor(going, device=device)
         proceed, *results = call.body(call.attributes["body"], (number, again, *state))
         state, last = results[: len(state)], results[len(state) :]
         scanned.append(last)
