@@ -46,8 +46,8 @@ def read_model(core: openvino.Core, network: Network) -> openvino.Model:
         raise BackendError(f"OpenVINO gives {len(model.outputs)} outputs instead of {len(network.outputs)}")
     strings = [port for port in (*model.inputs, *model.outputs) if port.element_type.get_type_name() == "string"]
     if strings:
-        names = ", ".join(sorted(name for port in strings for name in port.names))
-        raise UnsupportedBrick(f"OpenVINO cannot be timed on strings: {names}")
+        named = ", ".join(sorted(name for port in strings for name in port.names))
+        raise UnsupportedBrick(f"OpenVINO cannot be timed on strings: {named}")
     names = input_names(network)
     if len(model.inputs) != len(names):
         raise BackendError(f"OpenVINO takes {len(model.inputs)} inputs instead of {len(names)}")
