@@ -139,6 +139,13 @@ EXTRA = {
         ("(float[4,3] x0, float[4,5] w0, float[3,5] w1) => (float[3,5] y)"
         "{y = Gemm<transA=1, alpha=0.5, beta=2.0>(x0, w0, w1)}"),
     ),
+    "masks-that-repeat": (
+        21,
+        (
+            "(bool[2,3] x0, bool[3] x1) => (bool[2,3] y, bool[2,3] z, bool[2,3] u)"
+            "{y = And(x0, x1) z = Or(x0, x1) u = Xor(x0, x1)}"
+        ),
+    ),
     "to-scalars": (
         21, "(float[2,3] x0) => (float y, float z) {y = ReduceMean<keepdims=0>(x0) z = ReduceMax<keepdims=0>(x0)}"
     ),

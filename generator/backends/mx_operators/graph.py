@@ -80,10 +80,10 @@ def translate(network: Network, *, fused: bool) -> Translated:
             symbols[name] = variables.add(constants[name])
         outputs.append(symbols[name])
     whole = mx.sym.Group(outputs)
-    used = {*whole.list_arguments(), *whole.list_auxiliary_states()}
+    read = {*whole.list_arguments(), *whole.list_auxiliary_states()}
     return Translated(
         symbol=whole,
-        arrays={name: array for name, array in variables.bound.items() if name in used},
+        arrays={name: array for name, array in variables.bound.items() if name in read},
         operators=tuple(dict.fromkeys(proto.op_type for proto in model.graph.node)),
     )
 

@@ -13,8 +13,8 @@ _COMPARISONS = {
     "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
     "LessOrEqual": "less_equal",
 }  # fmt: skip
-_CONNECTIVES = {"And": "bitwise_and", "Or": "bitwise_or", "Xor": "bitwise_xor"}
-"""On truth values they are the same."""
+_CONNECTIVES = {"And": "multiply", "Or": "add", "Xor": "not_equal"}
+"""The same on truth values; MXNet's own connectives do not repeat any."""
 
 
 @operator(*_COMPARISONS, *_CONNECTIVES)
