@@ -141,6 +141,10 @@ class TorchBackend:
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
 
+    def eager(self, options: Mapping[str, str]) -> bool:
+        """Unless compiled, operators are executed as they are written."""
+        return options["mode"] == "eager"
+
     def rotates(self, options: Mapping[str, str]) -> bool:
         """Run eagerly, copies stay copies; the compiler merges what they share."""
         return options["mode"] == "eager"
