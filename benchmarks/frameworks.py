@@ -3,9 +3,10 @@
     python benchmarks/frameworks.py [--models NAME ...] [--backends NAME[:OPTION=VALUE] ...] [--db FILE] [--out DIR]
 
 1. Every unique brick of the zoo runs in every framework, and its outputs are held against ONNX Runtime's.
-2. Every framework measures all bricks it supports, and the whole models, in one run of its own, caches hot. A framework
-   that can rotate copies of a brick is measured in cache mode ``model`` too.
-3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all.
+2. Every framework measures all bricks it supports, and the whole models, caches hot. A framework that can rotate copies
+   of a brick is measured in cache mode ``model`` too. Bricks are cut at each granularity that is asked for.
+3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all of
+   them, and over all bricks of at most the largest granularity.
 
 Written under ``--out``: ``frameworks.json`` (every figure, with the stacks) and ``frameworks.md``. A second call with
 the same ``--db`` goes on with what is stored.
@@ -18,7 +19,7 @@ import json
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,6 @@ from dlbricks.bricks.suite import Suite
 from dlbricks.bricks.wiring import sequences
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Store
-from dlbricks.errors import DlbricksError
 from dlbricks.generator.agreement import AgreementReport, Verdict, check_agreement
 from dlbricks.generator.generate import generate
 from dlbricks.generator.run import RunReport, run
@@ -44,6 +44,10 @@ CNNS = [
 TRANSFORMERS = ["bert_base", "gpt2", "vit_b16"]
 BACKENDS = ["onnxruntime", "torch", "openvino", "mxnet"]
 ROTATING = {"onnxruntime", "torch"}
+_BOUNDS = {
+    "lower_bound_sequential_ms", "lower_bound_critical_path_ms", "benanza_ratio_sequential",
+    "benanza_ratio_critical_path",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,29 +73,34 @@ def main() -> None:
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-frameworks-")))
         store = resources.enter_context(Store.open(options.db or folder / "frameworks.db"))
-        report = generate(sources, granularity=options.granularity, out=folder / "suite")
-        suite = report.suite
-        assert suite is not None
+        suites: dict[int, Suite] = {}
+        bricks = {}
+        for granularity in options.granularities:
+            report = generate(sources, granularity=granularity, out=folder / f"suite-{granularity}")
+            assert report.suite is not None
+            suites[granularity] = report.suite
+            bricks[granularity] = {"sequences": report.sequences, "unique": report.unique}
         of_cnns = _keys(source for source in sources if source.name in CNNS)
         result: dict[str, Any] = {
             "schema": 1,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "dlbricks": __version__,
             "threads": options.threads,
-            "granularity": options.granularity,
             "processes": options.processes,
             "rounds": options.rounds,
-            "bricks": {"sequences": report.sequences, "unique": report.unique},
+            "bricks": bricks,
             "frameworks": {},
         }
         for one in frameworks:
             print(one.label, flush=True)
-            result["frameworks"][one.label] = _framework(one, suite, sources, store, of_cnns, options)
+            result["frameworks"][one.label] = _framework(one, suites, sources, store, of_cnns, options)
         for one in frameworks:  # the bound is over all of them: known once all are measured
             entry = result["frameworks"][one.label]
-            for cache in list(entry["runs"]):
-                entry["models"][cache] = _models(sources, store, cache, entry["stack"], options)
-                entry["accuracy"][cache] = _accuracy(entry["models"][cache])
+            for granularity in suites:
+                for cache in entry["caches"]:
+                    label = _label(granularity, cache)
+                    entry["models"][label] = _models(sources, store, granularity, cache, entry["stack"], options)
+                    entry["accuracy"][label] = _accuracy(entry["models"][label])
         systems = store.systems()
         result["system"] = [{"cpu": found.cpu, "cores": found.physical_cores} for found in systems.values()]
     options.out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +115,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=[*CNNS, *TRANSFORMERS])
     parser.add_argument("--backends", nargs="+", default=BACKENDS, metavar="NAME[:OPTION=VALUE,...]")
-    parser.add_argument("--granularity", type=int, default=1)
+    parser.add_argument("--granularities", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--threads", type=int, default=1, help="0: all cores")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
@@ -124,14 +133,20 @@ def _keys(sources: Iterable[ModelSource]) -> set[str]:
 
 
 def _framework(
-    one: Framework, suite: Suite, sources: Sequence[ModelSource], store: Store, cnns: set[str], options: Any
+    one: Framework,
+    suites: Mapping[int, Suite],
+    sources: Sequence[ModelSource],
+    store: Store,
+    cnns: set[str],
+    options: Any,
 ) -> dict[str, Any]:
     """One framework: agreement, and its runs."""
-    entry: dict[str, Any] = {"runs": {}, "models": {}, "accuracy": {}}
+    caches = ["hot", "model"] if one.backend in ROTATING and "mode" not in one.options else ["hot"]
+    entry: dict[str, Any] = {"caches": caches, "runs": {}, "models": {}, "accuracy": {}}
     if not options.no_agreement:
-        entry["agreement"] = _agreed(check_agreement(suite, one.backend, options=one.options), cnns)
-    for cache in ("hot", "model") if one.backend in ROTATING else ("hot",):
-        try:
+        entry["agreement"] = _agreed(check_agreement(suites[1], one.backend, options=one.options), cnns)
+    for granularity, suite in suites.items():
+        for cache in caches:
             done = run(
                 suite,
                 store=store,
@@ -145,14 +160,17 @@ def _framework(
                 rounds=options.rounds,
                 memory_bytes=options.memory_gib << 30,
             )
-        except DlbricksError as error:
-            print(f"{one.label}, {cache}: {error}", flush=True)
-            continue
-        entry["runs"][cache] = _run_row(done)
-        stack = store.stacks()[done.stack]
-        entry["stack"] = done.stack
-        entry["versions"], entry["options"] = dict(stack.versions), dict(stack.options)
+            label = _label(granularity, cache)
+            entry["runs"][label] = _run_row(done)
+            stack = store.stacks()[done.stack]
+            entry["stack"] = done.stack
+            entry["versions"], entry["options"] = dict(stack.versions), dict(stack.options)
+            print(f"{one.label}, {label}: {done.wall_s:.0f} s, {done.failed} failed", flush=True)
     return entry
+
+
+def _label(granularity: int, cache: str) -> str:
+    return f"G={granularity}, {cache}"
 
 
 def _agreed(report: AgreementReport, cnns: set[str]) -> dict[str, Any]:
@@ -230,13 +248,15 @@ def _share(truths: Iterable[bool]) -> float | None:
 def _report(result: dict[str, Any]) -> str:
     """The tables as Markdown."""
     frameworks = result["frameworks"]
+    small, large = (_label(pick(result["bricks"]), "hot") for pick in (min, max))
     lines = [
         f"# One suite in {len(frameworks)} frameworks, {result['threads']} thread(s)",
         "",
         f"dlbricks {result['dlbricks']}, {result['date']}, "
         + "; ".join(f"{system['cpu']}, {system['cores']} cores" for system in result["system"])
-        + f". {result['bricks']['unique']} unique bricks of {result['bricks']['sequences']} sequences, "
-        f"G={result['granularity']}. Written by `benchmarks/frameworks.py`; all figures are in the JSON.",
+        + ". Unique bricks: "
+        + ", ".join(f"{row['unique']} at G={granularity}" for granularity, row in result["bricks"].items())
+        + ". Written by `benchmarks/frameworks.py`; all figures are in the JSON.",
         "",
         "| framework | versions | runs | of the CNNs' bricks | same result | different | failed | worst error |",
         "|---|---|---|---|---|---|---|---|",
@@ -256,7 +276,7 @@ def _report(result: dict[str, Any]) -> str:
         lines += [f"* {label}: {count} x {reason}" for reason, count in reasons.items()]
     lines += [
         "",
-        "| framework | cache | models | median error | within 10 % | worst | inside interval |",
+        "| framework | bricks, cache | models | median error | within 10 % | worst | inside interval |",
         "|---|---|---|---|---|---|---|",
     ]
     for label, entry in frameworks.items():
@@ -269,17 +289,22 @@ def _report(result: dict[str, Any]) -> str:
                 )
     lines += [
         "",
-        "Caches hot, in milliseconds; the lower bound is over all frameworks:",
+        (
+            f"Caches hot, in milliseconds. Sums are of bricks at G={min(result['bricks'])}; the lower bound is over all "
+            f"frameworks and bricks of at most {max(result['bricks'])} layers."
+        ),
         "",
-        ("| model | framework | measured | sequential | critical path | bound, sequential | bound, critical path "
-        "| Benanza ratio | critical path | estimate / measured | bricks missing |"),
+        (
+            "| model | framework | measured | sequential | critical path | bound, sequential | bound, critical path "
+            "| Benanza ratio | critical path | estimate / measured | bricks missing |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for position in range(max((len(entry["models"].get("hot", [])) for entry in frameworks.values()), default=0)):
+    for position in range(max((len(entry["models"][small]) for entry in frameworks.values()), default=0)):
         for label, entry in frameworks.items():
-            if "hot" not in entry["models"]:
-                continue
-            row = entry["models"]["hot"][position]
+            row = entry["models"][small][position]
+            bound = {key: value for key, value in entry["models"][large][position].items() if key in _BOUNDS}
+            row = row | bound
             cells = [
                 row[key]
                 for key in (
