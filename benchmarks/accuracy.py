@@ -455,6 +455,8 @@ def _report(result: dict[str, Any]) -> str:
         (
             f"Wall time of the run of our bricks and the models: {runs['ours']['wall_s']:.0f} s, of which loading "
             f"{runs['ours']['prepare_s']:.0f} s and timed passes {runs['ours']['timed_s']:.0f} s."
+            if runs["ours"]["timed_s"]
+            else "Our bricks and the models were measured by an earlier call."
         ),
         "",
     ]

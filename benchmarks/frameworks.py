@@ -290,8 +290,8 @@ def _report(result: dict[str, Any]) -> str:
     lines += [
         "",
         (
-            f"Caches hot, in milliseconds. Sums are of bricks at G={min(result['bricks'])}; the lower bound is over all "
-            f"frameworks and bricks of at most {max(result['bricks'])} layers."
+            f"Caches hot, in milliseconds. Sums are of bricks at G={min(result['bricks'])}; the lower bound is over "
+            f"all frameworks and bricks of at most {max(result['bricks'])} layers."
         ),
         "",
         (
