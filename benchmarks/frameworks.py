@@ -144,7 +144,7 @@ def _framework(
     caches = ["hot", "model"] if one.backend in ROTATING and "mode" not in one.options else ["hot"]
     entry: dict[str, Any] = {"caches": caches, "runs": {}, "models": {}, "accuracy": {}}
     if not options.no_agreement:
-        entry["agreement"] = _agreed(check_agreement(suites[1], one.backend, options=one.options), cnns)
+        entry["agreement"] = _agreed(check_agreement(suites[min(suites)], one.backend, options=one.options), cnns)
     for granularity, suite in suites.items():
         for cache in caches:
             done = run(
@@ -218,7 +218,7 @@ def _row(found: Estimate) -> dict[str, Any]:
         "lower_bound_critical_path_ms": found.lower_bound_critical_path_ms,
         "benanza_ratio_sequential": found.benanza_ratio_sequential,
         "benanza_ratio_critical_path": found.benanza_ratio_critical_path,
-        "ratio": found.estimate_ms / measured if found.estimate_ms is not None and measured else None,
+        "ratio": found.ratio,
         "raw_ratio": found.sequential_ms / measured if found.sequential_ms is not None and measured else None,
         "ratio_reason": found.ratio_reason,
     }

@@ -162,13 +162,14 @@ def predict(
             lacking.append(significant(gaps, stored))
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, stored)
+    threads = stored.choice.conditions.threads if stored.choice is not None else 1
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in terms.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), stored)
     return Prediction(
         ms=ms,
-        half_ms=math.hypot(half_ms, NORMAL * model_error_sd(*kind) * ms),
+        half_ms=math.hypot(half_ms, NORMAL * model_error_sd(*kind, threads=threads) * ms),
         basis=tuple((one.median_ns, one.reference_ns) for one in basis.members),
         terms={name: term_of(term, stored) for name, term in terms.items()},
         explained_ms=explained_ms,
