@@ -31,7 +31,7 @@ def why_not_here(stack: Stack, system: System) -> str | None:
 def executes_as_written(stack: Stack) -> bool:
     """Whether a stack runs a model's operators one by one, as they are written: no fusion, no layout of its own.
 
-    False where its backend is not known here.
+    False where its backend is not known here. An option that it was stored without, by an older version, is as it comes.
     """
     if stack.backend not in names():
         return False
@@ -39,7 +39,9 @@ def executes_as_written(stack: Stack) -> bool:
         backend = get(stack.backend)
     except BackendUnavailable:
         return False
-    return isinstance(backend, EagerBackend) and backend.eager(dict(stack.options))
+    if not isinstance(backend, EagerBackend) or stack.device not in backend.devices:
+        return False
+    return backend.eager(backend.resolve(stack.device, {}) | dict(stack.options))
 
 
 def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> tuple[Stack, int] | str:
