@@ -191,8 +191,10 @@ class Contest:
         return Figure() if truth is None else _figure(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
-        """The latency of a model on a side, as measured and from bricks."""
+        """The latency of a model on a side, as measured and from bricks; nothing is made of no bricks."""
         found = self.measured(model, side)
+        if not model.sequences:
+            return found
         if self._by is By.COMBINATION:
             entry = self.estimate(model, side)
             return replace(found, estimate_ms=entry.estimate_ms, estimate_ci95_ms=entry.ci95_ms)
@@ -279,6 +281,8 @@ class Contest:
         if failure is not None:
             return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"
         keys = {part.key for part in model.sequences}
+        if not keys:
+            return f"{side.name}: the model is not measured, and nothing of it is left to be a brick"
         known = sum(self.lacks(model, side, key) is None for key in keys)
         return f"{side.name}: the model is not measured, and {known} of its {len(keys)} bricks are"
 

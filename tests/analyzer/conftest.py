@@ -55,6 +55,7 @@ class Bench:
         noise: float = 0.001,
         system: System = SYSTEM,
         variant: str = "",
+        key: str = "",
     ) -> str:
         """Store a run: two processes of three rounds, some percent of noise.
 
@@ -67,6 +68,7 @@ class Bench:
             noise: Relative standard deviation of each sample.
             system: Where it ran.
             variant: Algorithm of bricks and model.
+            key: Key of the model; empty for that of the bench.
         """
         id_ = str(uuid.uuid4())
         self.minute += 1
@@ -96,7 +98,7 @@ class Bench:
 
         wanted = [taken(Subject.REFERENCE, built_in_key(REFERENCE), reference_us / 1e3)]
         wanted += [taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items()]
-        wanted += [] if ms is None else [taken(Subject.MODEL, self.key, ms)]
+        wanted += [] if ms is None else [taken(Subject.MODEL, key or self.key, ms)]
         self.store.add(wanted)
         return id_
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import onnx
 import pytest
+from dlbricks.analyzer.advice import advise
 from dlbricks.analyzer.compared import compared
 from dlbricks.analyzer.comparison import Comparison, compare
 from dlbricks.analyzer.drawing import draw_comparison
 from dlbricks.analyzer.tables import render
+from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor.difference import Relation
 from dlbricks.db import Conditions, Store, Subject, System
 from dlbricks.errors import AmbiguousQuery, UsageError
@@ -23,6 +26,12 @@ def of(bench, **options: object) -> Comparison:
 def only(bench, **options: object):
     (row,) = of(bench, **options).rows
     return row
+
+
+FOLDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+folded (float[4, 8] x) => (int64[2] y) { y = Shape(x) }
+"""
 
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -67,6 +76,25 @@ def test_stacks_that_were_measured_apart_are_not_called_the_same(bench) -> None:
     assert "the interval of the ratio reaches from 0.9" in apart.reason
     assert (in_turn.verdict, in_turn.apart) == (Relation.SLOWER, False)
     assert "measured apart" not in render(compared(of(bench)))
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_model_of_which_nothing_is_left_is_a_row_with_its_reason(bench, tmp_path: Path, measured: bool) -> None:
+    (tmp_path / "folded.onnx").write_bytes(onnx.parser.parse_model(FOLDED).SerializeToString())
+    models = [bench.source, *find_models([tmp_path / "folded.onnx"])]
+    bench.run(bench.plain, ms=1.0)
+    bench.run(bench.torch, ms=1.2)
+    if measured:
+        bench.run(bench.plain, ms=0.01, key=build_graph(models[1].skeleton()).key)
+
+    known, folded = compare(models, store=bench.store).rows
+    best, nothing = advise(models, store=bench.store).rows
+
+    assert (known.verdict, best.best) == (Relation.SLOWER, "onnxruntime")
+    assert folded.verdict is None
+    assert "the model is not measured, and nothing of it is left to be a brick" in folded.reason
+    assert [one.latency_ms is None for one in nothing.ranking] == [not measured, True]
+    assert "nothing of it is left to be a brick" in nothing.ranking[-1].reason
 
 
 def test_a_machine_that_changed_allows_no_verdict(bench) -> None:
