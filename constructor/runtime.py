@@ -31,7 +31,7 @@ def why_not_here(stack: Stack, system: System) -> str | None:
 def executes_as_written(stack: Stack) -> bool:
     """Whether a stack runs a model's operators one by one, as they are written: no fusion, no layout of its own.
 
-    False where its backend is not known here. An option that it was stored without, by an older version, is as it comes.
+    False where its backend is not known here. An option that an older version stored it without is as it comes.
     """
     if stack.backend not in names():
         return False
