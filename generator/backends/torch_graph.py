@@ -214,11 +214,23 @@ def _placed(name: str, array: Any, *, float_type: torch.dtype, device: str, imag
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:
-    """Inputs and weights that have their channels last where they have four axes."""
+    """Inputs and weights that have their channels last where they have four axes.
+
+    What an Identity gives is what it reads: in a rotation one stands before every input.
+    """
     weights = {tensor.name for tensor in graph.initializer}
     found = {value.name for value in graph.input} - weights
-    found -= {name for node in graph.node if node.op_type in _WITHOUT_PLACE for name in node.input}
-    return frozenset(found | {node.input[1] for node in graph.node if node.op_type in _CONVOLUTIONS})
+    same: dict[str, str] = {}
+    filters: set[str] = set()
+    for node in graph.node:
+        reads = [same.get(name, name) for name in node.input]
+        if node.op_type == "Identity":
+            same[node.output[0]] = reads[0]
+        elif node.op_type in _WITHOUT_PLACE:
+            found.difference_update(reads)
+        elif node.op_type in _CONVOLUTIONS:
+            filters.add(reads[1])
+    return frozenset(found | filters)
 
 
 def _readers(graph: onnx.GraphProto, outputs: Iterable[str]) -> dict[str, int]:

@@ -110,12 +110,28 @@ def test_images_and_their_weights_have_their_channels_last_where_asked(skeleton_
     assert executable._latest[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_no_image_is_made_of_what_matrices_are_multiplied_with(skeleton_of):
+@pytest.mark.parametrize("copies", [0, 1, 3])
+def test_no_image_is_made_of_what_matrices_are_multiplied_with(skeleton_of, copies):
+    """Alone, and as the head and the tail of a rotation, where an Identity stands before every input."""
     network = synthetic_network(skeleton_of(ATTENTION))
+    if copies:
+        network = copied(network, copies)
 
     executable = TorchBackend().prepare(network, settings(layout="channels_last"))
 
+    assert len(executable._inputs) == 2
     assert all(tensor.is_contiguous() for tensor in executable._inputs)
+
+
+def test_images_of_a_rotation_have_their_channels_last_where_asked(skeleton_of):
+    network = copied(synthetic_network(skeleton_of(BLOCK)), 2)
+    executable = TorchBackend().prepare(network, settings(layout="channels_last"))
+
+    executable.run()
+
+    (image,) = executable._inputs
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert executable._latest[0].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_onednn_is_off_for_its_own_runs_only(skeleton_of):
