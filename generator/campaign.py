@@ -20,7 +20,7 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject, System
 from ..errors import UsageError
 from ..models import ModelSource
-from .backends.base import AS_GIVEN, Algorithm, require_algorithms, require_dtype, require_rotating
+from .backends.base import AS_GIVEN, Algorithm, can_rotate, require_algorithms, require_dtype, require_rotating
 from .backends.registry import get, require_available
 from .costs import RunCosts
 from .executed import instruction_set, runtime_salt
@@ -129,8 +129,9 @@ def conduct(
         require_available(backend, settings.backend)
         effective = dict(stack.options)
         require_dtype(backend, settings.dtype)
-        if settings.cache == "model":
-            require_rotating(backend, effective)
+        if settings.cache == "model" and suite is not None:
+            require_rotating(backend, effective)  # a whole model is only repeated, which every backend can
+        rotating = settings.cache == "model" and can_rotate(backend, effective)
         choices: tuple[Algorithm, ...] = ()
         if algorithms:
             choices = require_algorithms(backend, settings.device, effective, settings.dtype)
@@ -179,7 +180,7 @@ def conduct(
                     backend,
                     stack,
                     memory_bytes=max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT),
-                    rotating=settings.cache == "model",
+                    rotating=rotating,
                 ),
                 journal,
                 _built_in(REFERENCE),

@@ -34,6 +34,7 @@ __all__ = [
     "RotatingBackend",
     "Settings",
     "ValueType",
+    "can_rotate",
     "node_name",
     "require_algorithms",
     "require_dtype",
@@ -285,6 +286,11 @@ class EagerBackend(Backend, Protocol):
 
     def eager(self, options: Mapping[str, str]) -> bool:
         """Whether it does with these effective options: nothing is fused, removed or laid out anew."""
+
+
+def can_rotate(backend: Backend, options: Mapping[str, str]) -> bool:
+    """Whether a backend can measure in the cache mode ``model`` with these effective options."""
+    return isinstance(backend, RotatingBackend) and backend.rotates(options)
 
 
 def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBackend:

@@ -6,7 +6,11 @@ import onnx
 import pytest
 from dlbricks.bricks.graph import build_graph
 from dlbricks.db.values import Subject
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.base import can_rotate
+from dlbricks.generator.backends.registry import get
 from dlbricks.generator.measure import measure
+from dlbricks.generator.run import run
 from dlbricks.models import find_models
 
 QUICK = {"item_budget_s": 0.02, "rounds": 2}
@@ -40,6 +44,19 @@ def test_what_is_measured_is_the_ground_truth_of_the_model(small_models, store):
     assert stored.median_ns == pytest.approx(report.rows[0].latency_ms * 1e6)
     assert stored.unroll == 1
     assert stored.reference_ns > 0
+
+
+def test_a_backend_that_cannot_rotate_measures_models_in_the_default_cache_state(small_models, small_suite, store):
+    pytest.importorskip("openvino")
+    assert not can_rotate(get("openvino"), get("openvino").resolve("cpu", {}))
+
+    report = measure(small_models, store=store, backend="openvino", **QUICK)
+
+    assert [row.error for row in report.rows] == [None]
+    (stored,) = store.measurements(subject=Subject.MODEL)
+    assert stored.conditions.cache == "model"
+    with pytest.raises(UsageError, match="cannot measure in cache mode 'model'"):
+        run(small_suite, store=store, backend="openvino")
 
 
 def test_measuring_again_measures_again(small_models, store):
