@@ -168,7 +168,13 @@ def advise(
     precision = {None: _DEFAULT_DTYPE, _ANY: None}.get(dtype, dtype)
     query = Query(place, stack, backend, device, threads, cache, precision)
     with open_contest(
-        models, store=store, query=query, granularity=granularity, connected=connected, oracle=oracle
+        models,
+        store=store,
+        query=query,
+        granularity=granularity,
+        connected=connected,
+        oracle=oracle,
+        merged=True,
     ) as contest:
         sides = [side for side in contest.sides if cache is not None or not side.cold]
         rows = [

@@ -113,6 +113,7 @@ class Contest:
         by: What a side is.
         blank: How the models were decomposed.
         oracle: Finds shapes that inference does not.
+        merged: Whether sides that differ only in the cache state of bricks are one.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Contest:
         by: By,
         blank: Estimate,
         oracle: ShapeOracle,
+        merged: bool = False,
     ) -> None:
         self.models = models
         self._readable = [model for model in models if isinstance(model, Decomposition)]
@@ -135,7 +137,7 @@ class Contest:
         self._timeline = Timeline(store)
         keys = {part.key for model in self._readable for part in model.sequences}
         truths = {model.own.key for model in self._readable}
-        self.sides = find_sides(store, query, bricks=keys, models=truths, by=by)
+        self.sides = find_sides(store, query, bricks=keys, models=truths, by=by, merged=merged)
         self._holdings = {side.name: self._read(side, truths) for side in self.sides}
         of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
         of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
@@ -297,8 +299,19 @@ def open_contest(
     granularity: int = 1,
     connected: bool = False,
     oracle: ShapeOracle | None = None,
+    merged: bool = False,
 ) -> Iterator[Contest]:
     """Decompose models and find what is stored of them; a worker that is started for it ends with the context.
+
+    Args:
+        models: The models.
+        store: The database.
+        query: What the caller asked for.
+        by: What a side is.
+        granularity: Most layers in a sequence.
+        connected: Sequences may be connected windows.
+        oracle: Finds shapes that inference does not; None for a worker.
+        merged: Whether sides that differ only in the cache state of bricks are one.
 
     Raises:
         UsageError: Granularity less than 1, a dimension that no model has, or a system or stack that is not stored.
@@ -315,7 +328,7 @@ def open_contest(
         if readable:
             dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}
             require_known(dims, [model.own for model in readable])
-        yield Contest(found, store=store, query=query, by=by, blank=blank, oracle=shapes)
+        yield Contest(found, store=store, query=query, by=by, blank=blank, oracle=shapes, merged=merged)
 
 
 def _figure(measured: Measurement) -> Figure:

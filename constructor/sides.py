@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,7 +11,7 @@ from ..db import Failure, Measurement, Run, Store, Subject
 from ..errors import AmbiguousQuery, UsageError
 from ..generator.effect import DATA
 from ..generator.protocol import INNER
-from .selection import COLD, Choice, Query, matching, require_one
+from .selection import COLD, MODEL, Choice, Query, matching, require_one
 from .timeline import Timeline
 
 __all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]
@@ -72,7 +73,9 @@ class Holding:
     failures: Mapping[tuple[str, str], Failure] = field(default_factory=dict)
 
 
-def find_sides(store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], by: By) -> list[Side]:
+def find_sides(
+    store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], by: By, merged: bool = False
+) -> list[Side]:
     """The sides that hold anything of some models, in the order in which they were first measured.
 
     Args:
@@ -81,6 +84,7 @@ def find_sides(store: Store, query: Query, *, bricks: Collection[str], models: C
         bricks: Keys of the models' bricks.
         models: Keys of the models.
         by: What a side is.
+        merged: Whether combinations that differ only in where bricks read from (``hot`` or ``model``) are one side.
 
     Raises:
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
@@ -88,6 +92,7 @@ def find_sides(store: Store, query: Query, *, bricks: Collection[str], models: C
     """
     places = _places(store, query, bricks, models)
     if by is By.COMBINATION:
+        places = _merged(places) if merged else places
         runs = store.runs()
         first = {(run.system, run.stack): run.started for run in reversed(runs)}
         places.sort(key=lambda one: (first.get((one.system_key, one.stack_key), ""), one.conditions.threads))
@@ -124,6 +129,24 @@ def _places(store: Store, query: Query, bricks: Collection[str], models: Collect
             known.add(_apart_from_cache(place))
             places.append(place)
     return places
+
+
+def _merged(places: Sequence[Choice]) -> list[Choice]:
+    """One combination of those that differ in ``hot`` and ``model`` only: they are one way to run a model.
+
+    That with most of the bricks is taken; else in the cache state that most ways have, so that like is seen beside
+    like; else as a model runs them.
+    """
+    ways: defaultdict[tuple[object, ...], list[Choice]] = defaultdict(list)
+    for place in places:
+        ways[_apart_from_cache(place)].append(place)
+    common = Counter(place.conditions.cache for place in places)
+
+    def rank(place: Choice) -> tuple[int, int, bool]:
+        state = place.conditions.cache
+        return place.count, common[state], state == MODEL
+
+    return [max(members, key=rank) for members in ways.values()]
 
 
 def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:

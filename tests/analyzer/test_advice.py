@@ -9,6 +9,8 @@ import pytest
 from dlbricks.analyzer.advice import Advice, advise
 from dlbricks.analyzer.compared import advised
 from dlbricks.analyzer.tables import render
+from dlbricks.bricks.footprint import footprint, level_name, level_of
+from dlbricks.bricks.graph import build_graph
 from dlbricks.constructor.difference import Relation
 from dlbricks.db import Conditions, Store, System
 from dlbricks.errors import UsageError
@@ -17,6 +19,12 @@ from dlbricks.models import find_models
 
 def of(bench, **options: object) -> Advice:
     return advise([bench.source], store=bench.store, **options)
+
+
+def level_of_bench(bench) -> str:
+    """The level of reuse distance that the bricks of the model are measured at."""
+    graph = build_graph(bench.source.skeleton())
+    return level_name(level_of(footprint(graph)))
 
 
 def test_the_fastest_is_the_best_and_the_others_are_ranked(bench) -> None:
@@ -118,6 +126,31 @@ def test_one_combination_is_nothing_to_choose_from(bench) -> None:
     assert any("--backend onnxruntime" in command and "--threads 1" in command for command in row.remedy)
     assert not of(bench).complete
     assert "run: dlbricks measure" in render(advised(of(bench)))
+
+
+def test_the_cache_state_of_its_bricks_makes_no_second_way_to_run_a_model(bench) -> None:
+    bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.1))
+    bench.run(bench.plain, bricks=bench.bricks(0.1), conditions=Conditions(1, level_of_bench(bench)))
+
+    (alone,) = of(bench).rows
+    bench.run(bench.torch, ms=2.0, bricks=bench.bricks(0.2))
+    (row,) = of(bench).rows
+
+    assert (len(alone.ranking), alone.ties) == (1, ())
+    assert "nothing to compare with" in alone.reason
+    assert not alone.complete
+    assert [one.name for one in row.ranking] == ["onnxruntime", "torch"]  # both hot, which torch has
+    assert len(row.over_runner_up) == 4
+
+
+def test_of_two_cache_states_that_with_all_bricks_is_taken(bench) -> None:
+    bench.run(bench.plain, bricks=dict(list(bench.bricks(0.1).items())[:1]))
+    bench.run(bench.plain, bricks=bench.bricks(0.1), conditions=Conditions(1, level_of_bench(bench)))
+    bench.run(bench.torch, ms=2.0)
+
+    (row,) = of(bench).rows
+
+    assert all(one.latency_ms is not None for one in row.ranking)
 
 
 def test_what_is_stored_in_part_is_listed_with_the_reason(bench) -> None:
