@@ -21,7 +21,7 @@ from onnx import helper
 
 from .network import Network
 
-__all__ = ["chain_input", "copied", "ordinary"]
+__all__ = ["chain_input", "copied", "exposed", "ordinary", "written"]
 
 Array = npt.NDArray[Any]
 
@@ -79,6 +79,26 @@ def copied(network: Network, copies: int, *, chained: str | None = None) -> Netw
     )
 
 
+def exposed(network: Network) -> frozenset[str]:
+    """What each copy of a network of copies gives out, though only the last copy's values are the network's outputs.
+
+    A runtime that leaves out what nothing reads would have all other copies compute less than a model does.
+    """
+    if not network.shared or network.model is None:
+        return frozenset()
+    given = {_own_name(name) for name in network.outputs}
+    values = (value for node in network.model.graph.node for value in node.output if value)
+    return frozenset(value for value in values if _own_name(value) in given)
+
+
+def written(network: Network) -> frozenset[str]:
+    """What the Identity nodes before the copies of a network of copies write: a runtime must really do so."""
+    if not network.shared or network.model is None:
+        return frozenset()
+    values = (value for node in network.model.graph.node for value in node.output)
+    return frozenset(value for value in values if value.startswith(_WRITTEN))
+
+
 def chain_input(network: Network, result: Array) -> str | None:
     """The input that a chain of copies may feed with the first output; None where no input is like it.
 
@@ -101,6 +121,11 @@ def ordinary(values: Array) -> bool:
     size = np.abs(values)
     tiny = np.finfo(values.dtype).tiny
     return bool(np.isfinite(size).all() and not ((size > 0) & (size < tiny)).any())
+
+
+def _own_name(value: str) -> str:
+    """The name that a copy's value has in the brick."""
+    return value.rpartition("@")[0] or value
 
 
 def _distinct(array: Array, copy: int) -> Array:

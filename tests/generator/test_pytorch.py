@@ -11,7 +11,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick
-from dlbricks.generator.backends.base import AlgorithmBackend, RotatingBackend, Settings
+from dlbricks.generator.backends.base import AlgorithmBackend, Executable, RotatingBackend, Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.backends.pytorch import TorchBackend
 from dlbricks.generator.copies import copied
@@ -74,6 +74,11 @@ def execute(network: Network, dtype: str = "float32", **options: str) -> list[np
     assert executable.output_bytes() > 0
     executable.close()
     return outputs
+
+
+def calls(executable: Executable) -> list[object]:
+    """The functions that a network is made of, in order."""
+    return [node.target for node in executable._call.__self__.graph.nodes if node.op == "call_function"]
 
 
 def by_onnxruntime(network: Network) -> list[np.ndarray]:
@@ -204,9 +209,7 @@ def test_what_no_input_decides_is_computed_ahead(skeleton_of):
     graph = "(float[2,6] x0, float[6,4] w0) => (float[2,4] v3) {v0 = Shape(w0) v1 = Transpose(w0) v2 = Reshape(v1, v0) v3 = MatMul(x0, v2)}"  # noqa: E501
     executable = TorchBackend().prepare(synthetic_network(skeleton_of(graph)), settings())
 
-    calls = [node.target for node in executable._call.__self__.graph.nodes if node.op == "call_function"]
-
-    assert calls == [torch.matmul]
+    assert calls(executable) == [torch.matmul]
 
 
 def test_what_is_made_of_numbers_is_made_by_every_run(skeleton_of):
@@ -247,11 +250,39 @@ def test_copies_of_a_rotation_share_no_work(skeleton_of):
 
     executables = [backend.prepare(copied(optimised, count), settings()) for count in (1, 4)]
 
-    counts = [
-        sum(node.op == "call_function" for node in executable._call.__self__.graph.nodes) for executable in executables
-    ]
-    assert counts == [5, 20]
+    operators = [[each for each in calls(executable) if each is not torch.clone] for executable in executables]
+    assert [len(each) for each in operators] == [5, 20]
     assert backend.inner(network, optimised, settings()) is None
+
+
+def test_every_input_of_a_rotation_is_written_just_before(skeleton_of):
+    graph = "(float[2,6] x0, float[2,6] x1) => (float[2,6] v1) {v0 = Identity(x0) v1 = Add(v0, x1)}"
+    network = copied(synthetic_network(skeleton_of(graph)), 2)
+
+    executable = TorchBackend().prepare(network, settings())
+
+    assert calls(executable) == [torch.clone, torch.clone, torch.add, torch.add]  # the brick's own Identity is a name
+    assert_like(execute(network), execute(synthetic_network(skeleton_of(graph))), 0)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[1,4,6,6] x0) => (float[1,4,3,3] v0, int64[1,4,3,3] v1)"
+        "{v0, v1 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x0)}",
+        "(float[2,6] x0) => (float[2,6] v1, bool[2,6] v2) {v0 = Relu(x0) v1, v2 = Dropout(v0)}",
+    ],
+    ids=["indices", "mask"],
+)
+def test_every_copy_of_a_rotation_gives_what_the_brick_gives(skeleton_of, graph):
+    network = synthetic_network(skeleton_of(graph))
+    backend = TorchBackend()
+    own = calls(backend.prepare(network, settings()))
+
+    tail = calls(backend.prepare(copied(network, 3), settings()))
+
+    assert len(own) > 1
+    assert tail == [torch.clone, *own * 3]
 
 
 def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):
