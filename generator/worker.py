@@ -64,7 +64,7 @@ from .protocol import (
 from .reference import GAP, GAP_BASE, GAP_NODES, OVERHEAD, REFERENCE, built_in
 from .rotation import Rotation
 from .rotor import Rotor, build_rotor, gap_rotor
-from .sandbox import confine, limit_memory, take_streams
+from .sandbox import confine, limit_memory, shed_variables, take_streams
 from .timing import Evictor, measure, time_once
 from .unroll import choose_unroll
 
@@ -373,6 +373,7 @@ def serve(requests: Iterable[str], replies: IO[str]) -> None:
 def main() -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
     confine()
+    shed_variables()
     with take_streams() as (requests, replies):
         serve(requests, replies)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from dlbricks.errors import UsageError
+from dlbricks.generator.client import Worker
 from dlbricks.generator.cores import physical_cores
 from dlbricks.generator.protocol import (
     Bye,
@@ -407,6 +409,34 @@ def test_what_a_library_prints_cannot_reach_the_protocol():
 
     assert done.stdout == "hello\n"
     assert done.stderr == "from Python\nfrom C\n"
+
+
+_WATCHING = """
+import ctypes
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.ort import OrtBackend
+
+class WatchingBackend(OrtBackend):
+    name = "watching"
+    def setup(self, settings):
+        read = ctypes.CDLL(None).getenv
+        read.restype = ctypes.c_char_p
+        names = "ONEDNN_DEFAULT_FPMATH_MODE ATEN_CPU_CAPABILITY OMP_WAIT_POLICY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES"
+        raise UsageError("seen: " + " ".join(name for name in names.split() if read(name.encode()) is not None))
+"""
+
+
+def test_what_tunes_a_runtime_and_is_not_recorded_does_not_reach_it(install_backend, monkeypatch):
+    install_backend("watching", "WatchingBackend", _WATCHING)
+    tuning = {
+        "ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "ATEN_CPU_CAPABILITY": "default", "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_CPU_AFFINITY": "0", "CUDA_VISIBLE_DEVICES": "0",
+    }  # fmt: skip
+    for name, value in tuning.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(UsageError, match=r"^seen: CUDA_VISIBLE_DEVICES$"):
+        Worker.start("watching", options=UNPINNED)
 
 
 def test_a_worker_loads_nothing_that_it_does_not_need():
