@@ -129,6 +129,7 @@ def conduct(
         require_available(backend, settings.backend)
         effective = dict(stack.options)
         require_dtype(backend, settings.dtype)
+        _check_cache(settings, bricks=suite is not None)
         if settings.cache == "model" and suite is not None:
             require_rotating(backend, effective)  # a whole model is only repeated, which every backend can
         rotating = settings.cache == "model" and can_rotate(backend, effective)
@@ -207,6 +208,15 @@ def conduct(
         costs=costs,
         wall_s=time.monotonic() - begun,
     )
+
+
+def _check_cache(settings: Settings, *, bricks: bool) -> None:
+    """Make sure that the device is the one whose caches are swept, and whose caches' sizes the reuse distances are."""
+    if settings.device != "cpu" and (settings.cache == "cold" or (bricks and settings.cache == "model")):
+        raise UsageError(
+            f"cache mode {settings.cache!r} is about the caches of a processor, not of device {settings.device!r}",
+            remedy="use --cache hot",
+        )
 
 
 def _check_bound(suite: Suite, stack: Stack, system: System, *, as_given: bool) -> None:

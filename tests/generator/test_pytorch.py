@@ -10,14 +10,18 @@ from dataclasses import replace
 import numpy as np
 import onnx.parser
 import pytest
-from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick
+from dlbricks.db import Store
+from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import AlgorithmBackend, Executable, RotatingBackend, Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.backends.pytorch import TorchBackend
+from dlbricks.generator.campaign import conduct
 from dlbricks.generator.copies import copied
 from dlbricks.generator.export import export_model
 from dlbricks.generator.generate import generate
 from dlbricks.generator.network import Network, file_network, read_network, synthetic_network
+from dlbricks.generator.run import run
+from dlbricks.generator.settings import Settings as CampaignSettings
 from dlbricks.models import find_models
 
 torch = pytest.importorskip("torch")
@@ -268,8 +272,7 @@ def test_every_input_of_a_rotation_is_written_just_before(skeleton_of):
 @pytest.mark.parametrize(
     "graph",
     [
-        "(float[1,4,6,6] x0) => (float[1,4,3,3] v0, int64[1,4,3,3] v1)"
-        "{v0, v1 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x0)}",
+        "(float[1,4,6,6] x0) => (float[1,4,5,5] v0, int64[1,4,5,5] v1) {v0, v1 = MaxPool<kernel_shape=[2,2]>(x0)}",
         "(float[2,6] x0) => (float[2,6] v1, bool[2,6] v2) {v0 = Relu(x0) v1, v2 = Dropout(v0)}",
     ],
     ids=["indices", "mask"],
@@ -305,6 +308,23 @@ def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):
     reverse = {**chosen.options, "layout": "channels_last", "onednn": "off"}
     assert [each.name for each in backend.algorithms("cpu", reverse, "float32")] == ["contiguous", "onednn-on"]
     assert [each.name for each in backend.algorithms("cuda", chosen.options, "float32")] == ["channels_last"]
+
+
+@pytest.mark.parametrize("cache", ["model", "cold"])
+def test_states_of_the_processors_caches_are_refused_on_a_gpu(tmp_path, small_suite, cache):
+    with Store.open(tmp_path / "db") as store, pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
+        run(small_suite, store=store, backend="torch", device="cuda", cache=cache)
+
+
+def test_a_whole_model_is_refused_on_a_gpu_only_where_it_would_be_cold(tmp_path):
+    models, asked = find_models(["squeezenet"]), CampaignSettings(backend="torch", device="cuda")
+    with Store.open(tmp_path / "db") as store:
+        campaign = conduct(asked, command="measure", store=store, models=models, dry_run=True)
+        with pytest.raises(UsageError, match="--cache hot"):
+            conduct(replace(asked, cache="cold"), command="measure", store=store, models=models, dry_run=True)
+
+    assert campaign.conditions.cache == "model"
+    assert campaign.stack.device == "cuda"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
