@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..bricks.footprint import is_level
 from ..db import Stack, Store
 from ..errors import DlbricksError
+from ..generator.backends.base import Backend, GraphBackend, can_rotate
+from ..generator.backends.registry import get
 from ..models import ModelSource
+from .runtime import executes_as_written
 from .selection import MODEL, Choice, Query
 
 __all__ = ["Commands", "default_options"]
 
 _AS_GIVEN = "float32"
 """The precision that every backend has, and the only one that executed graphs are measured in."""
+
+
+_DEFAULT_BACKEND = "onnxruntime"
 
 
 class Commands:
@@ -53,7 +59,10 @@ class Commands:
         self._database = str(store.place)
 
     def measure(self, source: ModelSource, *, graph: str | None = None, cache: str | None = None) -> str | None:
-        """Decompose the model and measure what is not stored; None where nothing here measures it in this precision.
+        """Decompose the model and measure what is not stored; None where nothing here measures it.
+
+        A runtime that cannot measure at reuse distances measures with hot caches instead, unless they are what it is
+        about.
 
         Args:
             source: The model.
@@ -61,41 +70,79 @@ class Commands:
             cache: Another cache state than the one that was asked for; all levels are one, ``model``.
         """
         kind = graph or self._graph
-        if not self._measurable(kind):
+        if not self._measurable(kind) or (cache is not None and _at_distances(cache) and not self._rotates()):
             return None
         model = _words(source)
         # Another graph is compared layer by layer.
         granularity, cut = (self._granularity, self._cut) if kind == self._graph else (1, ["-g", "1"])
         model += cut
+        if kind == "runtime" and self._executes_as_written():
+            kind = "source"
         if kind != "source":
             model += ["--graph", kind, *self._stack_of_graph()]
         # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
         digest = hashlib.sha256("\0".join(model).encode("utf-8", "surrogateescape")).hexdigest()
         suite = f"suite-g{granularity}-{digest[:8]}"
         generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
-        run = ["dlbricks", "run", suite, *_options(self._store, self._choice, self._query, cache)]
+        run = ["dlbricks", "run", suite, *self._options(cache)]
         return f"{generate} && {shlex.join([*run, '--db', self._database])}"
 
     def truth(self, source: ModelSource) -> str | None:
         """Measure the whole model; None where nothing here measures it in this precision."""
         if not self._measurable("source"):
             return None
-        options = _options(self._store, self._choice, self._query, None)
-        return shlex.join(["dlbricks", "measure", *_words(source), *options, "--db", self._database])
+        return shlex.join(["dlbricks", "measure", *_words(source), *self._options(), "--db", self._database])
 
     def examine(self, source: ModelSource) -> str | None:
-        """Measure what the model's own values cost; None where nothing here measures it in this precision."""
-        if not self._measurable("source"):
+        """Measure what the model's own values cost; None where nothing here does: the runtime must run its layers."""
+        if not self._measurable("source") or not self._rotates():
             return None
-        options = _options(self._store, self._choice, self._query, "hot")
+        options = self._options("hot")
         return shlex.join(["dlbricks", "measure", *_words(source), "--data", *options, "--db", self._database])
 
     def _measurable(self, graph: str) -> bool:
         """Whether bricks of a graph can be measured in the precision that was asked for."""
-        if self._dtype in {None, _AS_GIVEN}:
+        backend = _known(self._named().backend)
+        given = self._dtype in {None, _AS_GIVEN}
+        if graph != "source" and backend is not None and not isinstance(backend, GraphBackend):
+            return graph == "runtime" and given and self._executes_as_written()
+        return given or (graph != "runtime" and backend is not None and self._dtype in backend.dtypes)
+
+    def _executes_as_written(self) -> bool:
+        return executes_as_written(self._named())
+
+    def _rotates(self) -> bool:
+        """Whether the runtime can run the layers of a model in turn; one that is not known here may."""
+        stack = self._named()
+        backend = _known(stack.backend)
+        if backend is None or stack.device not in backend.devices:
             return True
-        backend = self._query.backend if self._choice is None else self._choice.stack.backend
-        return graph != "runtime" and self._dtype in _dtypes(backend or "onnxruntime")
+        return can_rotate(backend, default_options(stack.backend, stack.device) | dict(stack.options))
+
+    def _named(self) -> Stack:
+        """The stack that commands name: that which is stored, or as it comes."""
+        if self._choice is not None:
+            return self._choice.stack
+        asked = _asked_stack(self._store, self._query)
+        return asked or Stack(self._query.backend or _DEFAULT_BACKEND, self._query.device or "cpu", ())
+
+    def _options(self, cache: str | None = None) -> list[str]:
+        """Options of a run: the stack, threads, cache state and precision.
+
+        Args:
+            cache: Another cache state than the one that was asked for.
+        """
+        conditions = self._query if self._choice is None else self._choice.conditions
+        state = cache or conditions.cache
+        if state is None or _at_distances(state):
+            # ``model`` is what it is left alone.
+            state = (None if state is None else MODEL) if self._rotates() else "hot"
+        dtype = None if conditions.dtype == _AS_GIVEN else conditions.dtype
+        measured = _given([("--threads", conditions.threads), ("--cache", state), ("--dtype", dtype)])
+        stack = _asked_stack(self._store, self._query) if self._choice is None else self._choice.stack
+        if stack is not None:
+            return [*_stack_options(stack), *measured]
+        return [*_given([("--backend", self._query.backend), ("--device", self._query.device)]), *measured]
 
     def ceilings(self) -> str:
         """Measure what the machine does at most; only a machine itself can."""
@@ -106,7 +153,7 @@ class Commands:
 
     def _stack_of_graph(self) -> list[str]:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
-        words = _options(self._store, self._choice, self._query, None)
+        words = self._options()
         pairs = list(zip(words[::2], words[1::2], strict=True))
         told = [
             pair
@@ -132,20 +179,17 @@ def _words(source: ModelSource) -> list[str]:
     return words
 
 
-def _options(store: Store, choice: Choice | None, query: Query, cache: str | None) -> list[str]:
-    state = cache or (query.cache if choice is None else choice.conditions.cache)
-    state = MODEL if state is not None and is_level(state) else state
-    if choice is None:
-        dtype = None if query.dtype == _AS_GIVEN else query.dtype
-        measured = [("--threads", query.threads), ("--cache", state), ("--dtype", dtype)]
-        if query.stack is not None:
-            found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
-            if len(found) == 1:
-                return [*_stack_options(found[0]), *_given(measured)]
-        return _given([("--backend", query.backend), ("--device", query.device), *measured])
-    threads, dtype = choice.conditions.threads, choice.conditions.dtype
-    measured = [("--threads", threads), ("--cache", state), ("--dtype", None if dtype == _AS_GIVEN else dtype)]
-    return [*_stack_options(choice.stack), *_given(measured)]
+def _asked_stack(store: Store, query: Query) -> Stack | None:
+    """The stored stack that was asked for by its key."""
+    if query.stack is None:
+        return None
+    found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
+    return found[0] if len(found) == 1 else None
+
+
+def _at_distances(state: str) -> bool:
+    """Whether bricks are measured at reuse distances."""
+    return state == MODEL or is_level(state)
 
 
 def _given(options: Iterable[tuple[str, object]]) -> list[str]:
@@ -161,20 +205,16 @@ def _stack_options(stack: Stack) -> list[str]:
     return words
 
 
-def _dtypes(backend: str) -> tuple[str, ...]:
-    """Precisions of a backend; none where it is not known here."""
-    from ..generator.backends.registry import get
-
+def _known(name: str) -> Backend | None:
+    """A backend; None where it is not known here."""
     try:
-        return get(backend).dtypes
+        return get(name)
     except DlbricksError:
-        return ()
+        return None
 
 
-def default_options(backend: str, device: str) -> Mapping[str, str]:
+def default_options(backend: str, device: str) -> dict[str, str]:
     """Effective options of a backend when none is given; empty where it is not installed here."""
-    from ..generator.backends.registry import get
-
     try:
         return get(backend).resolve(device, {})
     except DlbricksError:

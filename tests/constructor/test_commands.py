@@ -1,0 +1,93 @@
+"""The commands that are printed are ones that the code takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from dlbricks.constructor.commands import Commands, default_options
+from dlbricks.constructor.selection import Choice, Query
+from dlbricks.db import Conditions, Stack
+from dlbricks.generator.backends.base import GraphBackend, can_rotate
+from dlbricks.generator.backends.registry import get, names
+
+
+def commands(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Commands:
+    """Commands of a stack that nothing is stored of, or with bricks in a cache state."""
+    if stored is None:
+        return Commands(lab.store, None, query or Query(backend=backend), granularity=1)
+    effective = get(backend).resolve("cpu", options)
+    stack = Stack(backend, "cpu", (), tuple(sorted(effective.items())))
+    choice = Choice("system", stack.key, lab.system, stack, Conditions(1, stored), 1)
+    return Commands(lab.store, choice, Query(), granularity=1)
+
+
+def printed(found: Commands, source) -> Iterator[str]:
+    """All of them."""
+    for command in (
+        found.truth(source),
+        found.examine(source),
+        found.measure(source),
+        found.measure(source, cache="model"),
+        found.measure(source, cache="4MiB"),
+        found.measure(source, graph="runtime"),
+        found.measure(source, graph="runtime", cache="model"),
+        found.measure(source, graph="fused"),
+    ):
+        if command is not None:
+            yield command
+
+
+@pytest.mark.parametrize("stored", [None, "hot", "cold", "model", "4MiB"])
+@pytest.mark.parametrize("name", names())
+def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
+    backend = get(name)
+    found = list(printed(commands(lab, name, stored=stored), fork))
+
+    assert all(f"--backend {name}" in command for command in found)
+    assert len(found) >= 2
+    if not can_rotate(backend, default_options(name, "cpu")):
+        # ``run`` measures at reuse distances where no cache state is given.
+        assert not any("--cache model" in command or "--data" in command for command in found)
+        assert all("--cache" in command for command in found)
+    if not isinstance(backend, GraphBackend):
+        assert not any("--graph" in command for command in found)
+
+
+def test_a_runtime_that_cannot_rotate_measures_hot_and_nothing_at_a_distance(lab, fork):
+    found = commands(lab, "openvino", Query(backend="openvino", cache="model"))
+
+    assert "--cache hot" in found.measure(fork)
+    assert "--cache hot" in found.truth(fork)
+    assert found.measure(fork, cache="model") is found.measure(fork, cache="256MiB") is found.examine(fork) is None
+    assert found.measure(fork, graph="runtime") is None
+
+
+def test_options_decide_whether_a_runtime_rotates(lab, fork):
+    eager, compiled = (commands(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
+
+    assert "--cache model" in eager.measure(fork, cache="model")
+    assert "--data" in eager.examine(fork)
+    assert compiled.measure(fork, cache="model") is compiled.examine(fork) is None
+    assert "--cache hot" in compiled.measure(fork)
+
+
+def test_the_graph_that_an_eager_runtime_executes_is_the_model_s_own(lab, fork):
+    eager, compiled = (commands(lab, "torch", stored="hot", mode=mode) for mode in ("eager", "compile"))
+
+    assert eager.measure(fork, graph="runtime") == eager.measure(fork)
+    assert compiled.measure(fork, graph="runtime") is None
+
+
+def test_a_runtime_that_does_all_is_asked_for_all(lab, fork):
+    found = commands(lab, "onnxruntime", stored="hot")
+
+    assert "--data" in found.examine(fork)
+    assert "--graph runtime" in found.measure(fork, graph="runtime", cache="model")
+    assert found.measure(fork, graph="runtime", cache="model").count("--cache model") == 1
+
+
+def test_a_stack_whose_runtime_is_not_known_here_is_asked_as_before(lab, fork):
+    found = commands(lab, "elsewhere", Query(backend="elsewhere", cache="model"))
+
+    assert "--backend elsewhere --cache model" in found.measure(fork)
