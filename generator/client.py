@@ -26,6 +26,7 @@ from ..errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from .places import without_places
 from .protocol import (
     Bye,
     Done,
@@ -304,7 +305,7 @@ class Worker:
         return WorkerCrashed(self._with_last_words(f"the worker exited with status {status}"))
 
     def _with_last_words(self, text: str) -> str:
-        return f"{text}: {self.last_words}" if self.last_words else text
+        return f"{text}: {without_places(self.last_words)}" if self.last_words else text
 
 
 def _refusal(reply: Refused) -> Exception:

@@ -36,6 +36,7 @@ from .cores import physical_cores
 from .execution import executed_types, write_arrays
 from .extraction import write_graph
 from .network import Network, file_network, read_network, synthetic_network
+from .places import without_places
 from .protocol import (
     INNER,
     Bye,
@@ -339,8 +340,13 @@ def _whole_model(request: Prepare | Extract | Examine) -> Network:
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 
 
-def refusal(error: Exception) -> Refused:
-    """The reply for an exception: its kind, and one line."""
+def refusal(error: Exception, path: str = "") -> Refused:
+    """The reply for an exception: its kind, and one line that names no place on this machine.
+
+    Args:
+        error: What was raised.
+        path: The file that the request was about.
+    """
     kinds: tuple[tuple[type[Exception], Refusal], ...] = (
         (UnsupportedBrick, Refusal.UNSUPPORTED),
         (BackendUnavailable, Refusal.UNAVAILABLE),
@@ -351,7 +357,7 @@ def refusal(error: Exception) -> Refused:
     text = str(error) if isinstance(error, DlbricksError) else f"{type(error).__name__}: {error}"
     if kind is Refusal.MEMORY:
         text = f"the memory limit was hit: {error}" if str(error) else "the memory limit was hit"
-    return Refused(kind=kind, reason=" ".join(text.split())[:_REASON_LENGTH])
+    return Refused(kind=kind, reason=" ".join(without_places(text, path).split())[:_REASON_LENGTH])
 
 
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
@@ -363,7 +369,7 @@ def serve(requests: Iterable[str], replies: IO[str]) -> None:
             request = parse_request(line)
             reply = worker.answer(request)
         except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
-            reply = refusal(error)
+            reply = refusal(error, getattr(request, "path", ""))
         replies.write(reply.to_json() + "\n")
         replies.flush()
         if isinstance(request, Bye):

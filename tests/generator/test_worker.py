@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dlbricks.errors import UsageError
+from dlbricks.errors import BackendError, UsageError
 from dlbricks.generator.client import Worker
 from dlbricks.generator.cores import physical_cores
+from dlbricks.generator.places import without_places
 from dlbricks.generator.protocol import (
     Bye,
     Done,
@@ -396,6 +397,29 @@ def test_any_exception_becomes_one_short_line():
     assert refusal(MemoryError()) == Refused(Refusal.MEMORY, "the memory limit was hit")
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch", "openvino"])
+def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
+    pytest.importorskip(backend)
+    (tmp_path / "my models").mkdir()
+    missing = tmp_path / "my models" / "none.onnx"
+    dtype = "int8" if backend == "onnxruntime" else "float32"
+
+    with (
+        Worker.start(backend, options=UNPINNED, dtype=dtype) as worker,
+        pytest.raises(BackendError, match=r"(?s)^(?!.*(my models|/tmp)).+$"),
+    ):
+        worker.prepare(Prepare("a", str(missing), synthetic=False))
+
+
+def test_a_name_with_slashes_stays_and_a_path_is_shortened(tmp_path):
+    text = f"Node /encoder/layer.0/MatMul of {tmp_path}/gone/b.onnx, '/usr/include' and https://onnx.ai/x"
+
+    assert without_places(text) == "Node /encoder/layer.0/MatMul of b.onnx, 'include' and https://onnx.ai/x"
+    assert without_places("/usr/Conv cannot run") == "Conv cannot run"
+    assert without_places("/usr/layer.0/Conv cannot run") == "/usr/layer.0/Conv cannot run"
+    assert without_places("the root / of all; 3 /. 4") == "the root / of all; 3 /. 4"
+
+
 def test_what_a_library_prints_cannot_reach_the_protocol():
     script = (
         "import os\n"
@@ -413,7 +437,7 @@ def test_what_a_library_prints_cannot_reach_the_protocol():
 
 _WATCHING = """
 import ctypes
-from dlbricks.errors import UsageError
+from dlbricks.errors import BackendError, UsageError
 from dlbricks.generator.backends.ort import OrtBackend
 
 class WatchingBackend(OrtBackend):
