@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .torch_graph import Translated
 
-__all__ = ["TorchBackend"]
+__all__ = ["TorchBackend", "allow_tf32"]
 
 _SWITCH = ("on", "off")
 
@@ -36,8 +36,13 @@ _OPTIONS = (
     Option("layout", "contiguous", ("contiguous", "channels_last"), "memory format of images and of their weights"),
     Option("onednn", "on", _SWITCH, "use oneDNN's kernels on the CPU"),
     Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
-    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
+    Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
 )
+
+_GPU_OPTIONS = (
+    Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23"),
+)
+"""Of a GPU alone: on the CPU there is nothing that they would change."""
 
 _ALGORITHMS = {
     "layout": {
@@ -74,7 +79,8 @@ class TorchBackend:
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
         """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, _OPTIONS, device, options)
+        declared = _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
+        return resolve_options(self, declared, device, options)
 
     def stack(self, device: str, options: Mapping[str, str]) -> Stack:
         """The version is that of the installed package; it is not loaded (see ``Backend``)."""
@@ -104,6 +110,8 @@ class TorchBackend:
             import torch
         except ImportError as error:
             raise BackendUnavailable(f"torch cannot be loaded: {error}") from error
+        if settings.device == "cuda":
+            allow_tf32(allowed=settings.options["tf32"] == "on")
         if settings.device == "cuda" and not torch.cuda.is_available():
             raise BackendUnavailable(
                 f"PyTorch {torch.__version__} finds no CUDA device",
@@ -166,6 +174,14 @@ class TorchBackend:
             if options[option] != value and (option != "onednn" or device == "cpu")
         ]
         return tuple(sorted(found, key=lambda algorithm: algorithm.name))
+
+
+def allow_tf32(*, allowed: bool) -> None:
+    """Choose how float32 is computed on a GPU. PyTorch's own choice differs: convolutions may, products may not."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 class _TorchExecutable:

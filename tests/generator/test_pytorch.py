@@ -310,6 +310,37 @@ def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):
     assert [each.name for each in backend.algorithms("cuda", chosen.options, "float32")] == ["channels_last"]
 
 
+@pytest.mark.parametrize("tf32", ["off", "on"])
+def test_float32_is_computed_as_such_on_a_gpu_unless_asked_otherwise(tf32):
+    """The switches are the process's, and there without a GPU."""
+    code = (
+        "import contextlib, torch\n"
+        "from dlbricks.errors import BackendUnavailable\n"
+        "from dlbricks.generator.backends.base import Settings\n"
+        "from dlbricks.generator.backends.pytorch import TorchBackend\n"
+        "torch.backends.cuda.matmul.allow_tf32 = True\n"
+        "backend = TorchBackend()\n"
+        f"options = backend.resolve('cuda', {{'pinning': 'off', 'tf32': '{tf32}'}})\n"
+        "with contextlib.nullcontext() if torch.cuda.is_available() else contextlib.suppress(BackendUnavailable):\n"
+        "    backend.setup(Settings('cuda', 1, options))\n"
+        "print(torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)"
+    )
+
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == [str(tf32 == "on")] * 2
+
+
+def test_what_decides_on_a_gpu_alone_is_recorded_there_alone():
+    backend = TorchBackend()
+
+    assert dict(backend.stack("cuda", {}).options)["tf32"] == "off"
+    assert backend.stack("cuda", {"tf32": "on"}).key != backend.stack("cuda", {}).key
+    assert "tf32" not in dict(backend.stack("cpu", {}).options)
+    with pytest.raises(UsageError, match="no option 'tf32'"):
+        backend.resolve("cpu", {"tf32": "on"})
+
+
 @pytest.mark.parametrize("cache", ["model", "cold"])
 def test_states_of_the_processors_caches_are_refused_on_a_gpu(tmp_path, small_suite, cache):
     with Store.open(tmp_path / "db") as store, pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
@@ -330,7 +361,7 @@ def test_a_whole_model_is_refused_on_a_gpu_only_where_it_would_be_cold(tmp_path)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_unavailable():
     with pytest.raises(BackendUnavailable, match="no CUDA device; use --device cpu"):
-        TorchBackend().setup(replace(settings(), device="cuda"))
+        TorchBackend().setup(Settings("cuda", 1, TorchBackend().resolve("cuda", {"pinning": "off"})))
 
 
 def test_a_worker_has_the_threads_that_were_asked_for():
