@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, Settings
+from dlbricks.generator.backends.pytorch import allow_tf32
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.network import Network, synthetic_network
 from dlbricks.generator.reference import OVERHEAD, REFERENCE, built_in
@@ -206,7 +207,7 @@ MAY_REFUSE = {
     "openvino": frozenset({"strings", "squeeze", "reduce"}),
     "torch": frozenset({"strings"}),
 }
-"""Cases that a backend may call unsupported."""
+"""Cases that a backend calls unsupported, and no others; of backends that are not listed, any but ``CORE`` may be."""
 
 CORE = frozenset({
     "conv", "conv-bn-relu", "depthwise", "gemm", "pool", "average-pool", "softmax", "elementwise", "arithmetic",
@@ -258,6 +259,7 @@ def skipping_refusals(backend: Backend, case: str) -> Iterator[None]:
         if case not in MAY_REFUSE.get(backend.name, frozenset(CASES) - CORE):
             raise
         pytest.skip(str(error))
+    assert case not in MAY_REFUSE.get(backend.name, frozenset()), "it is no longer refused"
 
 
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray], tolerance: float | None = None) -> None:
@@ -314,6 +316,7 @@ def test_a_gpu_computes_what_onnx_says(case, skeleton_of):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     backend = get("torch")
+    allow_tf32(allowed=False)
     network = synthetic_network(skeleton_of(CASES[case]), seed=3)
     options = backend.resolve("cuda", {"pinning": "off"})
 
