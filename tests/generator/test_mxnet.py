@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -268,6 +270,76 @@ def test_bricks_of_the_light_models_compute_what_onnx_runtime_does(worker, tmp_p
 
     assert len(files) > 100
     assert len(refused) <= len(files) * 0.1
+
+
+INSIDE = """
+import ctypes, json, sys
+import numpy as np
+import onnx
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.mx import MxnetBackend
+from dlbricks.generator.network import synthetic_network
+
+backend = MxnetBackend()
+settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
+backend.setup(settings)
+import mxnet as mx
+from dlbricks.generator.backends.mx_operators.graph import translate
+network = synthetic_network(onnx.load(sys.argv[1]), seed=3, unroll=int(sys.argv[2]))
+"""
+
+
+def inside(code: str, path: Path, unroll: int = 1) -> dict:
+    """What code says in JSON, as its last line, of the network of a brick in the environment of MXNet."""
+    command = [str(MxnetBackend.environment.interpreter), "-E", "-P", "-c", INSIDE + code, str(path), str(unroll)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_depends_on_constants_alone_is_computed_once_whatever_its_size(mxnet, worker, skeleton_of, tmp_path):
+    model = skeleton_of(
+        "(float[2,64] x0, float[2,100] x1, float[100,64] w0, float[100,10,1] w1) => (float[2,100] y, float[2,10] z)"
+        "<int64[2] c = {100, 10}>"
+        "{a = Transpose(w0) y = MatMul(x0, a) b = Reshape(w1, c) z = Gemm(x1, b)}"
+    )
+    onnx.save(model, tmp_path / "brick.onnx")
+    code = """
+translated = translate(network, fused=True)
+operators = [node["op"] for node in json.loads(translated.symbol.tojson())["nodes"]]
+print(json.dumps({
+    "operators": sorted(name for name in operators if name != "null"),
+    "shapes": sorted(array.shape for array in {id(array): array for array in translated.arrays.values()}.values()),
+}))
+"""
+
+    found = inside(code, tmp_path / "brick.onnx", unroll=2)
+
+    assert found["operators"] == ["FullyConnected"] * 4
+    assert found["shapes"] == [[2, 64], [2, 64], [2, 100], [2, 100], [10, 100], [100, 64]], (
+        "the copies share what was computed"
+    )
+    assert_right(execute(worker, tmp_path / "brick.onnx"), model)
+
+
+def test_a_run_ends_when_its_outputs_are_there(mxnet, skeleton_of, tmp_path):
+    products = " ".join(f"v{index} = MatMul(v{index - 1}, w0)" for index in range(1, 6))
+    model = skeleton_of(
+        "(float[1024,1024] x0, float[1024,1024] w0) => (float[1024,1024] y)"
+        f"{{v0 = Identity(x0) {products} y = Identity(v5)}}"
+    )
+    onnx.save(model, tmp_path / "brick.onnx")
+    code = """
+executable = backend.prepare(network, settings)
+(output,) = executable._executor.outputs
+place = ctypes.c_void_p()
+mx.base.check_call(mx.base._LIB.MXNDArrayGetData(output.handle, ctypes.byref(place)))
+executable.run()
+seen = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_float)), output.shape).copy()
+print(json.dumps({"equal": bool(np.array_equal(seen, executable.outputs()[0])), "any": bool(seen.any())}))
+"""
+
+    assert inside(code, tmp_path / "brick.onnx") == {"equal": True, "any": True}
 
 
 def test_a_whole_model_is_measured(mxnet, cli, here):

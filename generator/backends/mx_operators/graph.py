@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ....errors import BackendError, UnsupportedBrick
 from ...network import Network
+from .folding import Folding
 from .node import DOMAINS, Array, Node, Symbol, ValueType, Variables, translations
 
 __all__ = ["Translated", "translate"]
 
-_FOLDED_ELEMENTS = 1024
-"""Values of up to this many elements that depend on constants alone are computed while the network is loaded."""
 _KNOWN_BYTES = 1024
 """Values of up to this size are shown to the inference of shapes."""
 
@@ -60,10 +56,11 @@ def translate(network: Network, *, fused: bool) -> Translated:
     variables = Variables()
     symbols: dict[str, Symbol] = {name: variables.add(array) for name, array in feeds.items()}
     known = translations()
+    folding = Folding(model, constants, types)
     used = frozenset({*network.outputs, *(name for node in model.graph.node for name in node.input if name)})
     apart = _apart(model.graph) if fused else frozenset()
     for proto in model.graph.node:
-        if _folded(proto, model, constants, types):
+        if folding.fold(proto):
             continue
         if proto.domain not in DOMAINS or proto.op_type not in known:
             raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
@@ -152,37 +149,3 @@ def _static(value: onnx.ValueInfoProto) -> ValueType | None:
     if not whole or tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
     return helper.tensor_dtype_to_np_dtype(tensor.elem_type), tuple(dim.dim_value for dim in dims)
-
-
-def _folded(
-    proto: onnx.NodeProto, model: onnx.ModelProto, constants: dict[str, Array], types: Mapping[str, ValueType]
-) -> bool:
-    """Compute small values that depend on constants or shapes alone, as a conversion to MXNet would."""
-    if proto.op_type in {"Shape", "Size"} and proto.domain in DOMAINS and proto.input[0] in types:
-        shape = types[proto.input[0]][1]
-        bounds = {attribute.name: attribute.i for attribute in proto.attribute}
-        part = np.array(shape[bounds.get("start") : bounds.get("end")], np.int64)
-        constants[proto.output[0]] = part if proto.op_type == "Shape" else np.array(math.prod(shape), np.int64)
-        return True
-    inputs = [name for name in proto.input if name]
-    small = all(name in constants and constants[name].size <= _FOLDED_ELEMENTS for name in inputs)
-    if not small or any(attribute.HasField("g") for attribute in proto.attribute):
-        return False
-    if not inputs and proto.op_type != "Constant":
-        return False
-    from onnx.reference import ReferenceEvaluator
-
-    inner = helper.make_graph(
-        [proto],
-        "folded",
-        [_declared(name, constants[name]) for name in dict.fromkeys(inputs)],
-        [onnx.ValueInfoProto(name=name) for name in proto.output if name],
-    )
-    alone = helper.make_model(inner, opset_imports=model.opset_import, ir_version=model.ir_version)
-    try:
-        results: Any = ReferenceEvaluator(alone).run(None, {name: constants[name] for name in inputs})
-    except Exception as error:  # the evaluator raises whatever NumPy does
-        raise UnsupportedBrick(f"MXNet has no {proto.op_type} of constants: {error}") from error
-    names = [name for name in proto.output if name]
-    constants |= {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
-    return True

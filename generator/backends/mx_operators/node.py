@@ -171,10 +171,6 @@ class Node:
         """Shape of an output."""
         return self._type(self.proto.output[index])[1]
 
-    def result_dtype(self, index: int = 0) -> np.dtype[Any]:
-        """Element type of an output."""
-        return self._type(self.proto.output[index])[0]
-
     def wants(self, index: int) -> bool:
         """Whether an output is used."""
         return index < len(self.proto.output) and self.proto.output[index] in self.used
