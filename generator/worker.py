@@ -62,7 +62,7 @@ from .protocol import (
     Values,
     parse_request,
 )
-from .reference import GAP, GAP_BASE, GAP_NODES, OVERHEAD, REFERENCE, built_in
+from .reference import GAP, GAP_BASE, GAP_NODES, GEMM, built_in
 from .rotation import Rotation
 from .rotor import Rotor, build_rotor, gap_rotor
 from .sandbox import confine, limit_memory, shed_variables, take_streams
@@ -197,7 +197,7 @@ class _Worker:
 
     def _settings_of(self, request: Prepare) -> Settings:
         """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
-        if request.path in {REFERENCE, OVERHEAD}:  # they are the same in every precision
+        if request.path.startswith("@") and not request.path.startswith(GEMM):  # the same in every precision
             return replace(self._settings, dtype=AS_GIVEN)
         if request.variant in {"", INNER}:
             return self._settings

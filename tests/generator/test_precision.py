@@ -17,7 +17,8 @@ from dlbricks.generator.client import Worker
 from dlbricks.generator.generate import generate
 from dlbricks.generator.measure import measure
 from dlbricks.generator.network import file_network, synthetic_network
-from dlbricks.generator.protocol import Extract
+from dlbricks.generator.protocol import Extract, Prepare
+from dlbricks.generator.reference import COPY, GAP, GAP_BASE, GEMM, OVERHEAD, REFERENCE, STREAM
 from dlbricks.generator.run import run
 from onnx import numpy_helper
 
@@ -148,6 +149,20 @@ def test_a_precision_is_measured_estimated_and_bounded_by_itself(small_suite, sm
     lowest = {row.key: row.lower_bound_ms for row in answer.sequences}
     for one in store.measurements(subject=Subject.BRICK, dtype="int8"):
         assert lowest[one.key] == pytest.approx(one.median_ns / 1e6)
+
+
+@pytest.mark.parametrize("name", [REFERENCE, OVERHEAD, GAP, GAP_BASE, f"{STREAM}1200", f"{COPY}1600", f"{GEMM}64"])
+def test_networks_of_our_own_are_the_same_in_every_precision_but_products(name, tmp_path):
+    pytest.importorskip("torch")
+    found = []
+    for dtype in (AS_GIVEN, "bfloat16"):
+        with Worker.start("torch", options={"pinning": "off"}, dtype=dtype) as worker:
+            worker.prepare(Prepare("one", name, synthetic=True, unroll=1))
+            worker.outputs("one", tmp_path / "one.npz")
+        with np.load(tmp_path / "one.npz", allow_pickle=False) as arrays:
+            found.append({key: array.tobytes() for key, array in arrays.items()})
+
+    assert (found[0] == found[1]) is (not name.startswith(GEMM))
 
 
 def test_executed_graphs_are_measured_in_their_own_precision(small_models, store, tmp_path):
