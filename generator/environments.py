@@ -26,7 +26,7 @@ from ..models.zoo.cache import cache_folder
 from .backends import registry
 from .backends.base import Backend
 
-__all__ = ["Environment", "EnvironmentBackend", "Installed", "install_backend"]
+__all__ = ["Environment", "EnvironmentBackend", "Installed", "find_python", "install_backend"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
@@ -125,7 +125,7 @@ def install_backend(name: str, *, again: bool = False, python: str | None = None
     with _lock(environment):
         fresh = again or not environment.installed
         if fresh:
-            _build(environment, _interpreter(environment, python))
+            _build(environment, find_python(environment, python))
     return Installed(name, environment.folder, dict(backend.probe().versions), fresh)
 
 
@@ -134,8 +134,16 @@ def _usual_way(backend: Backend) -> str:
     return reason if reason else "it is installed already"
 
 
-def _interpreter(environment: Environment, chosen: str | None) -> str:
-    """A Python of the version that the packages are built for."""
+def find_python(environment: Environment, chosen: str | None = None) -> str:
+    """A Python of the version that the packages of an environment are built for.
+
+    Args:
+        environment: To be built.
+        chosen: Interpreter; else this one, where it has the right version, or one on the PATH.
+
+    Raises:
+        BackendUnavailable: There is none.
+    """
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"python{environment.python}"
     found = chosen or (sys.executable if own == environment.python else shutil.which(name))

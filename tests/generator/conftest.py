@@ -15,8 +15,10 @@ import onnx.parser
 import pytest
 from dlbricks.bricks.suite import Suite
 from dlbricks.db.store import Store
+from dlbricks.errors import BackendUnavailable
 from dlbricks.generator import environments
 from dlbricks.generator.backends import registry
+from dlbricks.generator.backends.mx import MxnetBackend
 from dlbricks.generator.generate import generate
 from dlbricks.models import ModelSource, find_models
 from dlbricks.models.skeleton import mark_weight
@@ -144,18 +146,34 @@ class OwnRuntime:
     untouched: bool
 
 
+InstallRuntime = Callable[[Path], OwnRuntime]
+
+
 @pytest.fixture(scope="session")
-def own_runtime(tmp_path_factory: pytest.TempPathFactory) -> OwnRuntime:
-    """MXNet, installed for real: once, by whichever process of the tests wants it first; the others wait for it."""
+def install_runtime() -> InstallRuntime:
+    """Installs MXNet for real, into a cache folder. Skips where the machine has no Python that its packages are for."""
+
+    def install(cache: Path) -> OwnRuntime:
+        try:
+            environments.find_python(MxnetBackend.environment)
+        except BackendUnavailable as error:
+            pytest.skip(str(error))
+        site = Path(sysconfig.get_paths()["purelib"])
+        before = _listing(site)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DLBRICKS_CACHE", str(cache))
+            patch.setenv("PIP_CONSTRAINT", "no-such-file")  # what binds the environment of the tests must not reach it
+            done = environments.install_backend("mxnet")
+        return OwnRuntime(cache, done.folder, untouched=_listing(site) == before)
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def own_runtime(tmp_path_factory: pytest.TempPathFactory, install_runtime: InstallRuntime) -> OwnRuntime:
+    """MXNet, installed once, by whichever process of the tests wants it first; the others wait for it."""
     base = tmp_path_factory.getbasetemp()
-    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes"
-    site = Path(sysconfig.get_paths()["purelib"])
-    before = _listing(site)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DLBRICKS_CACHE", str(cache))
-        patch.setenv("PIP_CONSTRAINT", "no-such-file")  # what binds the environment of the tests must not reach it
-        done = environments.install_backend("mxnet")
-    return OwnRuntime(cache, done.folder, untouched=_listing(site) == before)
+    return install_runtime((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes")
 
 
 def _listing(site: Path) -> list[tuple[str, int]]:

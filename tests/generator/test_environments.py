@@ -162,6 +162,21 @@ def test_a_python_without_wheels_is_told(cache, pinned, monkeypatch):
         install_backend("mxnet", python=os.devnull)
 
 
+def test_its_tests_are_skipped_where_there_is_no_python_for_it(pinned, monkeypatch, install_runtime, tmp_path):
+    pinned(python="2.7")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(pytest.skip.Exception, match=r"needs Python 2\.7.*no python2\.7 here"):
+        install_runtime(tmp_path / "cache")
+
+
+def test_its_tests_fail_where_its_installation_does(pinned, install_runtime, tmp_path):
+    pinned("nosuchpackage-of-dlbricks==0.0.1")
+
+    with pytest.raises(BackendUnavailable, match="its packages cannot be installed"):
+        install_runtime(tmp_path / "cache")
+
+
 def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "file"))
