@@ -23,11 +23,11 @@ from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
 from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
 from .excess import benanza_note
 from .headroom import beside_roofline
-from .prediction import Asked, Prediction, in_parallel, predict, unexplained
+from .prediction import Asked, Prediction, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose
-from .stored import Shelf, Stored, look_up
+from .stored import Shelf, Stored, in_parallel, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from ..bricks.footprint import is_level
 from ..bricks.graph import ModelGraph
 from ..bricks.sequence import Sequence as Part
-from ..db import Stack
 from .calibration import model_error_sd
 from .composition import Quotient
 from .decomposition import Interventions
@@ -57,7 +56,7 @@ from .terms import (
     value_ms,
 )
 
-__all__ = ["Asked", "Prediction", "in_parallel", "predict", "unexplained"]
+__all__ = ["Asked", "Prediction", "predict", "unexplained"]
 
 _OPTIONAL = ("layout", "data")
 """Terms that may stay unknown: what they would say is then part of fusion, and of what is unexplained."""
@@ -107,12 +106,6 @@ class Prediction:
     terms: Mapping[str, Term]
     explained_ms: float | None
     explained_half_ms: float
-
-
-def in_parallel(stack: Stack) -> bool:
-    """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
-    options = dict(stack.options)
-    return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1
 
 
 def predict(

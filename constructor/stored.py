@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..db import Conditions, Failure, Measurement, Store, Subject
+from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
 from ..db.queries import Fastest, moments
 from ..generator.data_effects import stored_data_effects
 from ..generator.effect import DATA
@@ -15,7 +15,7 @@ from .ceilings import Ceilings, find_ceilings
 from .interval import Uncertainty
 from .selection import COLD, MODEL, Choice, Query
 
-__all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "look_up"]
+__all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
 
 _NO_LATENCIES = (INNER, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
@@ -42,7 +42,8 @@ class Shelf:
         bricks: Latest measurement of each brick.
         inner: The same without the layout changes at its edges, where there are any.
         failures: Why a brick could not be measured.
-        fastest: Lowest latency of each brick over all stacks and variants of the same system, device and conditions.
+        fastest: Lowest latency of each brick over all variants and stacks of the same system, device and conditions;
+            those that run branches at once, on more cores than their threads say, only beside their like.
     """
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
@@ -80,6 +81,12 @@ class Stored:
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
         return self.shelves.get(state) or Shelf()
+
+
+def in_parallel(stack: Stack) -> bool:
+    """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
+    options = dict(stack.options)
+    return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1
 
 
 def look_up(
@@ -167,7 +174,10 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
 def _fastest(store: Store, choice: Choice, conditions: Conditions, keys: Collection[str]) -> dict[str, Fastest]:
     """Lowest latencies, without those variants that are no ways to run the brick."""
     system, device = choice.system_key, choice.stack.device
-    found = store.fastest(Subject.BRICK, keys, system=system, device=device, conditions=conditions)
+    without: set[str] = set()
+    if not in_parallel(choice.stack):
+        without = {key for key, stack in store.stacks().items() if in_parallel(stack)}
+    found = store.fastest(Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without)
     doubtful = [key for key, fastest in found.items() if fastest.variant in _NO_LATENCIES]
     for key in doubtful:
         del found[key]
@@ -176,7 +186,7 @@ def _fastest(store: Store, choice: Choice, conditions: Conditions, keys: Collect
             subject=Subject.BRICK, keys=doubtful, system=system, conditions=conditions, device=device, variant=None
         )
         for one in sorted(rivals, key=lambda one: one.median_ns):
-            if one.variant not in _NO_LATENCIES and one.key not in found:
+            if one.variant not in _NO_LATENCIES and one.key not in found and one.stack not in without:
                 found[one.key] = Fastest(one.key, one.stack, one.variant, one.median_ns, one.reference_ns)
     return found
 

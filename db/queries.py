@@ -270,9 +270,12 @@ def moments(connection: Connection, measurements: Collection[str]) -> dict[str, 
     return {id_: tuple(taken) for id_, taken in found.items()}
 
 
-def fastest(connection: Connection, wanted: Filter) -> dict[str, Fastest]:
-    """Per key the lowest median among the latest measurements, over everything that ``wanted`` leaves open."""
-    places = _places(connection, wanted)
+def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] = ()) -> dict[str, Fastest]:
+    """Per key the lowest median among the latest measurements, over everything that ``wanted`` leaves open.
+
+    Stacks whose keys are in ``without`` do not count.
+    """
+    places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
     query = (
         select(
             *(_item.c.key, _item.c.combination_id, _item.c.variant),

@@ -298,11 +298,12 @@ class Store(Handle):
         system: str,
         device: str,
         conditions: Conditions,
+        without: Collection[str] = (),
     ) -> dict[str, Fastest]:
-        """Per key the lowest latency on a system and device, over all stacks and variants."""
+        """Per key the lowest latency on a system and device, over all variants and all stacks but ``without``."""
         wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
         with self.reading() as connection:
-            return queries.fastest(connection, wanted)
+            return queries.fastest(connection, wanted, without=without)
 
     def failures(
         self,

@@ -227,7 +227,7 @@ class RotatingBackend(Backend, Protocol):
     """
 
     def rotates(self, options: Mapping[str, str]) -> bool:
-        """Whether it can do so with these effective options: copies of a network in one must stay copies."""
+        """Whether it can do so with these effective options: copies of a network must stay so, and run in turn."""
 
     def optimised(self, network: Network, settings: Settings) -> Network:
         """The network as the runtime optimises it, to be run as it stands, with its weights.
@@ -306,7 +306,7 @@ def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBa
     if not backend.rotates(options):
         raise UsageError(
             f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge copies of "
-            "a network",
+            "a network, or run them at once",
             remedy="use --cache hot or --cache cold",
         )
     return backend

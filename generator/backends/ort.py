@@ -154,9 +154,9 @@ class OrtBackend:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error) from error
 
-    def rotates(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """With all: what is run as it stands is not merged."""
-        return True
+    def rotates(self, options: Mapping[str, str]) -> bool:
+        """Unless nodes run in parallel: copies of a network would then run at once."""
+        return options["execution"] == "sequential" or int(options["inter_op"]) <= 1
 
     def optimised(self, network: Network, settings: Settings) -> Network:
         """Saved by a session and read back (see ``RotatingBackend``)."""

@@ -11,6 +11,7 @@ from dlbricks.constructor.composition import contract, critical_path, sequential
 from dlbricks.constructor.excess import benanza_note
 from dlbricks.constructor.result import Term
 from dlbricks.db import Stack, Subject
+from dlbricks.generator.protocol import INNER
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,6 +185,22 @@ def test_the_references_of_other_stacks_are_other_computations(lab, chain, keys_
     answer = one(lab, chain, backend="onnxruntime")
     assert answer.benanza_ratio_sequential == 6.0 / 8.0
     assert [row.fastest_stack for row in answer.sequences] == [lab.stack.key, other.key] * 2
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_stack_that_takes_more_cores_than_threads_bounds_only_its_like(lab, chain, keys_of, inner):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    several = Stack("onnxruntime", "cpu", lab.stack.versions, (("execution", "parallel"), ("inter_op", "2")))
+    lab.store.put_stack(several)
+    lab.put([(relu, 1.0), (sigmoid, 1.0)], stack=several.key)
+    if inner:  # no way to run the brick: what else there is of it is looked at one by one
+        lab.put([(relu, 0.5)], variant=INNER)
+
+    alone, beside = one(lab, chain, stack=lab.stack.key), one(lab, chain, stack=several.key)
+
+    assert {row.fastest_stack for row in alone.sequences} == {lab.stack.key}
+    assert {row.fastest_stack for row in beside.sequences} == {several.key}
 
 
 @pytest.mark.parametrize(

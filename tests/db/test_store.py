@@ -204,6 +204,10 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     assert [(one.stack, one.variant, one.median_ns, one.reference_ns) for one in found.values()] == [
         (other.key, "winograd", 70.0, 5.0)
     ]
+    found = bench.store.fastest(
+        Subject.BRICK, [key], system=bench.system, device="cpu", conditions=bench.conditions, without=[other.key]
+    )
+    assert [(one.variant, one.median_ns) for one in found.values()] == [("", 90.0)]
 
 
 def test_a_failure_is_told_until_the_item_is_measured(bench):

@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.base import Availability, Settings
+from dlbricks.generator.backends.base import Availability, Settings, can_rotate
 from dlbricks.generator.backends.ort import OrtBackend, _meaning
 from dlbricks.generator.network import synthetic_network
 
@@ -57,6 +57,21 @@ def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
     assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("options", "rotates"),
+    [
+        ({}, True),
+        ({"inter_op": "2"}, True),
+        ({"execution": "parallel"}, True),
+        ({"execution": "parallel", "inter_op": "2"}, False),
+    ],
+)
+def test_copies_that_run_at_once_make_no_rotation(options, rotates):
+    backend = OrtBackend()
+
+    assert can_rotate(backend, backend.resolve("cpu", options)) is rotates
 
 
 OTHERWISE = [
