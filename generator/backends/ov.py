@@ -63,9 +63,10 @@ _REASON_LENGTH = 300
 class OpenVinoBackend:
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
-    OpenVINO computes 64-bit integers in 32 bits, and double and half precision in single precision (or in the one
-    that is asked for); values at the network's edges keep their types, so that every brick converts there. It offers
-    bfloat16 also on CPUs that only emulate it, where it is slower than single precision.
+    OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
+    converts them there. It would compute double and half precision in single precision, or in the one that is asked
+    for: a network that computes in another floating type than single precision is refused, unless it is that one. It
+    offers bfloat16 also on CPUs that only emulate it, where it is slower than single precision.
     """
 
     name = "openvino"
@@ -116,7 +117,7 @@ class OpenVinoBackend:
         """Read, compile, and write the inputs of one request (see ``Backend``)."""
         core = _core()
         try:
-            model = read_model(core, network)
+            model = read_model(core, network, settings.dtype)
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error, reading=True) from error
         try:

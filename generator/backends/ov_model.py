@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from ...errors import BackendError, UnsupportedBrick
 from ..network import Network, read_network
+from .base import AS_GIVEN
 
 if TYPE_CHECKING:
     import openvino
@@ -25,11 +26,24 @@ _DEFAULT_AXIS = {"Gather": 0, "GatherElements": 0}
 """Operators that read by index along one axis, with the axis that they have where none is given."""
 
 
-def read_model(core: openvino.Core, network: Network) -> openvino.Model:
+_FLOATS = {"f64": "double", "f16": "float16", "bf16": "bfloat16"}
+"""OpenVINO's name of a type that it may compute in another one, to ONNX's."""
+
+_NOT_COMPUTING = frozenset({"Parameter", "Result", "Convert", "ConvertLike", "ShapeOf"})
+"""Operators that take any type as it is."""
+
+
+def read_model(core: openvino.Core, network: Network, dtype: str = AS_GIVEN) -> openvino.Model:
     """The model of a network, with the shapes of its inputs.
 
+    Args:
+        core: The runtime.
+        network: The network.
+        dtype: The precision that it is to be computed in.
+
     Raises:
-        UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed.
+        UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed. Or it
+            computes in a type that OpenVINO would replace by another one.
         BackendError: An index is out of range, or inputs or outputs are missing.
         RuntimeError: OpenVINO cannot read it.
     """
@@ -51,6 +65,7 @@ def read_model(core: openvino.Core, network: Network) -> openvino.Model:
     names = input_names(network)
     if len(model.inputs) != len(names):
         raise BackendError(f"OpenVINO takes {len(model.inputs)} inputs instead of {len(names)}")
+    _require_own_types(model, dtype)
     if any(port.partial_shape.is_dynamic for port in model.inputs):
         model.reshape({index: network.feeds[name].shape for index, name in enumerate(names)})
     return model
@@ -112,6 +127,24 @@ def _require_indices(network: Network, graph: onnx.GraphProto) -> None:
             raise BackendError(
                 f"{node.op_type} cannot read elements {indices.min()} to {indices.max()} of {size}: out of range"
             )
+
+
+def _require_own_types(model: openvino.Model, dtype: str) -> None:
+    """Refuse what OpenVINO computes in another type than the network's own, without a word: constants may have any."""
+    computed = set[str]()
+    for operator in model.get_ordered_ops():
+        name, kind = operator.get_friendly_name(), operator.get_type_name()
+        inputs = operator.input_values()
+        active = [port for port in inputs if port.get_node().get_friendly_name() in computed]
+        if kind != "Parameter" and not active:
+            continue
+        computed.add(name)
+        if kind in _NOT_COMPUTING:
+            continue
+        types = (port.get_element_type().get_type_name() for port in (*active, *operator.outputs()))
+        replaced = next((own for found in types if (own := _FLOATS.get(found)) not in {None, dtype}), None)
+        if replaced is not None:
+            raise UnsupportedBrick(f"OpenVINO has no {kind} of {replaced}: it would compute it in {dtype}")
 
 
 def _axis(node: onnx.NodeProto) -> int:

@@ -204,7 +204,16 @@ CASES = {
 
 MAY_REFUSE = {
     "onnxruntime": frozenset(),
-    "openvino": frozenset({"strings", "squeeze", "reduce"}),
+    "openvino": frozenset(
+        {
+            "strings",
+            "squeeze",
+            "reduce",
+            "matmul-double",
+            "matmul-half",
+            "bfloat16-weight",  # it would compute them in single precision
+        }
+    ),
     "torch": frozenset({"strings"}),
 }
 """Cases that a backend calls unsupported, and no others; of backends that are not listed, any but ``CORE`` may be."""

@@ -17,7 +17,8 @@ from dlbricks.bricks.wiring import make_sequence
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Settings, require_rotating
 from dlbricks.generator.backends.ort import OrtBackend
-from dlbricks.generator.backends.ov import OpenVinoBackend, _meaning
+from dlbricks.generator.backends.ov import OpenVinoBackend, _core, _meaning
+from dlbricks.generator.backends.ov_model import read_model
 from dlbricks.generator.cores import physical_cores
 from dlbricks.generator.network import Network, file_network, synthetic_network
 from dlbricks.generator.protocol import Greeting, Hello, Prepare, Prepared, parse_reply
@@ -272,6 +273,32 @@ def test_what_it_cannot_express_is_said_with_the_operator(skeleton_of):
 
     with pytest.raises(UnsupportedBrick, match="ReduceSum operation with dynamic rank"):
         execute(synthetic_network(model))
+
+
+@pytest.mark.parametrize(("kind", "copies"), [("double", 1), ("float16", 3), ("bfloat16", 1)])
+def test_what_it_would_compute_in_another_type_is_refused(skeleton_of, kind, copies):
+    product = f"({kind}[2,4] x0, {kind}[4,5] w0) => (float[2,5] v1) {{v0 = MatMul(x0, w0) v1 = Cast<to=1>(v0)}}"
+    network = synthetic_network(skeleton_of(product), unroll=copies)
+
+    with pytest.raises(UnsupportedBrick, match=f"no MatMul of {kind}: it would compute it in float32"):
+        execute(network)
+    if kind != "double":
+        read_model(_core(), network, kind)
+        other = {"float16": "bfloat16", "bfloat16": "float16"}[kind]
+        with pytest.raises(UnsupportedBrick, match=f"compute it in {other}"):
+            read_model(_core(), network, other)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(double[2,4] x0) => (float[2,4] v1) {v0 = Cast<to=1>(x0) v1 = Neg(v0)}",
+        "(float[2,4] x0, float16[4,5] w0) => (float[2,5] v1) {v0 = Cast<to=1>(w0) v1 = MatMul(x0, v0)}",
+        "(double[2,4] x0) => (int64[2] v0) {v0 = Shape(x0)}",
+    ],
+)
+def test_what_only_passes_in_another_type_is_run(skeleton_of, graph):
+    assert_agree(synthetic_network(skeleton_of(graph)))
 
 
 def test_an_index_out_of_range_is_refused_where_it_would_read_zeros(skeleton_of):
