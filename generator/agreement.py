@@ -44,7 +44,9 @@ class Verdict(StrEnum):
     DIFFERENT = "different"
     UNSUPPORTED = "unsupported"
     FAILED = "failed"
-    """One of the backends failed, or its worker died."""
+    """The backend failed, or its worker died."""
+    UNCHECKED = "unchecked"
+    """The backend ran it; that which it is held against could not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class AgreementReport:
 
     @property
     def complete(self) -> bool:
-        """Whether every brick computes the same."""
+        """Whether every brick is known to compute the same."""
         return all(row.verdict is Verdict.SAME for row in self.rows)
 
     def count(self, verdict: Verdict) -> int:
@@ -160,6 +162,11 @@ class _Runner:
         self._timeout_s = timeout_s
         self._worker: Worker | None = None
 
+    @property
+    def name(self) -> str:
+        """Of the backend."""
+        return self._backend.name
+
     def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
         """Inputs and outputs of one execution of a brick."""
         if self._worker is None:
@@ -194,11 +201,15 @@ class _Runner:
 
 def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:
     try:
-        own, other = (runner.outputs(path) for runner in both)
+        own = both[0].outputs(path)
     except UnsupportedBrick as error:
         return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
     except (BackendError, WorkerError) as error:
         return Agreement(key, operators, Verdict.FAILED, reason=str(error))
+    try:
+        other = both[1].outputs(path)
+    except (BackendError, WorkerError) as error:
+        return Agreement(key, operators, Verdict.UNCHECKED, reason=f"{both[1].name}: {error}")
     worst = 0.0
     for name in other:
         if own[name].shape != other[name].shape:

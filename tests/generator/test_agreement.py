@@ -64,6 +64,19 @@ def test_a_backend_that_crashes_hangs_or_refuses_costs_its_bricks(small_suite, f
     assert report.count(Verdict.SAME) == len(small_suite.keys) - 3
 
 
+def test_what_the_other_backend_cannot_run_is_not_held_against_the_checked_one(small_suite, faulty):
+    faulty({"Sqrt": "run:crash", "Tanh": "prepare:unsupported"})
+
+    report = check_agreement(small_suite, "onnxruntime", against="faulty")
+
+    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Verdict.SAME}
+    assert found.keys() == {("Sqrt",), ("Tanh",)}
+    assert found["Tanh",] == (Verdict.UNCHECKED, "faulty: no kernel for this")
+    assert found["Sqrt",][0] is Verdict.UNCHECKED
+    assert found["Sqrt",][1].startswith("faulty: ")
+    assert not report.complete
+
+
 def test_an_unknown_backend_or_option_is_refused(small_suite):
     with pytest.raises(UsageError, match="no backend 'abacus'"):
         check_agreement(small_suite, "abacus")
