@@ -44,7 +44,6 @@ MAY_REFUSE = frozenset(
         "grid-sample",
         "group-norm",
         "gru",
-        "int4-weight",
         "loop",
         "lstm",
         "matmul-half",
@@ -351,8 +350,8 @@ def test_a_whole_model_is_measured(mxnet, cli, here):
     assert row["latency_ms"] > 0
 
 
-def test_the_cache_mode_of_models_is_refused_with_the_others(mxnet, cli, here):
-    done = cli("measure", "squeezenet", "--backend", "mxnet", "--cache", "model")
+def test_bricks_are_refused_in_the_cache_mode_of_models_with_the_others(mxnet, cli, here, small_suite):
+    done = cli("run", str(small_suite.path), "--backend", "mxnet", "--cache", "model")
 
     assert done.code == 2
     assert "--cache hot" in done.error
