@@ -162,6 +162,13 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
 @suite_argument
 @click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="What is right.")
 @device_options
+@click.option(
+    "--dtype",
+    metavar="NAME",
+    default="float32",
+    show_default=True,
+    help="Precision that the runtime computes in; what is right is in that of each network itself.",
+)
 @format_options
 def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None:
     """Whether a runtime computes what another one does, brick by brick.

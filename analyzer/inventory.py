@@ -147,6 +147,7 @@ def agreed(report: AgreementReport) -> Answer:
     counts = {str(verdict): report.count(verdict) for verdict in Verdict}
     worst = max((row.error for row in report.rows if row.error is not None), default=None)
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    sides = f"{report.backend} in {report.dtype} beside {report.against}"
     reasons = Counter(row.reason for row in report.rows if row.reason is not None)
     return Answer(
         rows,
@@ -166,7 +167,9 @@ def agreed(report: AgreementReport) -> Answer:
             Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
             Column("reason", "reason"),
         ],
-        summary=[f"{report.backend} beside {report.against}: {counted(len(report.rows), 'brick')}: {told}"],
+        summary=[
+            f"{report.backend} in {report.dtype} beside {report.against}: {counted(len(report.rows), 'brick')}: {told}"
+        ],
     )
 
 

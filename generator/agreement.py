@@ -22,7 +22,7 @@ import psutil
 
 from ..bricks.suite import Suite
 from ..errors import BackendError, UnsupportedBrick, UsageError, WorkerError
-from .backends.base import AS_GIVEN
+from .backends.base import AS_GIVEN, require_dtype
 from .backends.registry import get, require_available
 from .client import Worker
 from .progress import Progress, ProgressCallback, Stage
@@ -31,10 +31,10 @@ from .protocol import Prepare
 __all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "check_agreement", "difference"]
 
 TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
-"""Largest error by precision, as a share of the output's largest value: sums are added up in another order."""
+"""Largest error by precision, as a share of the output's largest value: sums are added up in another order.
 
-_DISCRETE = 1e-3
-"""Most elements of an integer or truth-valued output that may differ: what lies on an edge may fall to either side."""
+Of an integer or truth-valued output so many elements may differ: what lies on an edge may fall to either side.
+"""
 
 
 class Verdict(StrEnum):
@@ -103,6 +103,7 @@ def check_agreement(
     against: str = "onnxruntime",
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
+    dtype: str = AS_GIVEN,
     seed: int = 0,
     timeout_s: float = 120.0,
     progress: ProgressCallback | None = None,
@@ -112,30 +113,34 @@ def check_agreement(
     Args:
         suite: Of source or fused bricks: those of an executed graph are of one stack's making.
         backend: What to check.
-        against: What to check it against, on the CPU with default options.
+        against: What to check it against, on the CPU with default options, in each network's own precision.
         device: Of ``backend``.
         options: Of ``backend``.
+        dtype: What ``backend`` computes in; ``TOLERANCES`` has what each precision may cost.
         seed: Of weights and inputs.
         timeout_s: For each brick and backend.
         progress: Told after each brick.
 
     Raises:
-        UsageError: A wrong option, or bricks that one stack only can run.
+        UsageError: A wrong option or precision, or bricks that one stack only can run.
         BackendUnavailable: A runtime cannot be used here.
         SuiteError: A brick is missing or not what its name says.
     """
     if suite.bound_to is not None:
         raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
-    tolerance = TOLERANCES[AS_GIVEN]
+    tolerance = TOLERANCES.get(dtype, max(TOLERANCES.values()))
     rows = []
     begun = time.monotonic()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-agreement-")))
         both = [
             resources.enter_context(
-                _Runner(name, place, chosen, place=folder / f"{index}.npz", seed=seed, timeout_s=timeout_s)
+                _Runner(name, on, chosen, precision, place=folder / f"{role}.npz", seed=seed, timeout_s=timeout_s)
             )
-            for index, (name, place, chosen) in enumerate([(backend, device, options or {}), (against, "cpu", {})])
+            for role, name, on, chosen, precision in [
+                ("own", backend, device, options or {}, dtype),
+                ("other", against, "cpu", {}, AS_GIVEN),
+            ]
         ]
         for done, key in enumerate(suite.keys, 1):
             operators = suite.brick(key).operators
@@ -144,17 +149,27 @@ def check_agreement(
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.CHECK, done, len(suite.keys), " ".join(operators), elapsed_s))
-    return AgreementReport(backend, against, AS_GIVEN, tolerance, tuple(rows))
+    return AgreementReport(backend, against, dtype, tolerance, tuple(rows))
 
 
 class _Runner:
     """One backend's worker; started anew after one that died."""
 
     def __init__(
-        self, backend: str, device: str, options: Mapping[str, str], *, place: Path, seed: int, timeout_s: float
+        self,
+        backend: str,
+        device: str,
+        options: Mapping[str, str],
+        dtype: str,
+        *,
+        place: Path,
+        seed: int,
+        timeout_s: float,
     ) -> None:
         self._backend = get(backend)
         require_available(self._backend, backend)
+        require_dtype(self._backend, dtype)
+        self._dtype = dtype
         self._options = self._backend.resolve(device, options)
         self._device = device
         self._place = place
@@ -175,6 +190,7 @@ class _Runner:
                 device=self._device,
                 options=self._options,
                 memory_bytes=psutil.virtual_memory().available // 2,
+                dtype=self._dtype,
                 command=self._backend.command(),
             )
         try:
@@ -216,10 +232,9 @@ def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_R
             text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
             return Agreement(key, operators, Verdict.DIFFERENT, reason=text)
         apart = difference(own[name], other[name])
-        limit = tolerance if other[name].dtype.kind == "f" else _DISCRETE
         worst = max(worst, apart)
-        if not apart <= limit:
-            text = f"{name} differs by {apart:.1e} of its largest value, more than {limit:.0e}"
+        if not apart <= tolerance:
+            text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
             return Agreement(key, operators, Verdict.DIFFERENT, error=apart, reason=text)
     return Agreement(key, operators, Verdict.SAME, error=worst)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from dlbricks.errors import UsageError
-from dlbricks.generator.agreement import Verdict, check_agreement, difference
+from dlbricks.generator.agreement import TOLERANCES, Verdict, check_agreement, difference
+from dlbricks.generator.backends.base import AS_GIVEN
 
 DIFFERENT = """
 from dlbricks.generator.backends.ort import OrtBackend
@@ -75,6 +76,18 @@ def test_what_the_other_backend_cannot_run_is_not_held_against_the_checked_one(s
     assert found["Sqrt",][0] is Verdict.UNCHECKED
     assert found["Sqrt",][1].startswith("faulty: ")
     assert not report.complete
+
+
+def test_a_lower_precision_is_held_against_the_network_s_own_with_its_own_tolerance(small_suite):
+    pytest.importorskip("torch")
+
+    report = check_agreement(small_suite, "torch", dtype="bfloat16")
+
+    assert report.complete, report.rows
+    assert (report.dtype, report.tolerance) == ("bfloat16", TOLERANCES["bfloat16"])
+    assert TOLERANCES[AS_GIVEN] < max(row.error for row in report.rows) <= TOLERANCES["bfloat16"]
+    with pytest.raises(UsageError, match="does not compute in 'int8'"):
+        check_agreement(small_suite, "torch", dtype="int8")
 
 
 def test_an_unknown_backend_or_option_is_refused(small_suite):
