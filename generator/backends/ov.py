@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
@@ -19,7 +20,7 @@ from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageE
 from ..cores import pin
 from ..network import Network
 from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
-from .ov_model import input_names, probe_model, read_model
+from .ov_model import input_names, narrow_edges, probe_model, read_model
 
 if TYPE_CHECKING:
     import openvino
@@ -38,6 +39,9 @@ OPTIONS = (
 
 _PRECISIONS = {AS_GIVEN: "f32", "bfloat16": "bf16", "float16": "f16"}
 """Precision to OpenVINO's name of it."""
+
+_NARROW = {"bf16": TensorProto.BFLOAT16, "f16": TensorProto.FLOAT16}
+"""OpenVINO's name of a type that single precision is narrowed to, to ONNX's number."""
 
 _FEW_OUTPUTS = 4
 """A synchronous execution makes an array and a key of each output, which costs about a microsecond and more the more
@@ -117,12 +121,14 @@ class OpenVinoBackend:
         """Read, compile, and write the inputs of one request (see ``Backend``)."""
         core = _core()
         try:
-            model = read_model(core, network, settings.dtype)
+            model, wide = read_model(core, network, settings.dtype), frozenset[int]()
+            if settings.dtype != AS_GIVEN:
+                model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error, reading=True) from error
         try:
             compiled = core.compile_model(model, "CPU", _properties(settings))
-            return _OvExecutable(compiled.create_infer_request(), network)
+            return _OvExecutable(compiled.create_infer_request(), network, wide)
         except UnsupportedBrick:
             raise
         except Exception as error:  # the runtime's exceptions share no base class
@@ -137,10 +143,17 @@ class OpenVinoBackend:
 
 
 class _OvExecutable:
-    """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run."""
+    """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run.
 
-    def __init__(self, request: openvino.InferRequest, network: Network) -> None:
+    Args:
+        request: The request.
+        network: What it runs.
+        wide: Outputs that are of single precision in the network, whatever the request computes them in.
+    """
+
+    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int]) -> None:
         self._request = request
+        self._wide = wide
         for index, name in enumerate(input_names(network)):
             _write(request, index, network.feeds[name])
         self._outputs = tuple(range(len(network.outputs)))
@@ -160,7 +173,8 @@ class _OvExecutable:
         pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        return [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+        found = [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+        return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
 
     def output_bytes(self) -> int:
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
@@ -238,10 +252,19 @@ def _require_as_asked(settings: Settings) -> None:
 
 
 def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) -> None:
-    target = request.get_input_tensor(index).data
+    tensor = request.get_input_tensor(index)
+    target, kind = tensor.data, tensor.element_type.get_type_name()
+    if array.dtype == np.float32 and kind in _NARROW:
+        array = _narrowed(array, helper.tensor_dtype_to_np_dtype(_NARROW[kind]))
     if target.dtype.itemsize != array.dtype.itemsize or target.shape != array.shape:
         raise UnsupportedBrick(f"OpenVINO has no input of type {array.dtype} and shape {list(array.shape)}")
     target[...] = array.view(target.dtype)
+
+
+def _narrowed(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Values in a narrower type; finite ones stay finite, as masks are made of the largest number of float32."""
+    limit = np.float32(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
 
 
 def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:

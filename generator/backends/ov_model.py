@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from .base import AS_GIVEN
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["input_names", "probe_model", "read_model"]
+__all__ = ["input_names", "narrow_edges", "probe_model", "read_model"]
 
 _PAGE = 4096
 
@@ -69,6 +69,35 @@ def read_model(core: openvino.Core, network: Network, dtype: str = AS_GIVEN) -> 
     if any(port.partial_shape.is_dynamic for port in model.inputs):
         model.reshape({index: network.feeds[name].shape for index, name in enumerate(names)})
     return model
+
+
+def narrow_edges(model: openvino.Model, precision: str) -> tuple[openvino.Model, frozenset[int]]:
+    """Let a model take and give values in the precision that it computes in, as between the layers of a model.
+
+    Left alone, it takes and gives them in single precision, and converts them in each execution: or does not use the
+    precision at all, where an operator stands alone.
+
+    Args:
+        model: The model; it is not to be used afterwards.
+        precision: OpenVINO's name of it.
+
+    Returns:
+        The model, and which of its outputs were of single precision before.
+    """
+    from openvino import Type
+    from openvino.preprocess import PrePostProcessor
+
+    def single(ports: Sequence[openvino.Output]) -> list[int]:
+        return [index for index, port in enumerate(ports) if port.get_element_type() == Type.f32]
+
+    edges = PrePostProcessor(model)
+    narrow = getattr(Type, precision)
+    outputs = single(model.outputs)
+    for index in single(model.inputs):
+        edges.input(index).tensor().set_element_type(narrow)
+    for index in outputs:
+        edges.output(index).tensor().set_element_type(narrow)
+    return edges.build(), frozenset(outputs)
 
 
 def input_names(network: Network) -> list[str]:

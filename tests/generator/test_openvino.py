@@ -154,6 +154,66 @@ def test_a_lower_precision_takes_effect_or_is_refused(skeleton_of, dtype):
     np.testing.assert_allclose(found, exact, rtol=0, atol=2e-2 * np.abs(exact).max())
 
 
+@pytest.fixture
+def bfloat16() -> Settings:
+    """Settings of a precision that this CPU computes in."""
+    chosen = settings(dtype="bfloat16")
+    try:
+        OpenVinoBackend().setup(chosen)
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    return chosen
+
+
+@pytest.mark.parametrize("copies", [1, 6])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        MATMUL,
+        BLOCK,
+        "(float[8,96] x0) => (float[8,96] v0, float[8,96] v1) {v0 = Softmax(x0) v1 = Relu(x0)}",
+        "(int64[5] x0, float[90,9] w0) => (float[5,9] v0, int64[5] v1) {v0 = Gather(w0, x0) v1 = Neg(x0)}",
+        "(float[2,3] x0) => (float[3,2] v0, float[2,3] v1) {v0 = Transpose(x0) v1 = Identity(x0)}",
+        "(float[4] x0, bool[4] x1, float[4] x2) => (float[4] v0) {v0 = Where(x1, x0, x2)}",
+    ],
+)
+def test_a_lower_precision_is_that_of_inputs_and_outputs_too(skeleton_of, bfloat16, graph, copies):
+    network = synthetic_network(skeleton_of(graph), unroll=copies)
+    executable = OpenVinoBackend().prepare(network, bfloat16)
+    executable.run()
+    found, exact = executable.outputs(), execute(network, OrtBackend())
+
+    request = executable._request
+    tensors = [request.get_input_tensor(index) for index in range(len(network.feeds))]
+    tensors += [request.get_output_tensor(index) for index in range(len(network.outputs))]
+    types = [tensor.element_type.get_type_name() for tensor in tensors]
+    given = [array.dtype for array in (*network.feeds.values(), *exact)]
+    assert types == [{"float32": "bf16", "int64": "i64", "bool": "boolean"}[kind.name] for kind in given]
+    executable.close()
+    for one, other in zip(found, exact, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-2 * np.abs(other).max())
+
+
+def test_an_operator_that_stands_alone_is_computed_in_the_lower_precision(skeleton_of, bfloat16):
+    network = synthetic_network(skeleton_of("(float[8,96] x0) => (float[8,96] v0) {v0 = Softmax(x0)}"))
+    executable = OpenVinoBackend().prepare(network, bfloat16)
+    executed = executable._request.get_compiled_model().get_runtime_model().get_ordered_ops()
+
+    assert {port.get_element_type().get_type_name() for node in executed for port in node.outputs()} == {"bf16"}
+    executable.close()
+
+
+def test_the_largest_number_stays_finite_in_a_lower_precision(skeleton_of, bfloat16):
+    network = synthetic_network(skeleton_of("(float[4] x0) => (float[4] v0) {v0 = Abs(x0)}"))
+    network.feeds["x0"][:] = [np.finfo(np.float32).min, np.inf, 0, 1]
+
+    (found,) = execute(network, chosen=bfloat16)
+
+    assert np.isfinite(found).tolist() == [True, False, True, True]
+    assert found[0] > 3e38
+
+
 def test_more_threads_than_there_are_cores_are_refused():
     many = len(physical_cores()) + 1
 
