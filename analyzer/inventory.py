@@ -167,9 +167,7 @@ def agreed(report: AgreementReport) -> Answer:
             Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
             Column("reason", "reason"),
         ],
-        summary=[
-            f"{report.backend} in {report.dtype} beside {report.against}: {counted(len(report.rows), 'brick')}: {told}"
-        ],
+        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {told}"],
     )
 
 
