@@ -52,6 +52,7 @@ class Ceilings:
         levels: Name of a cache, or ``memory``, to the most of the working sets that it holds; nearest first.
         call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
         node_ms: What a node takes there that has next to nothing to do; likewise.
+        single: FLOP/s of float32, where ``dtype`` is another; None where that was not measured.
     """
 
     dtype: str = AS_GIVEN
@@ -60,6 +61,12 @@ class Ceilings:
     levels: tuple[tuple[str, Ceiling], ...] = ()
     call_ms: float | None = None
     node_ms: float | None = None
+    single: Ceiling | None = None
+
+    @property
+    def rest(self) -> Ceiling | None:
+        """FLOP/s of what is computed in float32 although the precision is another."""
+        return self.compute if self.dtype == AS_GIVEN else self.single
 
     @property
     def known(self) -> bool:
@@ -85,7 +92,8 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         ceiling_names((), dtype=dtype, gemm_sizes=GEMM_SIZES),
         ceiling_names(STREAM_SIZES, gemm_sizes=()),
     )
-    names = {built_in_key(name): name for name in (OVERHEAD, GAP_BASE, *products, *streams)}
+    single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=GEMM_SIZES)
+    names = {built_in_key(name): name for name in (OVERHEAD, GAP_BASE, *products, *single, *streams)}
     found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
     for one in store.measurements(
         subject=Subject.REFERENCE,
@@ -110,6 +118,7 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         levels=tuple(levels.items()),
         call_ms=None if call is None else call.median_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
+        single=_best(_rates(found, backends, single, AS_GIVEN)),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..bricks.sequence import Sequence as Part
+from ..generator.backends.base import AS_GIVEN
 from .commands import Commands
 from .composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
@@ -44,8 +45,10 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     estimate = replace(estimate, roofline=found)
     bounds = found.bounds_ms(parts)
     if bounds is None:
-        missing = "the rate of arithmetic" if ceilings.compute is None else "the bandwidth"
-        reason = f"{missing} of this system is not measured with these threads in {ceilings.dtype}"
+        single = ceilings.known  # what is not computed in the precision is in float32, and that is missing
+        missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
+        dtype = AS_GIVEN if single else ceilings.dtype
+        reason = f"{missing} of this system is not measured with these threads in {dtype}"
         return replace(estimate, roofline_reason=f"{reason}: {commands.ceilings()}")
     if cannot_be_bricks(model.graph):
         return replace(estimate, roofline_reason="a layer cannot be a brick, and its work is not known")

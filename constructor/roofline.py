@@ -19,55 +19,21 @@ from dataclasses import dataclass, replace
 
 from ..bricks.footprint import parse_level
 from ..bricks.graph import ModelGraph
-from ..bricks.layer import Layer, Role
 from ..bricks.sequence import Sequence as Part
-from ..bricks.tensor import TensorType
 from ..db import Measurement, System
 from ..generator.timing import evicted_bytes
-from .ceilings import Ceilings
+from .ceilings import Ceiling, Ceilings
 from .selection import COLD
+from .work import Work, work_of
 
-__all__ = ["LayerRoof", "Roofline", "Work", "memory_ms", "roofline", "work_of"]
-
-_SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""Operators that read of their first input no more than they write."""
+__all__ = ["LayerRoof", "Roofline", "memory_ms", "roofline"]
 
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that a runtime may do without moving anything: a sequence of nothing else has a bound of 0."""
 
-_NARROWER = {"float16": 2, "bfloat16": 2, "int8": 4}
-"""How many times narrower than float32 a value is in other precisions."""
-
 _FASTER = "faster than its bound: {}"
 
 _FALLBACK_CACHE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one execution of a sequence computes and moves.
-
-    Attributes:
-        flops: As ``Cost.flops``; None where that of a layer is not known.
-        weight_bytes: Weights that it reads.
-        read_bytes: Activations that it reads from outside.
-        written_bytes: Activations that it exposes.
-    """
-
-    flops: int | None
-    weight_bytes: int
-    read_bytes: int
-    written_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """All bytes, each once."""
-        return self.weight_bytes + self.read_bytes + self.written_bytes
-
-    @property
-    def working_set(self) -> int:
-        """The least memory that it takes: a runtime may write results in the place of what they are made of."""
-        return self.weight_bytes + max(self.read_bytes, self.written_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,32 +101,6 @@ class Roofline:
         known = {row.key: row.bound_ms for row in self.layers}
         bounds = [bound for part in parts if (bound := known[part.key]) is not None]
         return bounds if len(bounds) == len(parts) else None
-
-
-def work_of(graph: ModelGraph, part: Part, dtype: str = "float32") -> Work:
-    """What a sequence computes and moves.
-
-    An operator that selects reads of what it selects from no more than it writes. Values of type float count as wide
-    as the precision that they are computed in.
-    """
-    layers = [graph.layers[index] for index in part.layers]
-    flops: int | None = 0
-    for layer in layers:
-        flops = None if flops is None or layer.cost is None else flops + layer.cost.flops
-    reads: dict[str, int] = {}
-    weights = set[str]()
-    for layer in layers:
-        for slot, operand in enumerate(layer.operands):
-            if operand.type is not None and operand.role in {Role.ACTIVATION, Role.WEIGHT}:
-                moved = _moved(layer, slot, operand.type, dtype)
-                reads[operand.value] = max(moved, reads.get(operand.value, 0))
-                if operand.role is Role.WEIGHT:
-                    weights.add(operand.value)
-    made = {value for layer in layers for value in layer.outputs}
-    types = {value: kind for layer in layers for value, kind in zip(layer.outputs, layer.output_types, strict=True)}
-    written = sum(_nbytes(kind, dtype) for value in part.outputs if (kind := types.get(value)) is not None)
-    read = sum(size for value, size in reads.items() if value not in made and value not in weights)
-    return Work(flops, sum(reads[value] for value in weights), read, written)
 
 
 def roofline(
@@ -243,10 +183,10 @@ def _bounded(  # noqa: PLR0917  (in the order of ``roofline``)
     """A brick under the ceilings."""
     moving_ms = memory_ms(work, ceilings, state, system)
     free = all(name in _VIEWS for name in row.op_types)
-    if ceilings.compute is None or moving_ms is None:
+    if ceilings.compute is None or moving_ms is None or (work.single_flops and ceilings.rest is None):
         return row
     moving_ms = 0.0 if free else moving_ms
-    computing_ms = None if work.flops is None else work.flops / ceilings.compute.rate.best * 1e3
+    computing_ms = _computing_ms(work, ceilings.compute, ceilings.rest)
     overhead_ms = _overhead_ms(measured, ceilings, state)
     sides = {"compute": computing_ms, "memory": moving_ms, "overhead": overhead_ms}
     known = {name: value for name, value in sides.items() if value}
@@ -267,6 +207,14 @@ def _bounded(  # noqa: PLR0917  (in the order of ``roofline``)
     )
 
 
+def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float | None:
+    """The least time of a brick's arithmetic; None where its work is not known."""
+    if work.flops is None:
+        return None
+    seconds = (work.flops - work.single_flops) / compute.rate.best
+    return (seconds if rest is None else seconds + work.single_flops / rest.rate.best) * 1e3
+
+
 def _overhead_ms(measured: Measurement | None, ceilings: Ceilings, state: str) -> float | None:
     """What a brick costs that does nothing: a node, and the share of a call that each copy has in its network."""
     if ceilings.node_ms is None or measured is None:
@@ -281,18 +229,6 @@ def _reason(op_types: Sequence[str]) -> str:
     if any("Conv" in name for name in op_types):
         return "a convolution may need fewer multiplications (Winograd, FFT), or skip the padding"
     return "its values are nearer than its cache state says, or fewer of them are read"
-
-
-def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
-    """Bytes that a layer reads of an input."""
-    size = _nbytes(kind, dtype)
-    if slot or layer.domain or layer.op_type not in _SELECTING:
-        return size
-    return min(size, sum(_nbytes(made, dtype) for made in layer.output_types if made is not None))
-
-
-def _nbytes(kind: TensorType, dtype: str) -> int:
-    return kind.nbytes // _NARROWER.get(dtype, 1) if kind.dtype == "float" else kind.nbytes
 
 
 def _positive(latency_ms: float | None) -> float | None:

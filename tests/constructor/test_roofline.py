@@ -13,7 +13,8 @@ from dlbricks.bricks.sequence import Sequence
 from dlbricks.bricks.wiring import sequences
 from dlbricks.constructor.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.estimate import estimate
-from dlbricks.constructor.roofline import Work, memory_ms, roofline, work_of
+from dlbricks.constructor.roofline import memory_ms, roofline
+from dlbricks.constructor.work import Work, work_of
 from dlbricks.db import Conditions, Subject, System
 from dlbricks.generator.rates import Rate
 from dlbricks.generator.reference import COPY, GAP_BASE, GEMM, OVERHEAD, STREAM, built_in_key
@@ -77,6 +78,55 @@ def test_narrow_values_move_fewer_bytes(product):
     (part, *_) = parts_of(product)
 
     assert work_of(product, part, "bfloat16").bytes * 2 == work_of(product, part).bytes
+
+
+def test_in_int8_only_weights_of_products_are_narrow_and_the_rest_is_computed_in_float32(product):
+    matmul, relu, sigmoid = parts_of(product)
+    (whole,) = parts_of(product, 3)
+    flops = 2 * 4 * 8 * 16
+
+    assert work_of(product, matmul, "int8") == Work(flops, 8 * 16, 4 * 8 * 4, 4 * 16 * 4)
+    assert work_of(product, relu, "int8") == work_of(product, relu)
+    assert work_of(product, sigmoid, "int8") == Work(4 * 16, 0, 4 * 16 * 4, 4 * 16 * 4, 4 * 16)
+    assert work_of(product, whole, "int8") == Work(flops + 4 * 16, 8 * 16, 4 * 8 * 4, 4 * 16 * 4, 4 * 16)
+    assert work_of(product, whole, "bfloat16").single_flops == work_of(product, whole).single_flops == 0
+
+
+def test_each_precision_is_bound_by_its_own_rate_of_arithmetic(product):
+    parts = parts_of(product)
+    known = ceilings(8e9, dtype="int8", single=ceiling(1e6), bandwidths=((MIB, ceiling(1e15)),))
+
+    found = roofline(product, parts, {}, known, state="hot", system=MACHINE)
+    without = roofline(product, parts, {}, dataclasses.replace(known, single=None), state="hot", system=MACHINE)
+
+    rows = {row.op_types[0]: row for row in found.layers}
+    assert rows["MatMul"].bound_ms == pytest.approx(1024 / 8e9 * 1e3)
+    assert rows["Sigmoid"].bound_ms == pytest.approx(64 / 1e6 * 1e3)
+    assert {row.op_types[0]: row.bound_ms is None for row in without.layers} == {
+        "MatMul": False, "Relu": False, "Sigmoid": True,
+    }  # fmt: skip
+    assert without.bounds_ms(parts) is None
+
+
+def test_int8_has_ceilings_of_its_own_and_of_float32(lab, product):
+    narrow, source = Conditions(1, dtype="int8"), lab.source(PRODUCT, "product")
+    gemm = built_in_key(f"{GEMM}512")
+    lab.put(((part.key, 0.5) for part in parts_of(product)), conditions=narrow)
+    lab.put([(gemm, 0.5)], subject=Subject.REFERENCE, conditions=narrow)
+    lab.put([(built_in_key(f"{STREAM}{MIB}"), 0.26), (built_in_key(OVERHEAD), 0.01)], subject=Subject.REFERENCE)
+
+    (without,) = estimate([source], store=lab.store, dtype="int8")
+    lab.put([(gemm, 2.0)], subject=Subject.REFERENCE)
+    (answer,) = estimate([source], store=lab.store, dtype="int8")
+
+    assert without.roofline_ms is None
+    assert "the rate of arithmetic of this system is not measured with these threads in float32" in (
+        without.roofline_reason
+    )
+    found = answer.roofline.ceilings
+    assert found.compute.rate.best == pytest.approx(2 * 512**3 / 0.5e-3)
+    assert found.single.rate.best == pytest.approx(2 * 512**3 / 2e-3)
+    assert answer.roofline_ms > 0
 
 
 def test_a_selection_reads_what_it_selects(lab, graph_of):
