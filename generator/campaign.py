@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Collection, Sequence
@@ -31,7 +30,7 @@ from .launch import begin_run, end_run, launch
 from .lock import machine_lock
 from .oracle import WorkerOracle
 from .progress import ProgressCallback
-from .reference import GAP, OVERHEAD, REFERENCE, built_in
+from .reference import GAP, OVERHEAD, REFERENCE, built_in_key
 from .schedule import Pace
 from .selection import Selection, check_again, select
 from .session import Session
@@ -271,7 +270,4 @@ def _probes(items: Sequence[Item]) -> list[Item]:
 
 def _built_in(name: str) -> Item:
     """A network of our own as an item; its key is that of its content."""
-    model = built_in(name)
-    assert model is not None  # noqa: S101  # the names are constants
-    key = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return Item(subject=Subject.REFERENCE, key=key, label=name, path=Path(name), unroll=1)
+    return Item(subject=Subject.REFERENCE, key=built_in_key(name), label=name, path=Path(name), unroll=1)

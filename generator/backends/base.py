@@ -16,7 +16,8 @@ import numpy.typing as npt
 import onnx
 
 from ...db.values import Stack
-from ...errors import UsageError
+from ...errors import BackendError, UsageError
+from ..cores import pin
 from ..network import Network
 
 __all__ = [
@@ -34,8 +35,10 @@ __all__ = [
     "RotatingBackend",
     "Settings",
     "ValueType",
+    "bind",
     "can_rotate",
     "node_name",
+    "released",
     "require_algorithms",
     "require_dtype",
     "require_rotating",
@@ -286,6 +289,33 @@ class EagerBackend(Backend, Protocol):
 
     def eager(self, options: Mapping[str, str]) -> bool:
         """Whether it does with these effective options: nothing is fused, removed or laid out anew."""
+
+
+def bind(settings: Settings, cores: Sequence[int] | None = None) -> None:
+    """Bind the calling thread, and those that it starts from now on, where the option ``pinning`` is on.
+
+    Args:
+        settings: How the worker runs; the backend has an option ``pinning``.
+        cores: Where to; None: the first physical cores, as many as there are threads.
+
+    Raises:
+        UsageError: More threads than cores: some would share one.
+        BackendError: The system does not allow it.
+    """
+    if settings.options["pinning"] == "off":
+        return
+    if settings.threads > len(settings.cores):
+        raise UsageError(
+            f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
+            remedy="use fewer threads, or pass --option pinning=off",
+        )
+    if not pin(tuple(settings.cores[: settings.threads] if cores is None else cores)):
+        raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+
+
+def released(*_: object) -> None:
+    """In place of the execution of a network that was closed."""
+    raise RuntimeError("this network was released")
 
 
 def can_rotate(backend: Backend, options: Mapping[str, str]) -> bool:

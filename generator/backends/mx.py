@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from ..cores import pin
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ..environments import Environment
 from ..network import Network
-from .base import AS_GIVEN, Availability, Executable, Option, Settings, resolve_options
+from .base import AS_GIVEN, Availability, Executable, Option, Settings, bind, resolve_options
 
 if TYPE_CHECKING:
     from .mx_operators.graph import Translated
@@ -85,14 +84,7 @@ class MxnetBackend:
             BackendUnavailable: The runtime cannot be loaded.
             BackendError: The system does not allow it.
         """
-        pinning = settings.options["pinning"] == "on"
-        if pinning and settings.threads > len(settings.cores):
-            raise UsageError(
-                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
-                remedy="use fewer threads, or pass --option pinning=off",
-            )
-        if pinning and not pin(settings.cores[: settings.threads]):
-            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        bind(settings)
         os.environ.update(_variables(settings))
         try:
             with warnings.catch_warnings():

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from ..cores import pin
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ..network import Network
 from .base import (
     AS_GIVEN,
@@ -25,6 +24,8 @@ from .base import (
     Executable,
     ExecutedGraph,
     Settings,
+    bind,
+    released,
     resolve_options,
 )
 from .ort_options import LEVELS, OPTIONS, algorithms
@@ -100,26 +101,19 @@ class OrtBackend:
             BackendUnavailable: The runtime cannot be loaded.
             BackendError: The system does not allow it.
         """
-        pinning = settings.options["pinning"] == "on"
-        if pinning and settings.threads > len(settings.cores):
-            raise UsageError(
-                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
-                remedy="use fewer threads, or pass --option pinning=off",
-            )
         try:
             import onnxruntime as ort
         except ImportError as error:
             raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
         ort.set_default_logger_severity(_SILENT)
-        if settings.rotating:
-            _share(settings)
         cores = settings.cores[:1]
         if settings.options["execution"] == "parallel":
             cores = settings.cores
         elif _global_pool(settings):
             cores = settings.cores[: settings.threads]
-        if pinning and not pin(cores):
-            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        bind(settings, cores)
+        if settings.rotating:
+            _share(settings)  # its threads inherit the binding
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
@@ -264,7 +258,7 @@ class _OrtExecutable:
         return sum(value.tensor_size_in_bytes() for value in self._binding.get_outputs() if value.is_tensor())
 
     def close(self) -> None:
-        self._step = self._repeat = _released
+        self._step = self._repeat = released
         del self._binding, self._session, self._inputs, self._weights
 
     def _first(self) -> None:
@@ -299,12 +293,8 @@ class _OrtStrings:
         return sum(array.nbytes for array in self.outputs())
 
     def close(self) -> None:
-        self._call = _released
+        self._call = released
         self._latest = []
-
-
-def _released() -> None:
-    raise RuntimeError("this network was released")
 
 
 def _global_pool(settings: Settings) -> bool:

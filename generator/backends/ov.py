@@ -17,9 +17,8 @@ from onnx import TensorProto, helper
 
 from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from ..cores import pin
 from ..network import Network
-from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, resolve_options
+from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, bind, released, resolve_options
 from .ov_model import input_names, narrow_edges, probe_model, read_model
 
 if TYPE_CHECKING:
@@ -107,14 +106,7 @@ class OpenVinoBackend:
             BackendUnavailable: The runtime cannot be loaded, or this CPU cannot compute in the precision.
             BackendError: The system does not allow it.
         """
-        pinning = settings.options["pinning"] == "on"
-        if pinning and settings.threads > len(settings.cores):
-            raise UsageError(
-                f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
-                remedy="use fewer threads, or pass --option pinning=off",
-            )
-        if pinning and not pin(settings.cores[: settings.threads]):
-            raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        bind(settings)
         _require_as_asked(settings)
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
@@ -180,16 +172,12 @@ class _OvExecutable:
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
 
     def close(self) -> None:
-        self._step = self._infer = self._start = _released
+        self._step = self._infer = self._start = released
         del self._request
 
     def _start_and_wait(self) -> None:
         self._start()
         self._request.wait()
-
-
-def _released() -> None:
-    raise RuntimeError("this network was released")
 
 
 @cache

@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UsageError
-from ..cores import pin
+from ...errors import BackendError, BackendUnavailable
 from ..network import Network
-from .base import AS_GIVEN, WORKER_COMMAND, Algorithm, Availability, Executable, Option, Settings, resolve_options
+from .base import (
+    AS_GIVEN,
+    WORKER_COMMAND,
+    Algorithm,
+    Availability,
+    Executable,
+    Option,
+    Settings,
+    bind,
+    released,
+    resolve_options,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -98,14 +108,7 @@ class TorchBackend:
             BackendUnavailable: PyTorch cannot be loaded, or lacks the device or the compiler.
             BackendError: The system does not allow it.
         """
-        if settings.options["pinning"] == "on":
-            if settings.threads > len(settings.cores):
-                raise UsageError(
-                    f"{settings.threads} threads cannot be bound to {len(settings.cores)} physical core(s)",
-                    remedy="use fewer threads, or pass --option pinning=off",
-                )
-            if not pin(settings.cores[: settings.threads]):
-                raise BackendError("the system does not allow to bind threads to cores", remedy="pass pinning=off")
+        bind(settings)
         try:
             import torch
         except ImportError as error:
@@ -218,16 +221,12 @@ class _TorchExecutable:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._latest)
 
     def close(self) -> None:
-        self._call = _released
+        self._call = released
         self._inputs = self._latest = ()
 
 
 def _nothing() -> None:
     """Nothing is to be waited for on the CPU."""
-
-
-def _released(*_: object) -> None:
-    raise RuntimeError("this network was released")
 
 
 def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:

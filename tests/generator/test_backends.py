@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -72,6 +75,41 @@ def test_copies_that_run_at_once_make_no_rotation(options, rotates):
     backend = OrtBackend()
 
     assert can_rotate(backend, backend.resolve("cpu", options)) is rotates
+
+
+_BINDINGS = """
+import sys
+from pathlib import Path
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.ort import OrtBackend
+import onnxruntime
+
+def threads():
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+core, before, backend = int(sys.argv[1]), threads(), OrtBackend()
+backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (core, core), rotating=True))
+for thread in threads() - before:
+    print(next(line.split()[1] for line in Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+               if line.startswith("Cpus_allowed_list:")))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a system without affinities")
+def test_threads_that_rotated_networks_share_stay_on_the_cores_of_the_process():
+    core = max(os.sched_getaffinity(0))
+
+    done = subprocess.run([sys.executable, "-c", _BINDINGS, str(core)], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) == {str(core)}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_backend_refuses_more_threads_than_cores(name):
+    backend = registry.get(name)
+
+    with pytest.raises(UsageError, match=r"2 threads cannot be bound to 1 physical core.*pinning=off"):
+        backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (0,)))
 
 
 OTHERWISE = [
