@@ -248,7 +248,7 @@ def test_a_worker_is_bound_to_the_first_core_and_leaves_nothing_behind(skeleton_
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=folder,
-        env={**os.environ, "HOME": str(home)},
+        env={**os.environ, "HOME": str(home), "OPENBLAS_NUM_THREADS": "1"},  # no idle threads of NumPy's own
         text=True,
     )
 
