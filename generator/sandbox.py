@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["confine", "limit_memory", "shed_variables", "take_streams"]
+__all__ = ["confine", "limit_memory", "private_bytes", "shed_variables", "take_streams"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -70,11 +70,11 @@ def limit_memory(allowance: int | None) -> None:
     if allowance is None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = _private_bytes() + allowance
+    soft = private_bytes() + allowance
     resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
-def _private_bytes() -> int:
+def private_bytes() -> int:
     """What RLIMIT_DATA counts; the resident size where the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

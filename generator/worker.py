@@ -65,7 +65,7 @@ from .protocol import (
 from .reference import GAP, GAP_BASE, GAP_NODES, GEMM, built_in
 from .rotation import Rotation
 from .rotor import Rotor, build_rotor, gap_rotor
-from .sandbox import confine, limit_memory, shed_variables, take_streams
+from .sandbox import confine, limit_memory, private_bytes, shed_variables, take_streams
 from .timing import Evictor, measure, time_once
 from .unroll import choose_unroll
 
@@ -129,7 +129,7 @@ class _Worker:
         return Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
 
     def _prepare(self, request: Prepare) -> Prepared:
-        begin = time.perf_counter_ns()
+        begin, before = time.perf_counter_ns(), private_bytes()
         self._release(Release(request.id))
         if request.distance:
             return self._prepare_rotor(request, begin)
@@ -161,7 +161,11 @@ class _Worker:
             prepare_ns=time.perf_counter_ns() - begin,
             loading_ns=loading_ns,
             # A runtime keeps packed weights beside the original ones.
-            bytes=2 * network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
+            # What a runtime adds besides (threads with their stacks, code, plans) may be more than small networks hold.
+            bytes=max(
+                2 * network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
+                private_bytes() - before,
+            ),
             unroll=network.unroll,
         )
 

@@ -50,7 +50,13 @@ _UNSUPPORTED = re.compile(
     r"OpConversionFailure|OpValidationFailure|NotImplemented|does not support|doesn't support|[Uu]nsupported|"
     r"not supported|not implemented|hasn't been implemented|[Cc]an'?t convert|[Cc]annot create|No primitive descriptors"
 )
-_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate|Can'?t allocate|not enough memory", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|Failed to allocate|Can'?t alloc|not enough memory|Failed to serialize proto|"
+    r"Resource temporarily unavailable",
+    re.IGNORECASE,
+)
+"""The last is a thread whose stack finds no room."""
+
 _NOISE = re.compile(
     r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|"
     r"(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|FrontEnd API failed with \w+:|"
