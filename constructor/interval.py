@@ -165,7 +165,8 @@ def student(degrees: float) -> float:
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3
+    few = 1 / degrees
+    return z + first * few + second * few**2 + third * few**3
 
 
 def _described(medians: Sequence[float], taken: Moments) -> _Brick:

@@ -13,6 +13,7 @@ from ..generator.protocol import INNER
 from ..generator.reference import GAP, OVERHEAD, built_in_key
 from .ceilings import Ceilings, find_ceilings
 from .interval import Uncertainty
+from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
 
 __all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
@@ -28,10 +29,13 @@ class Wanted:
     Attributes:
         bricks: Whose measurements are wanted.
         competing: Of which only the lowest latency is.
+        views: Of both those that end in a rearrangement: where operators are executed as they are written, that is left
+            to whoever reads the result, and a latency without it is no bound.
     """
 
     bricks: set[str] = field(default_factory=set)
     competing: set[str] = field(default_factory=set)
+    views: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +171,29 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
         bricks=measured(""),
         inner=measured(INNER),
         failures={failure.key: failure for failure in failed},
-        fastest=_fastest(store, choice, conditions, wanted.bricks | wanted.competing),
+        fastest=_fastest(store, choice, conditions, wanted),
     )
 
 
-def _fastest(store: Store, choice: Choice, conditions: Conditions, keys: Collection[str]) -> dict[str, Fastest]:
-    """Lowest latencies, without those variants that are no ways to run the brick."""
-    system, device = choice.system_key, choice.stack.device
+def _fastest(store: Store, choice: Choice, conditions: Conditions, wanted: Wanted) -> dict[str, Fastest]:
+    """Lowest latencies over the stacks that may compete."""
+    stacks = store.stacks()
     without: set[str] = set()
     if not in_parallel(choice.stack):
-        without = {key for key, stack in store.stacks().items() if in_parallel(stack)}
+        without = {key for key, stack in stacks.items() if in_parallel(stack)}
+    eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
+    keys = wanted.bricks | wanted.competing
+    ordered = _lowest(store, choice, conditions, keys - wanted.views, without)
+    return ordered | _lowest(store, choice, conditions, keys & wanted.views, without | eager)
+
+
+def _lowest(
+    store: Store, choice: Choice, conditions: Conditions, keys: Collection[str], without: Collection[str]
+) -> dict[str, Fastest]:
+    """Lowest latencies, without those variants that are no ways to run the brick."""
+    if not keys:
+        return {}
+    system, device = choice.system_key, choice.stack.device
     found = store.fastest(Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without)
     doubtful = [key for key, fastest in found.items() if fastest.variant in _NO_LATENCIES]
     for key in doubtful:

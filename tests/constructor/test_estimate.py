@@ -209,6 +209,34 @@ def test_the_lower_bound_takes_the_best_of_each_brick(measured, fork, keys_of):
     assert [row.lower_bound_ms for row in answer.sequences] == [0.5, 1.0, 4.0, 8.0, 6.0]
 
 
+VIEWS = """
+<ir_version: 8, opset_import: ["" : 17]>
+views (float[4, 8] x) => (float[4, 8] y) {
+    a = Transpose(x)
+    b = Relu(a)
+    y = Transpose(b)
+}
+"""
+
+
+def test_a_view_is_no_bound_for_a_copy_but_a_bound_for_what_it_is_read_by(lab, keys_of):
+    """An eager Transpose moves nothing: whoever reads it pays, and that is not the stored brick."""
+    model = lab.source(VIEWS)
+    transposed, relu, back = keys_of(model)
+    eager = Stack("torch", "cpu", (("torch", "2.13"),), (("mode", "eager"),))
+    compiled = Stack("torch", "cpu", (("torch", "2.13"),), (("mode", "compile"),))
+    for stack in (eager, compiled):
+        lab.store.put_stack(stack)
+    lab.put([(transposed, 2.0), (relu, 3.0), (back, 2.0)])
+    lab.put([(transposed, 0.001), (relu, 1.0), (back, 0.001)], stack=eager.key)
+    lab.put([(transposed, 1.5)], stack=compiled.key)
+
+    answer = one(lab, model, backend="onnxruntime")
+
+    assert [row.lower_bound_ms for row in answer.sequences] == [1.5, 1.0, 2.0]
+    assert one(lab, model, stack=eager.key).sequential_ms == pytest.approx(1.002)
+
+
 def test_the_lower_bound_stays_on_system_device_and_conditions(measured, fork, keys_of):
     keys = keys_of(fork)
     gpu, machine = Stack("onnxruntime", "cuda", ()), System("Other", "x86_64", 64, 128, (), 512)
