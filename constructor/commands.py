@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from ..bricks.footprint import is_level
 from ..db import Stack, Store
 from ..errors import DlbricksError
-from ..generator.backends.base import Backend, GraphBackend, can_rotate
+from ..generator.backends.base import Backend, GraphBackend
 from ..generator.backends.registry import get
+from ..generator.backends.requirements import can_rotate
 from ..models import ModelSource
 from .runtime import executes_as_written
 from .selection import MODEL, Choice, Query

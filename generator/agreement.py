@@ -22,8 +22,9 @@ import psutil
 
 from ..bricks.suite import Suite
 from ..errors import BackendError, UnsupportedBrick, UsageError, WorkerError
-from .backends.base import AS_GIVEN, require_dtype
+from .backends.base import AS_GIVEN
 from .backends.registry import get, require_available
+from .backends.requirements import require_dtype
 from .client import Worker
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import Prepare

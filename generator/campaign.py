@@ -19,8 +19,9 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject, System
 from ..errors import UsageError
 from ..models import ModelSource
-from .backends.base import AS_GIVEN, Algorithm, can_rotate, require_algorithms, require_dtype, require_rotating
+from .backends.base import AS_GIVEN, Algorithm
 from .backends.registry import get, require_available
+from .backends.requirements import can_rotate, require_algorithms, require_dtype, require_rotating
 from .costs import RunCosts
 from .executed import instruction_set, runtime_salt
 from .forecast import forecast_s, loading_s

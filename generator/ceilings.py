@@ -20,8 +20,9 @@ import psutil
 from ..db.store import Store
 from ..db.values import Measurement, Subject, System
 from ..errors import BackendError, BackendUnavailable, UsageError, WorkerError
-from .backends.base import Backend, require_dtype
+from .backends.base import Backend
 from .backends.registry import backends, get, require_available
+from .backends.requirements import require_dtype
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal

@@ -24,8 +24,9 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject
 from ..errors import BackendError, UsageError, WorkerError
 from ..models import ModelSource
-from .backends.base import Backend, RotatingBackend, require_dtype
+from .backends.base import Backend, RotatingBackend
 from .backends.registry import get, require_available
+from .backends.requirements import require_dtype
 from .effect import DATA, DataRow, data_row, effect_of
 from .item import Item
 from .launch import begin_run, end_run, launch

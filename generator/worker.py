@@ -18,18 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .backends.base import (
-    AS_GIVEN,
-    Backend,
-    Executable,
-    GraphBackend,
-    RotatingBackend,
-    Settings,
-    require_dtype,
-    require_rotating,
-    with_algorithm,
-)
+from .backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
+from .backends.requirements import require_dtype, require_rotating, with_algorithm
 from .contrast import contrasts
 from .copies import copied
 from .cores import physical_cores

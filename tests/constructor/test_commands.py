@@ -8,8 +8,9 @@ import pytest
 from dlbricks.constructor.commands import Commands, default_options
 from dlbricks.constructor.selection import Choice, Query
 from dlbricks.db import Conditions, Stack
-from dlbricks.generator.backends.base import GraphBackend, can_rotate
+from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names
+from dlbricks.generator.backends.requirements import can_rotate
 
 
 def commands(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Commands:

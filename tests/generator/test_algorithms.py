@@ -8,8 +8,9 @@ import pytest
 from dlbricks.constructor import estimate
 from dlbricks.db import Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import Settings, require_algorithms, with_algorithm
+from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.ort import OrtBackend
+from dlbricks.generator.backends.requirements import require_algorithms, with_algorithm
 from dlbricks.generator.client import Worker
 from dlbricks.generator.item import Item
 from dlbricks.generator.network import synthetic_network

@@ -16,8 +16,9 @@ import onnxruntime as ort
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.base import Availability, Settings, can_rotate
+from dlbricks.generator.backends.base import Availability, Settings
 from dlbricks.generator.backends.ort import OrtBackend, _meaning
+from dlbricks.generator.backends.requirements import can_rotate
 from dlbricks.generator.network import synthetic_network
 
 BLOCK = (

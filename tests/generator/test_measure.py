@@ -7,8 +7,8 @@ import pytest
 from dlbricks.bricks.graph import build_graph
 from dlbricks.db.values import Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import can_rotate
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.backends.requirements import can_rotate
 from dlbricks.generator.measure import measure
 from dlbricks.generator.run import run
 from dlbricks.models import find_models

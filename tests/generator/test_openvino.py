@@ -15,10 +15,11 @@ from dlbricks.bricks.graph import build_graph
 from dlbricks.bricks.split import split
 from dlbricks.bricks.wiring import make_sequence
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from dlbricks.generator.backends.base import WORKER_COMMAND, Settings, require_rotating
+from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.backends.ov import OpenVinoBackend, _core, _meaning
 from dlbricks.generator.backends.ov_model import read_model
+from dlbricks.generator.backends.requirements import require_rotating
 from dlbricks.generator.cores import physical_cores
 from dlbricks.generator.network import Network, file_network, synthetic_network
 from dlbricks.generator.protocol import Greeting, Hello, Prepare, Prepared, parse_reply

@@ -10,9 +10,10 @@ import pytest
 from dlbricks.constructor import estimate
 from dlbricks.db import Conditions, Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import AS_GIVEN, Settings, require_dtype
+from dlbricks.generator.backends.base import AS_GIVEN, Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.backends.ort_quantised import quantised_network
+from dlbricks.generator.backends.requirements import require_dtype
 from dlbricks.generator.client import Worker
 from dlbricks.generator.generate import generate
 from dlbricks.generator.measure import measure

@@ -1,0 +1,83 @@
+"""What is asked of a backend before it is used, and what is told where it cannot do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...errors import UsageError
+from .base import Algorithm, AlgorithmBackend, Backend, RotatingBackend, Settings
+
+__all__ = ["can_rotate", "require_algorithms", "require_dtype", "require_rotating", "with_algorithm"]
+
+
+def can_rotate(backend: Backend, options: Mapping[str, str]) -> bool:
+    """Whether a backend can measure in the cache mode ``model`` with these effective options."""
+    return isinstance(backend, RotatingBackend) and backend.rotates(options)
+
+
+def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBackend:
+    """The backend, if it can measure in the cache mode ``model`` with these effective options.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if not isinstance(backend, RotatingBackend):
+        raise UsageError(
+            f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
+        )
+    if not backend.rotates(options):
+        raise UsageError(
+            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge copies of "
+            "a network, or run them at once",
+            remedy="use --cache hot or --cache cold",
+        )
+    return backend
+
+
+def require_dtype(backend: Backend, dtype: str) -> None:
+    """Make sure that a backend can compute in a precision.
+
+    Raises:
+        UsageError: It cannot; the message lists what it can.
+    """
+    if dtype not in backend.dtypes:
+        raise UsageError(
+            f"backend {backend.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(backend.dtypes)}"
+        )
+
+
+def require_algorithms(backend: Backend, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
+    """The algorithms of a backend beside the one that it chooses with these effective options.
+
+    Raises:
+        UsageError: It offers no choice.
+    """
+    if not isinstance(backend, AlgorithmBackend):
+        raise UsageError(
+            f"backend {backend.name} offers no choice of algorithms",
+            remedy="leave out --algorithms; its options, if it has any, are stacks of their own (--option)",
+        )
+    found = backend.algorithms(device, options, dtype)
+    if not found:
+        raise UsageError(
+            f"backend {backend.name} offers no choice of algorithms in {dtype} with these options",
+            remedy="leave out --algorithms",
+        )
+    return found
+
+
+def with_algorithm(backend: Backend, settings: Settings, name: str) -> Settings:
+    """The settings with one of the backend's algorithms.
+
+    Raises:
+        UsageError: It has none of that name with these settings.
+    """
+    known: tuple[Algorithm, ...] = ()
+    if isinstance(backend, AlgorithmBackend):
+        known = backend.algorithms(settings.device, settings.options, settings.dtype)
+    chosen = next((algorithm for algorithm in known if algorithm.name == name), None)
+    if chosen is None:
+        names = ", ".join(algorithm.name for algorithm in known) or "none"
+        raise UsageError(f"backend {backend.name} has no algorithm {name!r} here", remedy=f"it has {names}")
+    return replace(settings, options={**settings.options, **chosen.options})
