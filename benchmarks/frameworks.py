@@ -99,7 +99,7 @@ def main() -> None:
             for granularity in suites:
                 for cache in entry["caches"]:
                     label = _label(granularity, cache)
-                    entry["models"][label] = _models(sources, store, granularity, cache, entry["stack"], options)
+                    entry["models"][label] = _models(sources, store, (granularity, cache, entry["stack"]), options)
                     entry["accuracy"][label] = _accuracy(entry["models"][label])
         systems = store.systems()
         result["system"] = [{"cpu": found.cpu, "cores": found.physical_cores} for found in systems.values()]
@@ -196,10 +196,11 @@ def _run_row(report: RunReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _models(sources: Sequence[ModelSource], store: Store, cache: str, stack: str, options: Any) -> list[dict[str, Any]]:
-    found = estimate(
-        sources, store=store, stack=stack, threads=options.threads, cache=cache, granularity=options.granularity
-    )
+def _models(
+    sources: Sequence[ModelSource], store: Store, where: tuple[int, str, str], options: Any
+) -> list[dict[str, Any]]:
+    granularity, cache, stack = where
+    found = estimate(sources, store=store, stack=stack, threads=options.threads, cache=cache, granularity=granularity)
     return [_row(row) for row in found]
 
 
