@@ -10,7 +10,9 @@ from ..bricks.sequence import Sequence as Part
 from ..constructor.contest import Contest, Pair
 from ..constructor.decomposition import Decomposition
 from ..constructor.difference import Relation, discoveries, relation
+from ..constructor.runtime import executes_as_written
 from ..constructor.sides import Side
+from ..constructor.views import ends_in_view
 
 __all__ = ["Absent", "LayerComparison", "judged", "layers_of"]
 
@@ -31,7 +33,8 @@ class LayerComparison:
         verdict: What the other side is; with that of all bricks of the model considered.
         reason: Why the verdict is UNCLEAR; None where it is not.
         gain_ms: What the model would gain if the base ran this brick as fast as the other side does: occurrences times
-            the difference; negative where the base is faster.
+            the difference; negative where the base is faster. 0 where one side alone is eager and the brick ends in a
+            view: what it leaves out, whoever reads the result pays.
     """
 
     key: str
@@ -124,20 +127,22 @@ def layers_of(
         for layer in contest.skipped(model)
     ]
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
-    layers = [_layer(model, first[key], counts[key], pair, verdicts[key]) for key, pair in pairs.items()]
+    mixed = executes_as_written(base.choice.stack) is not executes_as_written(other.choice.stack)
+    layers = [_layer(model, first[key], counts[key], pair, verdicts[key], mixed=mixed) for key, pair in pairs.items()]
     return tuple(sorted(layers, key=lambda layer: -layer.gain_ms)), tuple(missing)
 
 
 def _layer(
-    model: Decomposition, part: Part, count: int, pair: Pair, verdict: tuple[Relation, str | None]
+    model: Decomposition, part: Part, count: int, pair: Pair, verdict: tuple[Relation, str | None], *, mixed: bool
 ) -> LayerComparison:
     base_ms, other_ms = pair.base.best_ms, pair.other.best_ms
     assert base_ms is not None  # noqa: S101  # both sides have the brick
     assert other_ms is not None  # noqa: S101
     layers = [model.graph.layers[index] for index in part.layers]
+    operators = tuple(layer.op_type for layer in layers)
     return LayerComparison(
         key=part.key,
-        operators=tuple(layer.op_type for layer in layers),
+        operators=operators,
         names=tuple(layer.name for layer in layers),
         occurrences=count,
         base_ms=base_ms,
@@ -146,5 +151,5 @@ def _layer(
         ratio_ci95=None if pair.difference is None else pair.difference.ci95,
         verdict=verdict[0],
         reason=verdict[1],
-        gain_ms=count * (base_ms - other_ms),
+        gain_ms=0.0 if mixed and ends_in_view(operators) else count * (base_ms - other_ms),
     )

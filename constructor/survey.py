@@ -20,15 +20,9 @@ from .result import Estimate
 from .runtime import executes_as_written, why_not_here
 from .selection import COLD, MODEL, Choice
 from .stored import Wanted
+from .views import ends_in_view
 
 __all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bricks"]
-
-
-_REARRANGING = frozenset({"Expand", "Slice", "Split", "Transpose"})
-"""Operators whose result an eager runtime may give as a view with steps of its own."""
-
-_IN_PLACE = frozenset({"Dropout", "Identity", "Squeeze", "Unsqueeze"})
-"""Operators that hand such a view on."""
 
 
 def decompose_all(
@@ -120,19 +114,12 @@ def wanted_bricks(
             wanted[state].bricks |= bricks
             wanted[found.level].bricks |= bricks
         if not model.graph.salt:
-            wanted[state].views |= {part.key for part in model.sequences if _ends_in_view(model.graph, part.layers)}
+            wanted[state].views |= {part.key for part in model.sequences if _is_view(model.graph, part.layers)}
             live = model.graph.live
             spans = ((window.key, live[window.begin : window.end]) for window in model.windows)
-            wanted[state].views |= {key for key, layers in spans if _ends_in_view(model.graph, layers)}
+            wanted[state].views |= {key for key, layers in spans if _is_view(model.graph, layers)}
     return dict(wanted)
 
 
-def _ends_in_view(graph: ModelGraph, layers: Sequence[int]) -> bool:
-    """Whether what a window computes last is the same values in another order, or a part of them."""
-    for index in reversed(layers):
-        operator = graph.layers[index].op_type
-        if operator in _REARRANGING:
-            return True
-        if operator not in _IN_PLACE:
-            return False
-    return False
+def _is_view(graph: ModelGraph, layers: Sequence[int]) -> bool:
+    return ends_in_view([graph.layers[index].op_type for index in layers])

@@ -13,6 +13,7 @@ from dlbricks.analyzer.comparison import Comparison, compare
 from dlbricks.analyzer.drawing import draw_comparison
 from dlbricks.analyzer.tables import render
 from dlbricks.bricks.graph import build_graph
+from dlbricks.bricks.wiring import sequences
 from dlbricks.constructor.difference import Relation
 from dlbricks.db import Conditions, Store, Subject, System
 from dlbricks.errors import AmbiguousQuery, UsageError
@@ -241,6 +242,34 @@ def test_bricks_tell_what_the_base_would_gain(bench) -> None:
     assert layers[keys[2]].gain_ms == pytest.approx(-0.2, rel=0.02)
     assert row.gain_ms == pytest.approx(0.4 + 0.02, rel=0.02)  # what is faster, and nothing else
     assert row.missing == ()
+
+
+VIEWS = """
+<ir_version: 8, opset_import: ["" : 17]>
+views (float[4, 8] x) => (float[4, 8] y) {
+    a = Transpose(x)
+    b = Relu(a)
+    y = Transpose(b)
+}
+"""
+
+
+def test_a_view_is_no_gain_for_a_runtime_that_copies(bench, tmp_path: Path) -> None:
+    """Else a transpose that moves nothing would be the largest gain of all."""
+    path = tmp_path / "views.onnx"
+    path.write_bytes(onnx.parser.parse_model(VIEWS).SerializeToString())
+    (source,) = find_models([path])
+    keys = [part.key for part in sequences(build_graph(source.skeleton()), 1)]
+    eager = dataclasses.replace(bench.torch, options=(("mode", "eager"),))
+    bench.run(bench.plain, bricks=dict(zip(keys, (2.0, 3.0, 2.0), strict=True)))
+    bench.run(eager, bricks=dict(zip(keys, (0.001, 1.0, 0.001), strict=True)))
+
+    (row,) = compare([source], store=bench.store).rows
+
+    gains = {layer.operators: layer.gain_ms for layer in row.layers}
+    assert gains["Relu",] == pytest.approx(2.0, rel=0.01)
+    assert gains["Transpose",] == 0
+    assert row.gain_ms == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_missing_brick_is_listed_with_its_reason(bench) -> None:

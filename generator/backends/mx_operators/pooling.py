@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .node import Node, Symbol, operator
@@ -31,7 +33,7 @@ def _pool(node: Node) -> Symbol:
     convention = _convention(found, node.shape()[2:], node.result()[2:])
     if convention is None or (padding_counts and convention == "full"):
         if average and not padding_counts:
-            raise node.refusal(f"with pads {found.begin} before and {found.end} behind")
+            return _average_of_data(node, found)
         filler = 0.0 if average else float(np.finfo(node.dtype()).min)
         data, pads, convention = found.padded(node, data, filler), (0,) * len(found.begin), "valid"
         if found.places(node.shape()[2:]) != node.result()[2:]:
@@ -45,6 +47,30 @@ def _pool(node: Node) -> Symbol:
         pooling_convention=convention,
         **({"count_include_pad": padding_counts} if average else {}),
     )
+
+
+def _average_of_data(node: Node, found: Window) -> Symbol:
+    """Averages with uneven padding that does not count: sums over padded data, by how much of each window is data."""
+    places = node.result()[2:]
+    reaches = [
+        (place - 1) * stride + kernel for place, stride, kernel in zip(places, found.strides, found.kernel, strict=True)
+    ]
+    ends = tuple(
+        max(0, reach - length - before)
+        for reach, length, before in zip(reaches, node.shape()[2:], found.begin, strict=True)
+    )
+    data = replace(found, end=ends).padded(node, node.symbol())
+    sums = node.sym.Pooling(
+        data, kernel=found.kernel, stride=found.strides, pool_type="sum", pooling_convention="valid"
+    )
+    shares = np.ones((1, 1), dtype=node.dtype())
+    for length, before, place, stride, kernel in zip(
+        node.shape()[2:], found.begin, places, found.strides, found.kernel, strict=True
+    ):
+        begins = np.arange(place) * stride - before
+        counts = np.minimum(begins + kernel, length) - np.maximum(begins, 0)
+        shares = shares[..., None] / counts.astype(node.dtype())
+    return node.sym.broadcast_mul(sums, node.bind(shares))
 
 
 def _convention(found: Window, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
