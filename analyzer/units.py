@@ -35,7 +35,7 @@ def milliseconds(value: float) -> str:
 
 
 def quantity(value: float) -> str:
-    """A count with a decimal prefix: ``4.09 G``."""
+    """A count or a rate with a decimal prefix: ``4.09 G``, ``0.327``."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
 
 
@@ -65,5 +65,5 @@ def _scaled(value: float, step: float, units: Sequence[str]) -> str:
     while abs(value) >= step - 0.5 and index < len(units) - 1:
         value /= step
         index += 1
-    number = f"{value:.0f}" if index == 0 or abs(value) >= 99.95 else f"{value:.3g}"
+    number = f"{value:.0f}" if value == int(value) or abs(value) >= 99.95 else f"{value:.3g}"
     return f"{number} {units[index]}".strip()
