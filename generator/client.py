@@ -151,7 +151,7 @@ class Worker:
         worker = cls(command=command)
         try:
             hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), rotating, dtype)
-            worker.greeting = worker._ask(hello, Greeting, Timeouts.hello)
+            worker.greeting = worker.ask(hello, Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()
             raise
@@ -176,41 +176,41 @@ class Worker:
             BackendError: The runtime or the file is at fault.
             WorkerError: The worker died, hung, or hit its memory limit.
         """
-        return self._ask(request, Prepared, timeout_s)
+        return self.ask(request, Prepared, timeout_s)
 
     def sample(self, request: Sample, *, timeout_s: float = Timeouts.sample) -> Sampled:
         """Time a network; raises as ``prepare``."""
-        return self._ask(request, Sampled, timeout_s + request.budget_ns / 1e9)
+        return self.ask(request, Sampled, timeout_s + request.budget_ns / 1e9)
 
     def rotate(self, request: Rotate, *, timeout_s: float) -> Rotated:
         """Time networks in turn; raises as ``prepare``."""
-        return self._ask(request, Rotated, timeout_s)
+        return self.ask(request, Rotated, timeout_s)
 
     def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.sample) -> None:
         """Write inputs and outputs of one execution to an npz file; raises as ``prepare``."""
-        self._ask(Outputs(name, str(path)), Done, timeout_s)
+        self.ask(Outputs(name, str(path)), Done, timeout_s)
 
     def values(self, path: Path, names: Sequence[str], *, timeout_s: float = Timeouts.prepare) -> Types:
         """Execute a model once and tell the types of some values; raises as ``prepare``."""
-        return self._ask(Values(str(path), tuple(names)), Types, timeout_s)
+        return self.ask(Values(str(path), tuple(names)), Types, timeout_s)
 
     def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
         """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it cannot tell."""
-        self._ask(request, Done, timeout_s)
+        self.ask(request, Done, timeout_s)
 
     def examine(self, request: Examine, *, timeout_s: float) -> Examined:
         """Time a model's layers with its own values and with synthetic ones; raises as ``extract``."""
-        return self._ask(request, Examined, timeout_s)
+        return self.ask(request, Examined, timeout_s)
 
     def release(self, name: str) -> None:
         """Drop a network; raises as ``prepare``."""
-        self._ask(Release(name), Done, Timeouts.prepare)
+        self.ask(Release(name), Done, Timeouts.prepare)
 
     def close(self) -> None:
         """End the worker in order; kill it where it does not follow."""
         try:
             if self._process.poll() is None:
-                self._ask(Bye(), Done, Timeouts.bye)
+                self.ask(Bye(), Done, Timeouts.bye)
                 self._process.wait(Timeouts.bye)
         except (WorkerError, BackendError, subprocess.TimeoutExpired):
             pass  # it has nothing left to say; kill() below makes sure that it ends
@@ -245,7 +245,8 @@ class Worker:
         else:
             self.kill()
 
-    def _ask(self, request: Request, expected: type[_R], timeout_s: float) -> _R:
+    def ask(self, request: Request, expected: type[_R], timeout_s: float) -> _R:
+        """Send a request and wait for its reply; raises as ``prepare``."""
         assert self._process.stdin is not None  # noqa: S101
         deadline = time.monotonic() + timeout_s
         try:
