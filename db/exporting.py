@@ -56,6 +56,14 @@ class _MeasurementsOnly(Policy):
         # A runtime's message may quote the path of the file it was given, and with it a user's name.
         return row | {"reason": f"{row['kind']} (the message stayed where it was measured)"}
 
+    def view(self, row: dict[str, Any]) -> dict[str, Any]:
+        # Kernels bear the names that a runtime gives them; one that looks like a path may be a user's own.
+        kernels = [
+            ["(withheld)" if isinstance(part, str) and _names_a_path(part) else part for part in kernel]
+            for kernel in row["kernels"]
+        ]
+        return row | {"kernels": kernels}
+
 
 def _public(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
     return {

@@ -16,6 +16,7 @@ from .schema import (
     CombinationRow,
     FailureRow,
     ItemRow,
+    KernelViewRow,
     MeasurementRow,
     RunRow,
     StackRow,
@@ -393,4 +394,5 @@ def info(connection: Connection) -> dict[str, int]:
         "open": count(_measurement, ~_finished),
         "blocks": count(_block),
         "failures": count(_failure),
+        "kernel_views": count(table_of(KernelViewRow)),
     }

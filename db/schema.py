@@ -4,11 +4,13 @@
 
     system ─┐                       run ──┬── measurement ──< block
             ├─< combination ─< item ──────┤
-    stack ──┘                             └── failure
+    stack ──┘                    │        └── failure
+                                 └── kernel_view
 
 A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
 of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one. Systems
 and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local to a file.
+An item has at most one kernel view, the latest.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ __all__ = [
     "CombinationRow",
     "FailureRow",
     "ItemRow",
+    "KernelViewRow",
     "MeasurementRow",
     "RunRow",
     "StackRow",
@@ -54,7 +57,7 @@ __all__ = [
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every schema revision, oldest first; the last one is what this version reads and writes."""
 
 REVISION_TABLE = Table(
@@ -231,6 +234,21 @@ class FailureRow(Base):
     failed_us: Mapped[int] = mapped_column(BigInteger)
     kind: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
+
+
+class KernelViewRow(Base):
+    """The kernels that ran for an item (``values.KernelView``), as they were profiled last."""
+
+    __tablename__ = "kernel_view"
+
+    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), primary_key=True, autoincrement=False)
+    taken_us: Mapped[int] = mapped_column(BigInteger)
+    """Microseconds since 1970, UTC: of two views of an item the later one stays."""
+    source: Mapped[str] = mapped_column(Text)
+    executions: Mapped[int]
+    wall_ns: Mapped[int] = mapped_column(BigInteger)
+    kernels: Mapped[list[Any]]
+    """Name, operator, place, calls and time of each."""
 
 
 def table_of(row: type[Base]) -> Table:

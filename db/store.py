@@ -14,6 +14,7 @@ from . import queries
 from .faults import guarded
 from .handle import Handle
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
+from .kernel_views import kernel_views, put_view, view_row
 from .queries import Fastest, Filter, LeftOpen
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_block, to_run
 from .schema import (
@@ -24,7 +25,7 @@ from .schema import (
     RunRow,
     table_of,
 )
-from .values import Block, Combination, Conditions, Failure, Measurement, Run, Stack, Subject, System
+from .values import Block, Combination, Conditions, Failure, KernelView, Measurement, Run, Stack, Subject, System
 
 __all__ = ["Store"]
 
@@ -234,6 +235,11 @@ class Store(Handle):
             }
             connection.execute(insert(_failure), row)
 
+    def put_kernels(self, identity: Identity, view: KernelView) -> None:
+        """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
+        with self.writing() as connection:
+            put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
+
     def clear_failures(
         self,
         *,
@@ -289,6 +295,11 @@ class Store(Handle):
         wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
         with self.reading() as connection:
             return queries.measurements(connection, wanted, latest=latest)
+
+    def kernels(self, wanted: Filter) -> dict[Identity, KernelView]:
+        """The kernel views that match, by what they are of."""
+        with self.reading() as connection:
+            return kernel_views(connection, wanted)
 
     def fastest(
         self,

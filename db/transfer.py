@@ -10,8 +10,9 @@ from sqlalchemy import Connection, Table, bindparam, exists, insert, or_, select
 
 from . import queries
 from .identity import CHUNK, Identity, item_ids, put_stack_row, put_system_row
+from .kernel_views import put_view
 from .rows import stack_row, system_row
-from .schema import BlockRow, CombinationRow, FailureRow, ItemRow, MeasurementRow, RunRow, table_of
+from .schema import BlockRow, CombinationRow, FailureRow, ItemRow, KernelViewRow, MeasurementRow, RunRow, table_of
 from .values import Conditions, Subject
 
 __all__ = ["Policy", "Transferred", "transfer"]
@@ -19,6 +20,7 @@ __all__ = ["Policy", "Transferred", "transfer"]
 _combination, _item, _measurement, _block, _failure, _run = map(
     table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
 )
+_view = table_of(KernelViewRow)
 _Row = dict[str, Any]
 
 
@@ -35,6 +37,10 @@ class Policy:
         """The failure as it is to be stored."""
         return row
 
+    def view(self, row: _Row) -> _Row:
+        """The kernel view as it is to be stored."""
+        return row
+
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
@@ -47,6 +53,7 @@ class Transferred:
         measurements: Finished measurements.
         blocks: Their blocks of raw samples.
         failures: Failures.
+        kernel_views: Kernel views, those included that took the place of an older one.
     """
 
     systems: int = 0
@@ -55,6 +62,7 @@ class Transferred:
     measurements: int = 0
     blocks: int = 0
     failures: int = 0
+    kernel_views: int = 0
 
 
 def transfer(source: Connection, target: Connection, policy: Policy | None = None) -> Transferred:
@@ -62,8 +70,8 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
 
     Systems and stacks are the same where their content is (their keys are recomputed, so that an edited file cannot
     pass one machine off as another), runs, measurements and failures where their UUID is. What the target holds is
-    never changed, but for a run that had not ended there and has ended here. Open items stay behind: only the machine
-    that began one can continue it.
+    never changed, but for a run that had not ended there and has ended here, and a kernel view that is older than the
+    one here. Open items stay behind: only the machine that began one can continue it.
 
     Args:
         source: Connection to read from.
@@ -84,7 +92,7 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     for rows in _new_rows(source, target, _failure, policy.subjects):
         _insert(target, _failure, [policy.failure(row) for row in rows])
         done = replace(done, failures=done.failures + len(rows))
-    return done
+    return replace(done, kernel_views=_views(source, target, policy))
 
 
 def _systems(source: Connection, target: Connection) -> int:
@@ -146,6 +154,22 @@ def _new_rows(
                 {name: row[name] for name in names} | {"item_id": items[identity]}
                 for row, identity in zip(new, identities, strict=True)
             ]
+
+
+def _views(source: Connection, target: Connection, policy: Policy) -> int:
+    """Kernel views; of two of one item the later one stays, by the clocks of the machines that took them."""
+    places = {id_: place for id_, *place in source.execute(select(_combination))}
+    columns = [column for column in _view.c if column.name != "item_id"]
+    query = (
+        select(_item.c.combination_id, _item.c.subject, _item.c.key.label("item_key"), _item.c.variant, *columns)
+        .join(_view, _view.c.item_id == _item.c.id)
+        .where(_item.c.subject.in_([str(subject) for subject in policy.subjects]))
+    )
+    rows = source.execution_options(yield_per=CHUNK).execute(query).mappings()
+    return sum(
+        put_view(target, _identity(row, places), policy.view({column.name: row[column.name] for column in columns}))
+        for row in rows
+    )
 
 
 def _identity(row: Mapping[str, Any], places: Mapping[int, list[Any]]) -> Identity:

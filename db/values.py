@@ -13,6 +13,8 @@ __all__ = [
     "Combination",
     "Conditions",
     "Failure",
+    "Kernel",
+    "KernelView",
     "Measurement",
     "Run",
     "Stack",
@@ -197,6 +199,43 @@ class Failure:
     reason: str
     variant: str = ""
     """As in ``Measurement``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a runtime executed under one name, in one execution of a network.
+
+    Attributes:
+        name: As the runtime prints it, such as ``aten::addmm`` or ``brgconv_avx512_f32``.
+        operator: The framework's operator that launched it; empty where that is not known.
+        place: The device or execution provider that it ran on, as the runtime prints it.
+        calls: How often it ran.
+        time_ns: Of all its calls together, the median over the profiled executions; None where the profiler tells none.
+            A profiler adds to what it watches: these are shares, and never latencies.
+    """
+
+    name: str
+    operator: str
+    place: str
+    calls: int
+    time_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """The kernels that ran for a network, taken in a pass apart from timing.
+
+    Attributes:
+        kernels: By name, operator and place, in the order in which each first started.
+        wall_ns: One profiled execution, the median: longer than one that nobody watches.
+        executions: How many were profiled.
+        source: Who told, such as ``torch.profiler``.
+    """
+
+    kernels: tuple[Kernel, ...]
+    wall_ns: int
+    executions: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

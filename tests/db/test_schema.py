@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Store, schema, upgrade, upgrading
+from dlbricks.db import Kernel, KernelView, Store, schema, upgrade, upgrading
+from dlbricks.db.identity import Identity
 from dlbricks.db.place import WRITING, Place, engine
+from dlbricks.db.queries import Filter
 from dlbricks.db.revision import mark
 from dlbricks.errors import ForeignDatabase, NewerDatabase, OlderDatabase, StoreError
 from sqlalchemy import inspect
@@ -105,12 +107,12 @@ def test_there_must_be_something_to_upgrade(tmp_path):
         upgrade(tmp_path / "other.db")
 
 
-SECOND = """
+NEXT = """
 from alembic import op
 from sqlalchemy import Column, String
 
-revision = "0002"
-down_revision = "0001"
+revision = "9000"
+down_revision = "{newest}"
 
 
 def upgrade():
@@ -125,12 +127,12 @@ def next_version(tmp_path, monkeypatch):
     """This package as it will be with one more revision, whose script is really run."""
 
     def make(then: str = "pass") -> None:
-        scripts = tmp_path / "migrations"
+        scripts, known = tmp_path / "migrations", schema.REVISIONS
         shutil.copytree(upgrading._SCRIPTS, scripts)
-        (scripts / "versions" / "0002_note.py").write_text(SECOND.format(then=then))
+        (scripts / "versions" / "9000_note.py").write_text(NEXT.format(then=then, newest=schema.REVISIONS[-1]))
         monkeypatch.setattr(upgrading, "_SCRIPTS", scripts)
         for module in ("schema", "revision", "upgrading"):
-            monkeypatch.setattr(sys.modules[f"dlbricks.db.{module}"], "REVISIONS", ("0001", "0002"))
+            monkeypatch.setattr(sys.modules[f"dlbricks.db.{module}"], "REVISIONS", (*known, "9000"))
 
     return make
 
@@ -138,11 +140,12 @@ def next_version(tmp_path, monkeypatch):
 def test_an_older_database_is_upgraded_with_everything_in_it(bench, block, next_version):
     made = bench.measure("a")
     bench.store.close()
+    newest = schema.REVISIONS[-1]
     next_version()
-    with pytest.raises(OlderDatabase, match=r"schema 0001.*wants 0002"):
+    with pytest.raises(OlderDatabase, match=rf"schema {newest}.*wants 9000"):
         Store.open(bench.path, read_only=True)
     done = upgrade(bench.path)
-    assert (done.before, done.after) == ("0001", "0002")
+    assert (done.before, done.after) == (newest, "9000")
     assert "note" in str(tables(bench.path)["measurement"]["columns"])
     with Store.open(bench.path) as store:
         assert store.measurements() == [made]
@@ -153,15 +156,32 @@ def test_an_older_database_is_upgraded_with_everything_in_it(bench, block, next_
 def test_an_upgrade_that_fails_changes_nothing(bench, next_version, then):
     made = bench.measure("a")
     bench.store.close()
-    before = tables(bench.path)
+    before, newest = tables(bench.path), schema.REVISIONS[-1]
     next_version(then)
     with pytest.raises(StoreError):
         upgrade(bench.path)
     assert tables(bench.path) == before
     raw = sqlite3.connect(bench.path)
     assert raw.execute("SELECT id FROM measurement").fetchall() == [(made.id,)]
-    assert raw.execute("SELECT version_num FROM dlbricks_revision").fetchall() == [("0001",)]
+    assert raw.execute("SELECT version_num FROM dlbricks_revision").fetchall() == [(newest,)]
     raw.close()
+
+
+def test_a_file_of_the_first_schema_takes_kernel_views_after_its_upgrade(bench):
+    made = bench.measure("a")
+    identity = Identity.of(made)
+    bench.store.close()
+    raw = sqlite3.connect(bench.path)  # what revision 0002 added, taken away
+    raw.executescript("DROP TABLE kernel_view; UPDATE dlbricks_revision SET version_num = '0001'")
+    raw.close()
+    with pytest.raises(OlderDatabase, match="dlbricks db upgrade"):
+        Store.open(bench.path)
+    assert upgrade(bench.path).before == "0001"
+    view = KernelView((Kernel("Conv", "Conv", "cpu", 1, 5),), 7, 3, "a test")
+    with Store.open(bench.path) as store:
+        assert store.measurements() == [made]
+        store.put_kernels(identity, view)
+        assert store.kernels(Filter()) == {identity: view}
 
 
 def test_opening_needs_neither_alembic_nor_pandas(tmp_path):
