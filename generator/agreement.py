@@ -7,7 +7,7 @@ crashes or hangs costs the brick alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import psutil
 
 from ..bricks.suite import Suite
-from ..errors import BackendError, UnsupportedBrick, UsageError, WorkerError
+from ..errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
 from .backends.base import AS_GIVEN
 from .backends.registry import get, require_available
 from .backends.requirements import require_dtype
@@ -29,7 +29,7 @@ from .client import Worker
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import Prepare
 
-__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "check_agreement", "difference"]
+__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
 
 TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
 """Largest error by precision, as a share of the output's largest value: sums are added up in another order.
@@ -124,14 +124,67 @@ def check_agreement(
 
     Raises:
         UsageError: A wrong option or precision, or bricks that one stack only can run.
-        BackendUnavailable: A runtime cannot be used here.
+        BackendUnavailable: A runtime, or the device, cannot be used here.
+        BackendError: A runtime cannot be set up as asked.
+        WorkerError: A worker cannot be started.
         SuiteError: A brick is missing or not what its name says.
+    """
+    rows = []
+    begun = time.monotonic()
+    for row in agreements(
+        suite,
+        backend,
+        against=against,
+        device=device,
+        options=options,
+        dtype=dtype,
+        seed=seed,
+        timeout_s=timeout_s,
+    ):
+        rows.append(row)
+        if progress is not None:
+            elapsed_s = time.monotonic() - begun
+            progress(Progress(Stage.CHECK, len(rows), len(suite.keys), " ".join(row.operators), elapsed_s))
+    return AgreementReport(backend, against, dtype, _tolerance(dtype), tuple(rows))
+
+
+def agreements(
+    suite: Suite,
+    backend: str,
+    *,
+    keys: Collection[str] | None = None,
+    against: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    dtype: str = AS_GIVEN,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+) -> Iterator[Agreement]:
+    """What ``check_agreement`` finds, one brick after the other: whoever asks may keep each row, and stop at any.
+
+    Args:
+        suite: As for ``check_agreement``, and so is everything but ``keys``.
+        backend: Likewise.
+        keys: Only these bricks; None: all of the suite.
+        against: Likewise.
+        device: Likewise.
+        options: Likewise.
+        dtype: Likewise.
+        seed: Likewise.
+        timeout_s: Likewise.
+
+    Yields:
+        One row per brick, in the order of the keys.
+
+    Raises:
+        UsageError: As ``check_agreement``; with the first row.
+        BackendUnavailable: Likewise.
+        BackendError: A runtime cannot be set up as asked.
+        WorkerError: A worker cannot be started.
+        SuiteError: As ``check_agreement``.
     """
     if suite.bound_to is not None:
         raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
-    tolerance = TOLERANCES.get(dtype, max(TOLERANCES.values()))
-    rows = []
-    begun = time.monotonic()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-agreement-")))
         both = [
@@ -143,14 +196,17 @@ def check_agreement(
                 ("other", against, "cpu", {}, AS_GIVEN),
             ]
         ]
-        for done, key in enumerate(suite.keys, 1):
-            operators = suite.brick(key).operators
-            path = suite.brick_path(key).resolve()
-            rows.append(_compare(key, tuple(operators), path, both, tolerance))
-            if progress is not None:
-                elapsed_s = time.monotonic() - begun
-                progress(Progress(Stage.CHECK, done, len(suite.keys), " ".join(operators), elapsed_s))
-    return AgreementReport(backend, against, dtype, tolerance, tuple(rows))
+        for runner in both:
+            runner.start()
+        for key in suite.keys:
+            if keys is None or key in keys:
+                operators = suite.brick(key).operators
+                path = suite.brick_path(key).resolve()
+                yield _compare(key, tuple(operators), path, both, _tolerance(dtype))
+
+
+def _tolerance(dtype: str) -> float:
+    return TOLERANCES.get(dtype, max(TOLERANCES.values()))
 
 
 class _Runner:
@@ -183,8 +239,8 @@ class _Runner:
         """Of the backend."""
         return self._backend.name
 
-    def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
-        """Inputs and outputs of one execution of a brick."""
+    def start(self) -> Worker:
+        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is told once."""
         if self._worker is None:
             self._worker = Worker.start(
                 self._backend.name,
@@ -194,13 +250,18 @@ class _Runner:
                 dtype=self._dtype,
                 command=self._backend.command(),
             )
+        return self._worker
+
+    def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
+        """Inputs and outputs of one execution of a brick."""
+        worker = self.start()
         try:
             request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
-            self._worker.prepare(request, timeout_s=self._timeout_s)
-            self._worker.outputs("brick", self._place, timeout_s=self._timeout_s)
-            self._worker.release("brick")
+            worker.prepare(request, timeout_s=self._timeout_s)
+            worker.outputs("brick", self._place, timeout_s=self._timeout_s)
+            worker.release("brick")
         except WorkerError:
-            self._worker.kill()
+            worker.kill()
             self._worker = None
             raise
         with np.load(self._place, allow_pickle=False) as arrays:
@@ -221,6 +282,8 @@ def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_R
         own = both[0].outputs(path)
     except UnsupportedBrick as error:
         return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
+    except BackendUnavailable:
+        raise  # no brick can be checked
     except (BackendError, WorkerError) as error:
         return Agreement(key, operators, Verdict.FAILED, reason=str(error))
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.errors import UsageError
-from dlbricks.generator.agreement import TOLERANCES, Verdict, check_agreement, difference
+from dlbricks.errors import BackendUnavailable, UsageError
+from dlbricks.generator.agreement import TOLERANCES, Verdict, agreements, check_agreement, difference
 from dlbricks.generator.backends.base import AS_GIVEN
 
 DIFFERENT = """
@@ -95,6 +95,27 @@ def test_an_unknown_backend_or_option_is_refused(small_suite):
         check_agreement(small_suite, "abacus")
     with pytest.raises(UsageError, match="no option 'speed'"):
         check_agreement(small_suite, "onnxruntime", options={"speed": "high"})
+
+
+def test_rows_come_one_by_one_of_the_bricks_that_are_asked_for(small_suite):
+    whole = check_agreement(small_suite, "onnxruntime").rows
+    wanted = {row.key for row in whole[1:4]}
+
+    rows = agreements(small_suite, "onnxruntime", keys=wanted)
+    first = next(rows)
+    rows.close()  # ends the workers
+
+    assert first == whole[1]
+    assert list(agreements(small_suite, "onnxruntime", keys=wanted - {first.key})) == list(whole[2:4])
+
+
+def test_a_device_that_is_not_there_is_told_once_and_of_no_brick(small_suite):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+
+    with pytest.raises(BackendUnavailable, match="finds no CUDA device"):
+        check_agreement(small_suite, "torch", device="cuda")
 
 
 @pytest.mark.parametrize(
