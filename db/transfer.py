@@ -168,7 +168,7 @@ def _views(source: Connection, target: Connection, policy: Policy) -> int:
     rows = source.execution_options(yield_per=CHUNK).execute(query).mappings()
     return sum(
         put_view(target, _identity(row, places), policy.view({column.name: row[column.name] for column in columns}))
-        for row in rows
+        for row in map(dict, rows)
     )
 
 

@@ -15,6 +15,7 @@ request       reply           what happens
 ``Values``    ``Types``       a model is executed once; types of named values
 ``Extract``   ``Done``        the graph that the runtime executes is written
 ``Examine``   ``Examined``    its layers are timed with the model's own values and with synthetic ones
+``Profile``   ``Profiled``    a network is loaded, run under the runtime's profiler, and dropped
 ``Release``   ``Done``        a kept network is dropped
 ``Bye``       ``Done``        the worker ends (so it does when its input closes)
 any of them   ``Refused``     what could not be done, in one line
@@ -32,6 +33,7 @@ from ..errors import WorkerError
 from .examination import Contrast, Examine, Examined
 from .greeting import Greeting, Hello, Limits
 from .message import Message, Reply, Request, parse_line
+from .profile_messages import Profile, Profiled
 
 __all__ = [
     "INNER",
@@ -48,6 +50,8 @@ __all__ = [
     "Outputs",
     "Prepare",
     "Prepared",
+    "Profile",
+    "Profiled",
     "Refusal",
     "Refused",
     "Release",
@@ -318,7 +322,7 @@ class Refused(Reply):
 
 
 _REQUESTS: dict[str, type[Request]] = {
-    kind.op: kind for kind in (Hello, Prepare, Sample, Rotate, Outputs, Values, Extract, Examine, Release, Bye)
+    kind.op: kind for kind in (Hello, Prepare, Sample, Rotate, Outputs, Values, Extract, Examine, Profile, Release, Bye)
 }
 
 _R = TypeVar("_R", bound=Reply)

@@ -20,7 +20,7 @@ from typing import IO, Any
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
-from .backends.requirements import require_dtype, require_rotating, with_algorithm
+from .backends.requirements import require_dtype, require_profiling, require_rotating, with_algorithm
 from .contrast import contrasts
 from .copies import copied
 from .cores import physical_cores
@@ -40,6 +40,8 @@ from .protocol import (
     Outputs,
     Prepare,
     Prepared,
+    Profile,
+    Profiled,
     Refusal,
     Refused,
     Release,
@@ -96,6 +98,7 @@ class _Worker:
             Values.op: self._values,
             Extract.op: self._extract,
             Examine.op: self._examine,
+            Profile.op: self._profile,
             Release.op: self._release,
             Bye.op: lambda _: Done(),
         }
@@ -190,7 +193,7 @@ class _Worker:
             variants=variants,
         )
 
-    def _settings_of(self, request: Prepare) -> Settings:
+    def _settings_of(self, request: Prepare | Profile) -> Settings:
         """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
         if request.path.startswith("@") and not request.path.startswith(GEMM):  # the same in every precision
             return replace(self._settings, dtype=AS_GIVEN)
@@ -302,6 +305,11 @@ class _Worker:
         found = contrasts(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
         return Examined(layers=tuple(found))
 
+    def _profile(self, request: Profile) -> Profiled:
+        backend = require_profiling(self._greeted())
+        network = replace(_model_network(request), as_is=request.as_is)
+        return Profiled.of(backend.kernels(network, self._settings_of(request), request.executions))
+
     def _release(self, request: Release) -> Done:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
@@ -323,14 +331,14 @@ class _Worker:
         return self._backend
 
 
-def _model_network(request: Extract | Examine) -> Network:
+def _model_network(request: Extract | Examine | Profile) -> Network:
     """The network of a model, with its own weights or with synthetic ones."""
     if request.synthetic:
         return synthetic_network(read_network(Path(request.path)), seed=request.seed)
     return _whole_model(request)
 
 
-def _whole_model(request: Prepare | Extract | Examine) -> Network:
+def _whole_model(request: Prepare | Extract | Examine | Profile) -> Network:
     """The network of a model file with its own weights."""
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 

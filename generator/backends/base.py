@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy.typing as npt
 import onnx
 
-from ...db.values import Stack
+from ...db.values import KernelView, Stack
 from ...errors import BackendError, UsageError
 from ..cores import pin
 from ..network import Network
@@ -32,6 +32,7 @@ __all__ = [
     "ExecutedGraph",
     "GraphBackend",
     "Option",
+    "ProfilingBackend",
     "RotatingBackend",
     "Settings",
     "ValueType",
@@ -208,6 +209,22 @@ class GraphBackend(Backend, Protocol):
         """The graph that ``prepare`` would execute for a network with these settings.
 
         Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
+
+        Raises:
+            UnsupportedBrick: The runtime cannot express it.
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
+
+@runtime_checkable
+class ProfilingBackend(Backend, Protocol):
+    """A backend that can tell which kernels it executes, in a pass apart from timing."""
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """Load a network, run it once to warm up and then under the runtime's profiler, and close it.
+
+        Names are those of operators and kernels, never of a model's nodes or values.
 
         Raises:
             UnsupportedBrick: The runtime cannot express it.

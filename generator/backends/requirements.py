@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...errors import UsageError
-from .base import Algorithm, AlgorithmBackend, Backend, RotatingBackend, Settings
+from .base import Algorithm, AlgorithmBackend, Backend, ProfilingBackend, RotatingBackend, Settings
 
-__all__ = ["can_rotate", "require_algorithms", "require_dtype", "require_rotating", "with_algorithm"]
+__all__ = [
+    "can_rotate",
+    "require_algorithms",
+    "require_dtype",
+    "require_profiling",
+    "require_rotating",
+    "with_algorithm",
+]
 
 
 def can_rotate(backend: Backend, options: Mapping[str, str]) -> bool:
@@ -45,6 +52,19 @@ def require_dtype(backend: Backend, dtype: str) -> None:
         raise UsageError(
             f"backend {backend.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(backend.dtypes)}"
         )
+
+
+def require_profiling(backend: Backend) -> ProfilingBackend:
+    """The backend, if it can tell which kernels it executes.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if not isinstance(backend, ProfilingBackend):
+        raise UsageError(
+            f"backend {backend.name} does not tell which kernels it executes", remedy="leave out --kernels"
+        )
+    return backend
 
 
 def require_algorithms(backend: Backend, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
