@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
+from ...errors import BackendUnavailable, UnsupportedBrick
 from ..environments import Environment
 from ..network import Network
-from .base import AS_GIVEN, Availability, Executable, Option, Settings, bind, resolve_options
+from .base import Executable, Option, Settings, bind, released
+from .package import PackagedBackend
+from .wording import Wording
 
 if TYPE_CHECKING:
     from .mx_operators.graph import Translated
@@ -33,46 +35,38 @@ _OPTIONS = (
     Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
 )
 
-_INSTALL = "dlbricks backends install mxnet"
 _TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
 
-_UNSUPPORTED = re.compile(
-    r"[Uu]nknown type|[Nn]ot (been )?(implemented|supported)|does ?n.t support|does not support|only supports?|"
-    r"currently ?only|Unsupported|[Oo]nly support|Expected (float|int)"
+_WORDING = Wording(
+    "MXNet",
+    unsupported=re.compile(
+        r"[Uu]nknown type|[Nn]ot (been )?(implemented|supported)|does ?n.t support|does not support|only supports?|"
+        r"currently ?only|Unsupported|[Oo]nly support|Expected (float|int)"
+    ),
+    noise=re.compile(r"^\w*MXNetError: "),
 )
-_MEMORY = re.compile(r"bad_alloc|Failed to allocate|out of memory|Cannot allocate memory", re.IGNORECASE)
-_NOISE = re.compile(r"(\S*/)?\S+\.(cc|h|hpp|cpp|cu):\d+: ?|^\w*MXNetError: ")
-"""Places in the runtime's source: a stored reason must not name them."""
-_REASON_LENGTH = 300
 
 
-class MxnetBackend:
+class MxnetBackend(PackagedBackend):
     """MXNet 1.9 on the CPU: symbols bound to arrays."""
 
     name = "mxnet"
-    devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    module = "mxnet"
+    distributions = ("mxnet",)
+    install = "dlbricks backends install mxnet"
     environment = Environment("mxnet", Path(__file__).with_name("mxnet.txt"), python="3.11")
 
-    def probe(self) -> Availability:
-        """Whether its environment is installed."""
-        try:
-            return Availability(ok=True, versions=dict(self._versions()))
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=f"not installed; {error.remedy}")
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """The same on every device."""
+        return _OPTIONS
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Those in its environment; empty where that is not installed."""
+        return self.environment.versions(*self.distributions) if self.environment.installed else ()
 
     def command(self) -> Sequence[str]:
         """The same code in the environment of MXNet; settings of the caller's Python stay out of it."""
         return (str(self.environment.interpreter), "-E", "-P", "-m", "dlbricks.generator.worker")
-
-    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, _OPTIONS, device, options)
-
-    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
-        """Versions are those in its environment; the runtime is not loaded (see ``Backend``)."""
-        effective = self.resolve(device, options)
-        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
 
     def setup(self, settings: Settings) -> None:
         """Set what MXNet reads while it is loaded, and load it.
@@ -91,7 +85,7 @@ class MxnetBackend:
                 warnings.simplefilter("ignore")  # it uses names that NumPy has deprecated since
                 import mxnet as mx
         except (ImportError, OSError) as error:
-            raise BackendUnavailable(f"mxnet cannot be loaded: {error}", remedy=f"{_INSTALL} --again") from error
+            raise BackendUnavailable(f"mxnet cannot be loaded: {error}", remedy=f"{self.install} --again") from error
         mx.util.set_np_shape(True)  # tensors without dimensions are what ONNX means by them
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
@@ -107,12 +101,6 @@ class MxnetBackend:
             return _MxnetExecutable(translated, fused=fused)
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error, translated) from error
-
-    def _versions(self) -> tuple[tuple[str, str], ...]:
-        found = self.environment.versions("mxnet") if self.environment.installed else ()
-        if not found:
-            raise BackendUnavailable("mxnet is not installed", remedy=_INSTALL)
-        return found
 
 
 class _MxnetExecutable:
@@ -140,11 +128,12 @@ class _MxnetExecutable:
             aux_states={name: bound[name] for name in symbol.list_auxiliary_states()},
             grad_req="null",
         )
+        self._forward: Callable[[], object] = partial(self._executor.forward, is_train=False)
         self._wait = mx.nd.waitall  # one call for all outputs
 
     def run(self) -> None:
         try:
-            self._executor.forward(is_train=False)
+            self._forward()
             self._wait()
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error, self._translated) from error
@@ -159,14 +148,8 @@ class _MxnetExecutable:
         return sum(output.size * output.dtype().itemsize for output in self._executor.outputs)
 
     def close(self) -> None:
-        self._executor = _Released()
-
-
-class _Released:
-    """In place of an executor that was dropped."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise BackendError("this network was released")
+        self._forward = released
+        del self._executor
 
 
 def _variables(settings: Settings) -> dict[str, str]:
@@ -186,14 +169,7 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 def _meaning(error: Exception, translated: Translated) -> Exception:
     """What the runtime's exception means; the last line of its text says it."""
-    if isinstance(error, BackendError):
-        return error
-    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
-    reason = _NOISE.sub("", told[-1])[:_REASON_LENGTH] or type(error).__name__
-    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
-        return MemoryError(reason)
     names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
-    if _UNSUPPORTED.search(str(error)):
-        return UnsupportedBrick(f"MXNet cannot express {names}: {reason}")
-    return BackendError(f"MXNet failed at {names}: {reason}")
+    return _WORDING.meaning(error, where=names, told=told[-1])

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
+from ...errors import BackendError, BackendUnavailable
 from ..network import Network
 from .base import (
     AS_GIVEN,
-    WORKER_COMMAND,
     Algorithm,
-    Availability,
     Executable,
     ExecutedGraph,
+    Option,
     Settings,
     bind,
     released,
-    resolve_options,
 )
 from .ort_options import LEVELS, OPTIONS, algorithms
+from .package import PackagedBackend
+from .wording import Wording
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 __all__ = ["OrtBackend"]
-
-_DISTRIBUTIONS = (
-    "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
-)  # fmt: skip
-"""Packages that bring the module ``onnxruntime``; which one it is decides the latency."""
 
 _INT8 = "int8"
 """Matrix products in eight bits, quantized dynamically (``ort_quantised``)."""
@@ -46,45 +38,33 @@ _INT8 = "int8"
 _SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
 
-_UNSUPPORTED = re.compile(
-    r"NOT_IMPLEMENTED|INVALID_GRAPH|is not a registered function/op|No Op registered for|Could not find an "
-    r"implementation|Type Error|Opset \d+ is under development|Unsupported model IR version|No opset import for domain"
+_WORDING = Wording(
+    "ONNX Runtime",
+    unsupported=re.compile(
+        r"NOT_IMPLEMENTED|INVALID_GRAPH|is not a registered function/op|No Op registered for|Could not find an "
+        r"implementation|Type Error|Opset \d+ is under development|Unsupported model IR version|"
+        r"No opset import for domain"
+    ),
+    noise=re.compile(
+        r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?|Load model from .+? failed:"
+    ),
 )
-_MEMORY = re.compile(r"bad_alloc|bad allocation|Failed to allocate memory|not enough memory", re.IGNORECASE)
-_PREAMBLE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?")
-_NOISE = re.compile(r"/\S+?\.(cc|h|hpp|cpp):\d+ |Load model from .+? failed:")
-"""Places in the runtime's source and on this machine: a stored reason must name neither."""
-_REASON_LENGTH = 300
 
 
-class OrtBackend:
+class OrtBackend(PackagedBackend):
     """ONNX Runtime on the CPU: sessions with bound inputs and outputs."""
 
     name = "onnxruntime"
-    devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = (AS_GIVEN, _INT8)
+    dtypes = (AS_GIVEN, _INT8)
+    module = "onnxruntime"
+    distributions = (
+        "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
+    )  # fmt: skip
+    install = "pip install onnxruntime"
 
-    def probe(self) -> Availability:
-        """Whether the module and its package are installed."""
-        if importlib.util.find_spec("onnxruntime") is None:
-            return Availability(ok=False, reason="not installed; pip install onnxruntime")
-        try:
-            return Availability(ok=True, versions=dict(self._versions()))
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=str(error))
-
-    def command(self) -> Sequence[str]:
-        """It runs in the environment of dlbricks itself."""
-        return WORKER_COMMAND
-
-    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, OPTIONS, device, options)
-
-    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
-        """Versions are those of the installed package; the runtime is not loaded (see ``Backend``)."""
-        effective = self.resolve(device, options)
-        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """The same on every device."""
+        return OPTIONS
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
         """Levels of optimisation, and weights packed ahead or not (see ``AlgorithmBackend``)."""
@@ -132,7 +112,7 @@ class OrtBackend:
                 return _OrtStrings(session, network, weights)
             return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
@@ -143,10 +123,8 @@ class OrtBackend:
         make_options = partial(self._session_options, network, settings)
         try:
             return executed_graph(network, weights, feeds, make_options, _level(network, settings))
-        except BackendError:
-            raise
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def rotates(self, options: Mapping[str, str]) -> bool:
         """Unless nodes run in parallel: copies of a network would then run at once."""
@@ -161,7 +139,7 @@ class OrtBackend:
         try:
             return optimised_network(network, weights, partial(self._session_options, network, settings))
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
         """Without the reorders at its edges (see ``RotatingBackend``)."""
@@ -210,18 +188,6 @@ class OrtBackend:
             options.add_free_dimension_override_by_name(name, size)
         return options
 
-    @staticmethod
-    def _versions() -> tuple[tuple[str, str], ...]:
-        found = []
-        for distribution in _DISTRIBUTIONS:
-            try:
-                found.append((distribution, version(distribution)))
-            except PackageNotFoundError:
-                continue
-        if not found:
-            raise BackendUnavailable("onnxruntime is not installed", remedy="pip install onnxruntime")
-        return tuple(sorted(found))
-
 
 class _OrtExecutable:
     """A session. The first run lets the runtime allocate the outputs; they are then bound for all later ones.
@@ -246,7 +212,7 @@ class _OrtExecutable:
         try:
             self._step()
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def synchronize(self) -> None:
         self._binding.synchronize_outputs()
@@ -281,7 +247,7 @@ class _OrtStrings:
         try:
             self._latest = self._call()
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def synchronize(self) -> None:
         pass
@@ -360,14 +326,3 @@ def _array(value: ort.OrtValue) -> npt.NDArray[Any]:
         return np.array(value.numpy())
     data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     return np.frombuffer(data, dtype=dtype).reshape(value.shape())
-
-
-def _meaning(error: Exception) -> Exception:
-    """What the runtime's exception means; its text is its only detail."""
-    text = " ".join(str(error).split())
-    reason = _NOISE.sub("", _PREAMBLE.sub("", text))[:_REASON_LENGTH] or type(error).__name__
-    if isinstance(error, MemoryError) or _MEMORY.search(text):
-        return MemoryError(reason)
-    if _UNSUPPORTED.search(text):
-        return UnsupportedBrick(f"ONNX Runtime cannot express it: {reason}")
-    return BackendError(f"ONNX Runtime failed: {reason}")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -15,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from ...db.values import Stack
-from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
+from ...errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ..network import Network
-from .base import AS_GIVEN, WORKER_COMMAND, Availability, Executable, Option, Settings, bind, released, resolve_options
+from .base import AS_GIVEN, Executable, Option, Settings, bind, released
 from .ov_model import input_names, narrow_edges, probe_model, read_model
+from .package import PackagedBackend
+from .wording import Wording
 
 if TYPE_CHECKING:
     import openvino
@@ -46,30 +45,27 @@ _FEW_OUTPUTS = 4
 """A synchronous execution makes an array and a key of each output, which costs about a microsecond and more the more
 there are; handing the execution over to a thread of the runtime costs five, however many there are."""
 
-_UNSUPPORTED = re.compile(
-    r"OpConversionFailure|OpValidationFailure|NotImplemented|does not support|doesn't support|[Uu]nsupported|"
-    r"not supported|not implemented|hasn't been implemented|[Cc]an'?t convert|[Cc]annot create|No primitive descriptors"
+_WORDING = Wording(
+    "OpenVINO",
+    unsupported=re.compile(
+        r"OpConversionFailure|OpValidationFailure|NotImplemented|does not support|doesn't support|[Uu]nsupported|"
+        r"not supported|not implemented|hasn't been implemented|[Cc]an'?t convert|[Cc]annot create|"
+        r"No primitive descriptors"
+    ),
+    # The last is a thread whose stack finds no room.
+    memory=re.compile(r"Failed to serialize proto|Resource temporarily unavailable"),
+    noise=re.compile(
+        r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|"
+        r"(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|FrontEnd API failed with \w+:|"
+        r"Model wasn't fully converted\. (?:Summary:|Failed operations detailed log:)(?: --)?|"
+        r"While validating ONNX node '[^']*':|While validating node '.*?' with friendly_name '[^']*':|"
+        r"Summary: -- Conversion is failed for: .*|To facilitate the conversion.*|"
+        r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"
+    ),
 )
-_MEMORY = re.compile(
-    r"bad_alloc|bad allocation|Failed to allocate|Can'?t alloc|not enough memory|Failed to serialize proto|"
-    r"Resource temporarily unavailable",
-    re.IGNORECASE,
-)
-"""The last is a thread whose stack finds no room."""
-
-_NOISE = re.compile(
-    r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|"
-    r"(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|FrontEnd API failed with \w+:|"
-    r"Model wasn't fully converted\. (?:Summary:|Failed operations detailed log:)(?: --)?|"
-    r"While validating ONNX node '[^']*':|While validating node '.*?' with friendly_name '[^']*':|"
-    r"Summary: -- Conversion is failed for: .*|To facilitate the conversion.*|"
-    r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"
-)
-"""Places in the runtime's source and on this machine, which a stored reason must not name, and what names no cause."""
-_REASON_LENGTH = 300
 
 
-class OpenVinoBackend:
+class OpenVinoBackend(PackagedBackend):
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
     OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
@@ -79,30 +75,14 @@ class OpenVinoBackend:
     """
 
     name = "openvino"
-    devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = tuple(_PRECISIONS)
+    dtypes = tuple(_PRECISIONS)
+    module = "openvino"
+    distributions = ("openvino",)
+    install = "pip install openvino"
 
-    def probe(self) -> Availability:
-        """Whether the module and its package are installed."""
-        if importlib.util.find_spec("openvino") is None:
-            return Availability(ok=False, reason="not installed; pip install openvino")
-        try:
-            return Availability(ok=True, versions=dict(self._versions()))
-        except BackendUnavailable as error:
-            return Availability(ok=False, reason=str(error))
-
-    def command(self) -> Sequence[str]:
-        """It runs in the environment of dlbricks itself."""
-        return WORKER_COMMAND
-
-    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, OPTIONS, device, options)
-
-    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
-        """Versions are those of the installed package; the runtime is not loaded (see ``Backend``)."""
-        effective = self.resolve(device, options)
-        return Stack(self.name, device, self._versions(), tuple(sorted(effective.items())))
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """The same on every device."""
+        return OPTIONS
 
     def setup(self, settings: Settings) -> None:
         """Bind the process to the first physical cores, then load the runtime: it takes its cores from there.
@@ -123,21 +103,12 @@ class OpenVinoBackend:
             if settings.dtype != AS_GIVEN:
                 model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error, reading=True) from error
+            raise _WORDING.meaning(error, unsupported=True) from error
         try:
             compiled = core.compile_model(model, "CPU", _properties(settings))
             return _OvExecutable(compiled.create_infer_request(), network, wide)
-        except UnsupportedBrick:
-            raise
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
-
-    @staticmethod
-    def _versions() -> tuple[tuple[str, str], ...]:
-        try:
-            return (("openvino", version("openvino")),)
-        except PackageNotFoundError:
-            raise BackendUnavailable("openvino is not installed", remedy="pip install openvino") from None
+            raise _WORDING.meaning(error) from error
 
 
 class _OvExecutable:
@@ -165,7 +136,7 @@ class _OvExecutable:
         try:
             self._step()
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error) from error
+            raise _WORDING.meaning(error) from error
 
     def synchronize(self) -> None:
         pass
@@ -271,21 +242,3 @@ def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
         "f8e5m2": TensorProto.FLOAT8E5M2,
     }
     return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array
-
-
-def _meaning(error: Exception, *, reading: bool = False) -> Exception:
-    """What the runtime's exception means; its text is its only detail.
-
-    Args:
-        error: Of the runtime.
-        reading: Whether it was reading the model: it refuses what it cannot express.
-    """
-    text = " ".join(str(error).split())
-    if isinstance(error, BackendError | UnsupportedBrick):
-        return error
-    reason = " ".join(_NOISE.sub(" ", text).split()).strip(" :")[:_REASON_LENGTH] or type(error).__name__
-    if isinstance(error, MemoryError) or _MEMORY.search(text):
-        return MemoryError(reason)
-    if reading or _UNSUPPORTED.search(text):
-        return UnsupportedBrick(f"OpenVINO cannot express it: {reason}")
-    return BackendError(f"OpenVINO failed: {reason}")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -11,26 +10,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ...db.values import Stack
 from ...errors import BackendError, BackendUnavailable
 from ..network import Network
-from .base import (
-    AS_GIVEN,
-    WORKER_COMMAND,
-    Algorithm,
-    Availability,
-    Executable,
-    Option,
-    Settings,
-    bind,
-    released,
-    resolve_options,
-)
+from .base import AS_GIVEN, Algorithm, Executable, Option, Settings, bind, released
+from .package import PackagedBackend
 
 if TYPE_CHECKING:
     import torch
@@ -67,38 +54,19 @@ _ALGORITHMS = {
 """By option and the value that they choose."""
 
 
-class TorchBackend:
+class TorchBackend(PackagedBackend):
     """PyTorch on the CPU, or on a GPU through CUDA."""
 
     name = "torch"
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    dtypes: tuple[str, ...] = (AS_GIVEN, "bfloat16", "float16")
+    devices = ("cpu", "cuda")
+    dtypes = (AS_GIVEN, "bfloat16", "float16")
+    module = "torch"
+    distributions = ("torch",)
+    install = "pip install torch"
 
-    def probe(self) -> Availability:
-        """Whether the package is installed; whether a device is there, ``setup`` finds out."""
-        if importlib.util.find_spec("torch") is None:
-            return Availability(ok=False, reason="not installed; pip install torch")
-        try:
-            return Availability(ok=True, versions={"torch": version("torch")})
-        except PackageNotFoundError:
-            return Availability(ok=False, reason="a module torch without a package; pip install torch")
-
-    def command(self) -> Sequence[str]:
-        """A worker in this environment (see ``Backend``)."""
-        return WORKER_COMMAND
-
-    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value (see ``Backend``)."""
-        declared = _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
-        return resolve_options(self, declared, device, options)
-
-    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
-        """The version is that of the installed package; it is not loaded (see ``Backend``)."""
-        effective = self.resolve(device, options)
-        availability = self.probe()
-        if not availability.ok:
-            raise BackendUnavailable(f"torch: {availability.reason}")
-        return Stack(self.name, device, tuple(availability.versions.items()), tuple(sorted(effective.items())))
+    def declared(self, device: str) -> Sequence[Option]:
+        """Some are of a GPU alone."""
+        return _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
 
     def setup(self, settings: Settings) -> None:
         """Bind the process to the first physical cores, as many as there are threads, before any thread starts.

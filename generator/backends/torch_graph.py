@@ -32,6 +32,7 @@ from .torch_operators.generation import GENERATORS
 from .torch_operators.registry import find
 from .torch_recorder import Recorder
 from .torch_types import tensor_of, type_of
+from .wording import Wording
 
 __all__ = ["Translated", "meaning", "translated"]
 
@@ -42,9 +43,10 @@ _WITHOUT_PLACE = frozenset({"MatMul", "Gemm", "Einsum", "Softmax", "LayerNormali
 _GENERATED = "<eval_with_key>"
 """What PyTorch calls the file of a graph's code."""
 
-_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory|bad_alloc", re.IGNORECASE)
-_UNSUPPORTED = re.compile(r"not implemented|not supported|unsupported|is only implemented|expected \w+ dtype", re.I)
-_REASON_LENGTH = 200
+_WORDING = Wording(
+    "PyTorch",
+    unsupported=re.compile(r"not implemented|not supported|unsupported|is only implemented|expected \w+ dtype", re.I),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,15 +190,8 @@ def _written(_: Call, x: torch.Tensor) -> torch.Tensor:
 
 def meaning(error: Exception, operator: str = "") -> Exception:
     """What an exception of PyTorch means; ``operator`` is found in its traceback where it is not given."""
-    if isinstance(error, BackendError):
-        return error
-    text = " ".join(str(error).split())[:_REASON_LENGTH] or type(error).__name__
-    name = operator or _failing(error.__traceback__) or "the network"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY.search(text):
-        return MemoryError(f"{name}: {text}")
-    if isinstance(error, NotImplementedError) or _UNSUPPORTED.search(text):
-        return UnsupportedBrick(f"PyTorch cannot express {name}: {text}")
-    return BackendError(f"PyTorch failed in {name}: {text}")
+    where = operator or _failing(error.__traceback__) or "the network"
+    return _WORDING.meaning(error, where=where, unsupported=isinstance(error, NotImplementedError))
 
 
 def _failing(traceback: TracebackType | None) -> str:

@@ -17,7 +17,7 @@ import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability, Settings
-from dlbricks.generator.backends.ort import OrtBackend, _meaning
+from dlbricks.generator.backends.ort import _WORDING, OrtBackend
 from dlbricks.generator.backends.requirements import can_rotate
 from dlbricks.generator.network import synthetic_network
 
@@ -260,7 +260,7 @@ def executed(network, folder, options=None, model=None) -> Counter[str]:
     ],
 )
 def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said):
-    meaning = _meaning(RuntimeError(text))
+    meaning = _WORDING.meaning(RuntimeError(text))
 
     assert type(meaning) is kind
     assert said in str(meaning)

@@ -17,7 +17,7 @@ from dlbricks.bricks.wiring import make_sequence
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.ort import OrtBackend
-from dlbricks.generator.backends.ov import OpenVinoBackend, _core, _meaning
+from dlbricks.generator.backends.ov import _WORDING, OpenVinoBackend, _core
 from dlbricks.generator.backends.ov_model import read_model
 from dlbricks.generator.backends.requirements import require_rotating
 from dlbricks.generator.cores import physical_cores
@@ -403,7 +403,7 @@ def test_a_released_network_cannot_run(skeleton_of):
     ],
 )
 def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said):
-    meaning = _meaning(RuntimeError(text))
+    meaning = _WORDING.meaning(RuntimeError(text))
 
     assert type(meaning) is kind
     assert str(meaning) == said

@@ -1,0 +1,72 @@
+"""Backends whose runtime is a package: what can be told of it without loading it."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from ...db.values import Stack
+from ...errors import BackendUnavailable
+from .base import AS_GIVEN, WORKER_COMMAND, Availability, Backend, Option, resolve_options
+
+__all__ = ["PackagedBackend"]
+
+
+class PackagedBackend(Backend):
+    """The part of a backend that is read from the metadata of packages (see ``Backend``).
+
+    Attributes:
+        name: Of the backend.
+        devices: Where it can run.
+        dtypes: Precisions that it can compute in.
+        module: What is imported to use the runtime.
+        distributions: Packages that bring it; which one is installed decides the latency.
+        install: What installs it.
+    """
+
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    module: str
+    distributions: tuple[str, ...]
+    install: str
+
+    @abstractmethod
+    def declared(self, device: str) -> Sequence[Option]:
+        """The options that it has on a device."""
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """The installed packages of ``distributions`` with their versions, sorted; empty where there is none."""
+        if importlib.util.find_spec(self.module) is None:
+            return ()
+        found = []
+        for distribution in self.distributions:
+            try:
+                found.append((distribution, version(distribution)))
+            except PackageNotFoundError:
+                continue
+        return tuple(sorted(found))
+
+    def probe(self) -> Availability:
+        """Whether the module and its package are installed (see ``Backend``)."""
+        found = self.versions()
+        if not found:
+            return Availability(ok=False, reason=f"not installed; {self.install}")
+        return Availability(ok=True, versions=dict(found))
+
+    def command(self) -> Sequence[str]:
+        """It runs in the environment of dlbricks itself (see ``Backend``)."""
+        return WORKER_COMMAND
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value (see ``Backend``)."""
+        return resolve_options(self, self.declared(device), device, options)
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Versions are those of the installed packages; the runtime is not loaded (see ``Backend``)."""
+        effective = self.resolve(device, options)
+        found = self.versions()
+        if not found:
+            raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
+        return Stack(self.name, device, found, tuple(sorted(effective.items())))
