@@ -40,6 +40,7 @@ _VERBS = {
     "sample": "measuring",
     "check": "comparing",
     "retry": "retrying",
+    "profile": "profiling",
     "finish": "storing",
 }
 

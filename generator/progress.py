@@ -22,6 +22,8 @@ class Stage(StrEnum):
     """What a brick computes is compared; ``done`` of ``total`` bricks are."""
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
+    PROFILE = "profile"
+    """The kernels that run are told; ``done`` of ``total`` items are."""
     FINISH = "finish"
     """Statistics are computed and stored."""
 

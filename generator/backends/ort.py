@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ...db.values import KernelView
 from ...errors import BackendError, BackendUnavailable
 from ..network import Network
 from .base import (
@@ -97,22 +98,16 @@ class OrtBackend(PackagedBackend):
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
-        import onnxruntime as ort
+        network = _in_precision(network, settings)
+        return _loaded(network, settings, self._session_options(network, settings))
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """Its own profile (see ``ProfilingBackend``)."""
+        from .ort_kernels import profiled
 
         network = _in_precision(network, settings)
         options = self._session_options(network, settings)
-        # Weights are handed over, not copied: they must live as long as the session.
-        weights = {name: _value(array) for name, array in network.weights.items()}
-        source = str(network.path) if network.model is None else network.model.SerializeToString()
-        try:
-            if weights:
-                options.add_external_initializers(list(weights), list(weights.values()))
-            session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-            if any(array.dtype == object for array in network.feeds.values()):
-                return _OrtStrings(session, network, weights)
-            return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
+        return profiled(options, partial(_loaded, network, settings), executions)
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
@@ -187,6 +182,24 @@ class OrtBackend(PackagedBackend):
         for name, size in network.overrides.items():
             options.add_free_dimension_override_by_name(name, size)
         return options
+
+
+def _loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
+    """A session with its inputs bound."""
+    import onnxruntime as ort
+
+    # Weights are handed over, not copied: they must live as long as the session.
+    weights = {name: _value(array) for name, array in network.weights.items()}
+    source = str(network.path) if network.model is None else network.model.SerializeToString()
+    try:
+        if weights:
+            options.add_external_initializers(list(weights), list(weights.values()))
+        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        if any(array.dtype == object for array in network.feeds.values()):
+            return _OrtStrings(session, network, weights)
+        return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error) from error
 
 
 class _OrtExecutable:

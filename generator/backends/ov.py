@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
+from ...db.values import KernelView
 from ...errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ..network import Network
 from .base import AS_GIVEN, Executable, Option, Settings, bind, released
@@ -97,18 +98,33 @@ class OpenVinoBackend(PackagedBackend):
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Read, compile, and write the inputs of one request (see ``Backend``)."""
-        core = _core()
+        return _loaded(network, settings, _properties(settings))
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """Its own counters (see ``ProfilingBackend``)."""
+        from .ov_kernels import profiled
+
+        executable = _loaded(network, settings, {**_properties(settings), "PERF_COUNT": True})
         try:
-            model, wide = read_model(core, network, settings.dtype), frozenset[int]()
-            if settings.dtype != AS_GIVEN:
-                model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error, unsupported=True) from error
-        try:
-            compiled = core.compile_model(model, "CPU", _properties(settings))
-            return _OvExecutable(compiled.create_infer_request(), network, wide)
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
+            return profiled(executable, executable.counters, executions)
+        finally:
+            executable.close()
+
+
+def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) -> _OvExecutable:
+    """A network that was read and compiled, with its inputs written."""
+    core = _core()
+    try:
+        model, wide = read_model(core, network, settings.dtype), frozenset[int]()
+        if settings.dtype != AS_GIVEN:
+            model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error, unsupported=True) from error
+    try:
+        compiled = core.compile_model(model, "CPU", properties)
+        return _OvExecutable(compiled.create_infer_request(), network, wide)
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error) from error
 
 
 class _OvExecutable:
@@ -147,6 +163,11 @@ class _OvExecutable:
 
     def output_bytes(self) -> int:
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
+
+    def counters(self) -> Sequence[openvino.ProfilingInfo]:
+        """What each node of the executed graph took in the last execution, where that was asked for."""
+        found: Sequence[openvino.ProfilingInfo] = self._request.profiling_info
+        return found
 
     def close(self) -> None:
         self._step = self._infer = self._start = released

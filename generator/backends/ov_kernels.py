@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["profiled"]
 
 _SOURCE = "openvino profiling"
+_PLACE = "CPU"
+"""The only device that networks are compiled for."""
 _NS_PER_S = 1_000_000_000
 
 
 def profiled(
-    executable: Executable, counters: Callable[[], Iterable[openvino.ProfilingInfo]], place: str, executions: int
+    executable: Executable, counters: Callable[[], Iterable[openvino.ProfilingInfo]], executions: int
 ) -> KernelView:
     """Run a network that was compiled with counters, and read them after each execution.
 
     Args:
         executable: The network.
         counters: Those of its latest execution, in the order of the executed graph.
-        place: The device that executes it.
         executions: How many to profile, after one that warms up.
 
     Raises:
@@ -47,9 +48,9 @@ def profiled(
         executable.run()
         executable.synchronize()
         walls_ns.append(time.perf_counter_ns() - begin)
-        found.append([_launch(one, place) for one in counters() if one.status == one.Status.EXECUTED])
+        found.append([_launch(one) for one in counters() if one.status == one.Status.EXECUTED])
     return kernel_view(found, walls_ns, _SOURCE)
 
 
-def _launch(one: openvino.ProfilingInfo, place: str) -> Launch:
-    return Launch(one.exec_type, one.node_type, place, round(one.real_time.total_seconds() * _NS_PER_S))
+def _launch(one: openvino.ProfilingInfo) -> Launch:
+    return Launch(one.exec_type, one.node_type, _PLACE, round(one.real_time.total_seconds() * _NS_PER_S))

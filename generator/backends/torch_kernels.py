@@ -20,13 +20,11 @@ from .launches import Launch, kernel_view
 from .onednn_log import Primitive, primitives_of, recorded
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from torch.autograd.profiler_util import FunctionEvent
 
     from .base import Executable
 
-__all__ = ["compiled_with_names", "launches", "profiled"]
+__all__ = ["launches", "profiled"]
 
 _SOURCE = "torch.profiler"
 _MARK = "dlbricks execution"
@@ -42,16 +40,11 @@ _HELPERS = frozenset(
 )
 """Operators of ``aten`` that prepare for others: an operator that calls nothing else is the one that computes."""
 
+_QUESTIONS = frozenset({"aten::_nnpack_available"})
+"""Operators that only ask for something."""
+
 _NUMBERED = re.compile(r"^graph_\d+_")
 """TorchInductor counts the graphs of a process: no part of a kernel's name."""
-
-
-def compiled_with_names() -> AbstractContextManager[object]:
-    """A context in which TorchInductor has the kernels that it writes tell the profiler their names."""
-    import torch._inductor.config as inductor
-
-    patched: AbstractContextManager[object] = inductor.patch({"cpp.enable_kernel_profile": True})
-    return patched
 
 
 def profiled(executable: Executable, executions: int) -> KernelView:
@@ -134,7 +127,7 @@ def _computing(event: FunctionEvent, operator: str) -> Iterator[tuple[FunctionEv
         outermost = operator or (child.name if "::" in child.name else "")
         if any(_computes(inner) for inner in child.cpu_children):
             yield from _computing(child, outermost)
-        elif " " not in child.name:  # else a note of the framework about itself
+        elif " " not in child.name and child.name not in _QUESTIONS:  # else a note of the framework about itself
             yield child, outermost
 
 

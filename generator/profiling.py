@@ -1,0 +1,163 @@
+"""The kernels that run for bricks and models: a pass of its own, after everything is timed.
+
+A profiler adds to what it watches, so that nothing here is a latency. Which kernels run does not depend on what the
+caches hold: a view is of plain repetition, and serves every cache state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..db.identity import Identity
+from ..db.queries import Filter
+from ..db.store import Store
+from ..db.values import Conditions, Stack, Subject
+from ..errors import BackendError, WorkerError
+from .backends.base import Backend
+from .client import Timeouts, Worker
+from .item import Item
+from .launch import launch
+from .profile_messages import Profile, Profiled
+from .progress import Progress, ProgressCallback, Stage
+from .protocol import INNER
+from .settings import Settings
+
+__all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views", "without_view"]
+
+EXECUTIONS = 5
+"""Profiled executions of each network; times are medians over them."""
+
+PROFILED_CACHE = "hot"
+"""The cache state under which views are stored."""
+
+_BYTES_PER_S = 5e7
+"""Slowest loading of a large model that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFailure:
+    """A brick or model whose kernels could not be told; its measurement stands.
+
+    Attributes:
+        label: A brick's key, or a model's name.
+        variant: The algorithm; empty for none.
+        reason: Why.
+    """
+
+    label: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What a pass did.
+
+    Attributes:
+        taken: Views stored by it.
+        known: Of what was measured, views that were stored already.
+        failures: What could not be profiled.
+    """
+
+    taken: int
+    known: int
+    failures: tuple[ProfileFailure, ...]
+
+
+def without_view(
+    items: Iterable[Item], store: Store, system: str, stack: Stack, conditions: Conditions
+) -> dict[Identity, Item | None]:
+    """The items by what a view of them would be of, each brick and algorithm once; None where there is one already.
+
+    Args:
+        items: What is measured; a part of a brick is no way to run it and is left out.
+        store: The database.
+        system: Key of this system.
+        stack: What it runs.
+        conditions: Of the measurements; the cache state does not matter.
+    """
+    place = Conditions(threads=conditions.threads, cache=PROFILED_CACHE, dtype=conditions.dtype)
+    known = store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
+    found: dict[Identity, Item | None] = {}
+    for item in items:
+        if item.variant != INNER:
+            identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
+            found.setdefault(identity, None if identity in known else item)
+    return found
+
+
+def take_views(
+    wanted: Sequence[tuple[Identity, Item]],
+    *,
+    store: Store,
+    settings: Settings,
+    backend: Backend,
+    stack: Stack,
+    memory_bytes: int,
+    progress: ProgressCallback | None = None,
+) -> tuple[int, tuple[ProfileFailure, ...]]:
+    """Profile items one by one in a worker, and store each view as it comes.
+
+    An item that ends the worker costs itself alone: the next one has a fresh worker.
+
+    Args:
+        wanted: What to profile.
+        store: Open for writing; it holds the system and the stack.
+        settings: How the items were measured.
+        backend: The runtime.
+        stack: What it runs here.
+        memory_bytes: Limit of the worker.
+        progress: Told before each item.
+
+    Returns:
+        How many views were stored, and what failed.
+
+    Raises:
+        StoreError: The database cannot be written.
+    """
+    taken, failures = 0, []
+    worker: Worker | None = None
+    begun = time.monotonic()
+    try:
+        for number, (identity, item) in enumerate(wanted):
+            if progress is not None:
+                elapsed_s = time.monotonic() - begun
+                progress(Progress(Stage.PROFILE, number, len(wanted), item.label, elapsed_s))
+            try:
+                if worker is None:
+                    worker = launch(settings, backend, stack, memory_bytes=memory_bytes, rotating=False)
+                view = worker.ask(_request(item, settings), Profiled, _timeout_s(item, settings)).view
+            except (BackendError, WorkerError) as error:
+                label = item.key if item.subject is Subject.BRICK else item.label
+                failures.append(ProfileFailure(label, item.variant, str(error)))
+                if isinstance(error, WorkerError) and worker is not None:
+                    worker.kill()
+                    worker = None
+                continue
+            store.put_kernels(identity, view)
+            taken += 1
+    finally:
+        if worker is not None:
+            worker.close()
+    return taken, tuple(failures)
+
+
+def _request(item: Item, settings: Settings) -> Profile:
+    return Profile(
+        path=str(item.path),
+        synthetic=item.synthetic,
+        executions=EXECUTIONS,
+        overrides=item.overrides,
+        inputs=item.inputs,
+        seed=settings.seed,
+        as_is=item.as_is,
+        variant=item.variant,
+    )
+
+
+def _timeout_s(item: Item, settings: Settings) -> float:
+    """As for loading and measuring it; a profiler slows short operators down, but not by more than this."""
+    running_s = 4 * (EXECUTIONS + 1) * item.run_ns / 1e9
+    return min(Timeouts.prepare, settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S + running_s
