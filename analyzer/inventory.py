@@ -47,22 +47,28 @@ def zoo() -> Answer:
 def runtimes() -> Answer:
     """The answer of ``backends list``."""
     rows: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
     summary = []
     for name, availability in registry.backends().items():
         found = _abilities(name)
-        algorithms, options = found["algorithms"], found["options"]
-        rows.append(
-            {
-                "name": name,
-                "available": availability.ok,
-                "reason": availability.reason or None,
-                "devices": found["devices"],
-                "versions": dict(availability.versions),
-                "options": options,
-                "dtypes": found["dtypes"],
-                "algorithms": algorithms,
-            }
-        )
+        devices, algorithms, options = found["devices"], found["algorithms"], found["options"]
+        row = {
+            "name": name,
+            "available": availability.ok,
+            "reason": availability.reason or None,
+            "devices": devices,
+            "reasons": {device: availability.why_not(device) or None for device in devices},
+            "versions": dict(availability.versions),
+            "options": options,
+            "dtypes": found["dtypes"],
+            "algorithms": algorithms,
+        }
+        rows.append(row)
+        for device in devices or [None]:  # none is known of a backend that cannot be loaded
+            reason = availability.reason if device is None else availability.why_not(device)
+            table.append(row | {"device": device, "available": not reason, "reason": reason or None})
+        if found["dtypes"]:
+            summary.append(f"precisions of {name}: {', '.join(found['dtypes'])}")
         if options:
             defaults = " ".join(f"{option}={value}" for option, value in options.items())
             summary.append(f"options of {name}, with their defaults: {defaults}")
@@ -72,13 +78,13 @@ def runtimes() -> Answer:
         rows,
         columns=[
             Column("name", "backend"),
+            Column("device", "device"),
             Column("available", "runs here", lambda ok: "yes" if ok else "no"),
             Column("reason", "because"),
-            Column("devices", "devices", ", ".join),
-            Column("dtypes", "precisions", ", ".join),
             Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
         ],
         summary=summary,
+        table=table,
     )
 
 

@@ -224,10 +224,10 @@ class _Runner:
         timeout_s: float,
     ) -> None:
         self._backend = get(backend)
-        require_available(self._backend, backend)
         require_dtype(self._backend, dtype)
         self._dtype = dtype
         self._options = self._backend.resolve(device, options)
+        require_available(self._backend, backend, device)
         self._device = device
         self._place = place
         self._seed = seed

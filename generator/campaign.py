@@ -126,7 +126,7 @@ def conduct(
         begun = time.monotonic()  # waiting for another process is not counted against the budget
         backend = get(settings.backend)
         stack = backend.stack(settings.device, settings.options)
-        require_available(backend, settings.backend)
+        require_available(backend, settings.backend, settings.device)
         effective = dict(stack.options)
         require_dtype(backend, settings.dtype)
         _check_cache(settings, bricks=suite is not None)

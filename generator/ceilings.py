@@ -188,9 +188,13 @@ def measure_ceilings(
 def _names(backend: str | None, device: str) -> list[str]:
     """The backend that was asked for, else all that run here."""
     if backend is not None:
-        require_available(get(backend), backend)
+        require_available(get(backend), backend, device)
         return [backend]
-    found = [name for name, here in backends().items() if here.ok and device in get(name).devices]
+    found = [
+        name
+        for name, here in backends().items()
+        if here.ok and device in get(name).devices and not here.why_not(device)
+    ]
     if not found:
         raise BackendUnavailable("no backend can run here; 'dlbricks backends list' tells why")
     return found

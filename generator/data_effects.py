@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 
 from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject
-from ..errors import BackendError, UsageError, WorkerError
+from ..errors import BackendError, WorkerError
 from ..models import ModelSource
-from .backends.base import Backend, RotatingBackend
+from .backends.base import Backend
 from .backends.registry import get, require_available
-from .backends.requirements import require_dtype
+from .backends.requirements import require_dtype, require_walking
 from .effect import DATA, DataRow, data_row, effect_of
 from .item import Item
 from .launch import begin_run, end_run, launch
@@ -101,7 +101,7 @@ def measure_data(
         models: What to examine.
         store: Open database.
         backend: Name of the runtime.
-        device: One of its devices.
+        device: ``cpu``.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
         dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
@@ -112,7 +112,7 @@ def measure_data(
         progress: Told between requests.
 
     Raises:
-        UsageError: An option has a wrong value, or the backend cannot execute a model layer by layer.
+        UsageError: An option has a wrong value, or the backend cannot execute a model layer by layer on the device.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: No worker can be started.
@@ -135,9 +135,8 @@ def measure_data(
         begun = time.monotonic()
         runtime = get(backend)
         stack, system = runtime.stack(device, settings.options), probe_system()
-        if not isinstance(runtime, RotatingBackend):
-            raise UsageError(f"backend {backend} cannot execute a model layer by layer", remedy="leave out --data")
-        require_available(runtime, backend)
+        require_walking(runtime, device, dict(stack.options))
+        require_available(runtime, backend, device)
         require_dtype(runtime, dtype)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())

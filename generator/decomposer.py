@@ -60,7 +60,7 @@ class Cut:
         from .executed import instruction_set, runtime_salt
 
         backend = get(self.backend)
-        require_available(backend, self.backend)
+        require_available(backend, self.backend, self.device)
         return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from ..db.store import Store
 from ..db.values import Measurement
 from ..models import ModelSource
+from .backends.registry import get
+from .backends.requirements import require_walking
 from .campaign import conduct
 from .costs import RunCosts
 from .data_effects import measure_data
@@ -128,6 +130,9 @@ def measure(
     Raises:
         DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.
     """
+    if data:  # before the models are measured without them
+        runtime = get(backend)
+        require_walking(runtime, device, runtime.resolve(device, options or {}))
     campaign = conduct(
         Settings(
             backend=backend,

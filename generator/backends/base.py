@@ -57,14 +57,21 @@ class Availability:
     """Whether a backend can run here.
 
     Attributes:
-        ok: Whether it can.
+        ok: Whether it can, on one of its devices at least.
         reason: Why not, in one line; empty where it can.
         versions: Package to version of what decides its latencies.
+        missing: Device to what it lacks there, in one line; a device that is not named lacks nothing that can be told
+            without loading the runtime: whether it can be used, ``Backend.setup`` finds out.
     """
 
     ok: bool
     reason: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def why_not(self, device: str) -> str:
+        """Why it cannot run on a device, in one line; empty where it can."""
+        return self.missing.get(device, "") if self.ok else self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ class PackagedBackend(Backend):
     def declared(self, device: str) -> Sequence[Option]:
         """The options that it has on a device."""
 
+    def missing(self, device: str) -> str:  # noqa: ARG002
+        """What is missing to run on a device, in one line; empty where nothing is known to be. Loads nothing."""
+        return ""
+
     def versions(self) -> tuple[tuple[str, str], ...]:
         """The installed packages of ``distributions`` with their versions, sorted; empty where there is none."""
         if importlib.util.find_spec(self.module) is None:
@@ -53,7 +57,8 @@ class PackagedBackend(Backend):
         found = self.versions()
         if not found:
             return Availability(ok=False, reason=f"not installed; {self.install}")
-        return Availability(ok=True, versions=dict(found))
+        missing = {device: lack for device in self.devices if (lack := self.missing(device))}
+        return Availability(ok=True, versions=dict(found), missing=missing)
 
     def command(self) -> Sequence[str]:
         """It runs in the environment of dlbricks itself (see ``Backend``)."""

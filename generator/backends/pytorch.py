@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ...errors import BackendError, BackendUnavailable
 from ..network import Network
 from .base import AS_GIVEN, Algorithm, Executable, Option, Settings, bind, released
+from .nvidia import missing_for_torch
 from .package import PackagedBackend
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class TorchBackend(PackagedBackend):
     def declared(self, device: str) -> Sequence[Option]:
         """Some are of a GPU alone."""
         return _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
+
+    def missing(self, device: str) -> str:
+        """A build with CUDA, or the driver, where a GPU is asked for."""
+        return missing_for_torch() if device == "cuda" else ""
 
     def setup(self, settings: Settings) -> None:
         """Bind the process to the first physical cores, as many as there are threads, before any thread starts.

@@ -45,8 +45,8 @@ def get(name: str) -> Backend:
     return backend
 
 
-def require_available(backend: Backend, name: str) -> None:
-    """Make sure that a backend can run here.
+def require_available(backend: Backend, name: str, device: str) -> None:
+    """Make sure that a backend can run on a device here, as far as that is known without loading its runtime.
 
     Raises:
         BackendUnavailable: It cannot; the message says why.
@@ -54,6 +54,13 @@ def require_available(backend: Backend, name: str) -> None:
     availability = backend.probe()
     if not availability.ok:
         raise BackendUnavailable(f"backend {name} cannot run here: {availability.reason}")
+    lack = availability.why_not(device)
+    if lack:
+        usable = next((other for other in backend.devices if not availability.why_not(other)), "")
+        raise BackendUnavailable(
+            f"backend {name} cannot run on device {device!r} here: {lack}",
+            remedy=f"use --device {usable}" if usable else "",
+        )
 
 
 def backends() -> dict[str, Availability]:

@@ -14,6 +14,7 @@ __all__ = [
     "require_dtype",
     "require_profiling",
     "require_rotating",
+    "require_walking",
     "with_algorithm",
 ]
 
@@ -40,6 +41,24 @@ def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBa
             remedy="use --cache hot or --cache cold",
         )
     return backend
+
+
+def require_walking(backend: Backend, device: str, options: Mapping[str, str]) -> None:
+    """Make sure that a backend can time layer by layer what a model's own values cost, with these effective options.
+
+    Raises:
+        UsageError: It cannot, or not on this device.
+    """
+    if not can_rotate(backend, options):
+        raise UsageError(
+            f"backend {backend.name} cannot execute a model layer by layer, or not with these options",
+            remedy="leave out --data",
+        )
+    if device != "cpu":
+        raise UsageError(
+            f"what a model's own values cost is measured on the CPU alone, not on device {device!r}",
+            remedy="leave out --data",
+        )
 
 
 def require_dtype(backend: Backend, dtype: str) -> None:

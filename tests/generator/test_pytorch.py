@@ -10,17 +10,15 @@ from dataclasses import replace
 import numpy as np
 import onnx.parser
 import pytest
-from dlbricks.db import Store
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import AlgorithmBackend, Executable, RotatingBackend, Settings
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.backends.pytorch import TorchBackend
-from dlbricks.generator.campaign import conduct
+from dlbricks.generator.campaign import _check_cache
 from dlbricks.generator.copies import copied
 from dlbricks.generator.export import export_model
 from dlbricks.generator.generate import generate
 from dlbricks.generator.network import Network, file_network, read_network, synthetic_network
-from dlbricks.generator.run import run
 from dlbricks.generator.settings import Settings as CampaignSettings
 from dlbricks.models import find_models
 
@@ -342,20 +340,17 @@ def test_what_decides_on_a_gpu_alone_is_recorded_there_alone():
 
 
 @pytest.mark.parametrize("cache", ["model", "cold"])
-def test_states_of_the_processors_caches_are_refused_on_a_gpu(tmp_path, small_suite, cache):
-    with Store.open(tmp_path / "db") as store, pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
-        run(small_suite, store=store, backend="torch", device="cuda", cache=cache)
+def test_states_of_the_processors_caches_are_refused_on_a_gpu(cache):
+    with pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
+        _check_cache(CampaignSettings(backend="torch", device="cuda", cache=cache), bricks=True)
 
 
-def test_a_whole_model_is_refused_on_a_gpu_only_where_it_would_be_cold(tmp_path):
-    models, asked = find_models(["squeezenet"]), CampaignSettings(backend="torch", device="cuda")
-    with Store.open(tmp_path / "db") as store:
-        campaign = conduct(asked, command="measure", store=store, models=models, dry_run=True)
-        with pytest.raises(UsageError, match="--cache hot"):
-            conduct(replace(asked, cache="cold"), command="measure", store=store, models=models, dry_run=True)
+def test_a_whole_model_is_refused_on_a_gpu_only_where_it_would_be_cold():
+    asked = CampaignSettings(backend="torch", device="cuda")
 
-    assert campaign.conditions.cache == "model"
-    assert campaign.stack.device == "cuda"
+    _check_cache(asked, bricks=False)
+    with pytest.raises(UsageError, match="--cache hot"):
+        _check_cache(replace(asked, cache="cold"), bricks=False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
