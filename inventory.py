@@ -126,7 +126,7 @@ def backends() -> None:
 @backends.command("list")
 @format_options
 def backends_list(*, form: str) -> None:
-    """What can run here, and why not.
+    """What can run here, on which device, and what is missing.
 
     \b
     Example:
