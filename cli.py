@@ -25,6 +25,7 @@ from .options import (
     comparison_options,
     database_option,
     format_options,
+    kernel_options,
     measured_options,
     model_arguments,
     plot_option,
@@ -141,6 +142,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 @binding_options
 @stack_options
 @click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
+@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
 @budget_option
 @click.option(
@@ -179,6 +181,7 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
 @stack_options
 @budget_option
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
+@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @database_option
 @format_options
 def measure(*, database: str, form: str, **options: Any) -> None:
@@ -196,7 +199,8 @@ def measure(*, database: str, form: str, **options: Any) -> None:
     with Store.open(database) as store, Reporter() as progress:
         report = measure_models(sources, store=store, progress=progress, **options)
     complete = all(row.error is None and row.data_error is None for row in report.rows)
-    answer(measured(report), form, complete=complete)
+    untold = report.kernels is not None and report.kernels.failures
+    answer(measured(report), form, complete=complete and not untold)
 
 
 @commands.command()
@@ -227,6 +231,30 @@ def estimate(*, explain: bool, layers: bool, plot: Path | None, database: str, f
         drawn(draw_estimates(estimates, plot, explain=explain))
     result = estimated(estimates, explain=explain, layers=layers)
     answer(result, form, complete=all(entry.complete for entry in estimates))
+
+
+@commands.command()
+@model_arguments
+@click.option(
+    "--whole", is_flag=True, help="Of the whole model, as 'measure --kernels' profiled it; else of its bricks."
+)
+@kernel_options
+@database_option
+@format_options
+def kernels(*, database: str, form: str, **options: Any) -> None:
+    """The kernels that ran for models, with their share of time, matrix units, and what fell back to another device.
+
+    \b
+    Example:
+        dlbricks kernels squeezenet --backend torch
+    """
+    from .analyzer.kernel_tables import told
+    from .constructor.kernels import kernels as find_kernels
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        found = find_kernels(take_models(options), store=store, **options)
+    answer(told(found), form, complete=all(one.complete for one in found))
 
 
 @commands.command()

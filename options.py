@@ -25,6 +25,7 @@ __all__ = [
     "device_options",
     "dimension",
     "format_options",
+    "kernel_options",
     "measured_options",
     "model_arguments",
     "plot_option",
@@ -155,15 +156,17 @@ _granularity = click.option(
 
 _connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
 
+_graph = click.option(
+    "--graph",
+    type=click.Choice(["source", "fused", "runtime"]),
+    default="source",
+    show_default=True,
+    help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
+)
+
 split_options = _stacked(
     _granularity,
-    click.option(
-        "--graph",
-        type=click.Choice(["source", "fused", "runtime"]),
-        default="source",
-        show_default=True,
-        help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
-    ),
+    _graph,
     click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
     _connected,
 )
@@ -233,17 +236,26 @@ def check_runtime_options(graph: str) -> None:
         raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
 
 
+_measured_cache = click.option(
+    "--cache", type=click.Choice(["model", "hot", "cold"]), help="Only measurements in this cache state."
+)
+
 _measured = (
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
     click.option("--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."),
-    click.option("--cache", type=click.Choice(["model", "hot", "cold"]), help="Only measurements in this cache state."),
+    _measured_cache,
     click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
     click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),
 )
 
 measured_options = _stacked(*_measured)
+
+kernel_options = _stacked(
+    _granularity, _graph, _connected, *(option for option in _measured if option is not _measured_cache)
+)
+"""What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
 
 comparison_options = _stacked(
     _granularity,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..generator.effect import DataLayer
     from ..generator.generate import GenerateReport
     from ..generator.measure import MeasureReport
+    from ..generator.profiling import ProfileReport
     from ..generator.run import RunReport
 
 __all__ = ["estimated", "generated", "measured", "ran"]
@@ -80,7 +81,7 @@ def ran(report: RunReport) -> Answer:
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         summary.append(f"{counted(report.models, 'whole model')} known")
-    summary += _algorithms(report)
+    summary += [*_algorithms(report), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
     failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
@@ -111,6 +112,7 @@ def ran(report: RunReport) -> Answer:
             "run": report.run,
             "system": report.system,
             "stack": report.stack,
+            "kernels": None if report.kernels is None else asdict(report.kernels),
             "costs": asdict(report.costs),
         },
         columns=[
@@ -129,6 +131,20 @@ def _algorithms(report: RunReport) -> list[str]:
         return []
     counts = f"with other algorithms: {known} known, {failed} failed"
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
+
+
+def _profiled(report: ProfileReport | None) -> list[str]:
+    """What the pass that tells kernels did."""
+    if report is None:
+        return []
+    counts = f"kernels: {report.taken} told, {report.known} known, {len(report.failures)} failed"
+    return [
+        counts,
+        *(
+            f"  {_brick_or_model(failure.label)}{f' ({failure.variant})' if failure.variant else ''}: {failure.reason}"
+            for failure in report.failures
+        ),
+    ]
 
 
 def _left(report: RunReport) -> str:
@@ -153,7 +169,13 @@ def measured(report: MeasureReport) -> Answer:
     data = [Column("data_effect_ms", "data ms", milliseconds), Column("data_ci95_ms", "95 % interval", _interval)]
     return Answer(
         [asdict(row) for row in report.rows],
-        totals={"run": report.run, "system": report.system, "stack": report.stack, "wall_s": report.wall_s},
+        totals={
+            "run": report.run,
+            "system": report.system,
+            "stack": report.stack,
+            "wall_s": report.wall_s,
+            "kernels": None if report.kernels is None else asdict(report.kernels),
+        },
         columns=[
             Column("name", "model"),
             Column("latency_ms", "median ms", milliseconds),
@@ -169,6 +191,7 @@ def measured(report: MeasureReport) -> Answer:
             *(f"{row.name}: {row.error}" for row in report.rows if row.error),
             *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
             *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
+            *_profiled(report.kernels),
         ],
     )
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from ..bricks.brick import Brick
 from ..bricks.suite import Suite
-from ..db import Failure, Measurement, Stack, Store, Subject
+from ..db import Failure, KernelView, Measurement, Stack, Store, Subject
+from ..db.identity import Identity
 from ..db.place import Place
+from ..db.queries import Filter
 from ..errors import MissingBrick, UsageError
 from ..generator.protocol import INNER
+from .kernel_tables import view_lines, view_records
 from .tables import Answer, Column
 from .units import milliseconds, quantity, short, size
 
@@ -57,7 +60,7 @@ def listed(suite: Path | None, database: str) -> Answer:
 
 
 def shown(beginning: str, suite: Path | None, database: str) -> Answer:
-    """The answer of ``brick show``: one result per measurement or failure of it, the brick beside them.
+    """The answer of ``brick show``: one result per measurement or failure of it; the brick and its kernels beside them.
 
     Raises:
         UsageError: No key begins so, or several do.
@@ -67,6 +70,8 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
     opened = None if suite is None else Suite.open(suite)
     key = "" if opened is None else find_key(beginning, opened.keys, f"suite {suite}")
     rows: list[dict[str, object]] = []
+    views: dict[Identity, KernelView] = {}
+    stacks: dict[str, Stack] = {}
     if opened is None or _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
             if opened is None:
@@ -76,6 +81,7 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
             failed = store.failures(subject=Subject.BRICK, keys=[key], variant=None)
             rows += [_where(entry, stacks) | _measured(entry) for entry in found]
             rows += [_where(entry, stacks) | _failed(entry) for entry in failed]
+            views = store.kernels(Filter(subject=Subject.BRICK, keys=[key], variant=None))
     brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
     if brick is not None:
@@ -87,7 +93,10 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
         ]
     return Answer(
         rows,
-        totals={"brick": {"key": key} if brick is None else _described(brick)},
+        totals={
+            "brick": {"key": key} if brick is None else _described(brick),
+            "kernels": view_records(views, stacks),
+        },
         columns=[
             Column("system", "system", short),
             Column("backend", "backend"),
@@ -100,7 +109,7 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
             Column("verdict", "verdict"),
             Column("reason", "reason"),
         ],
-        summary=lines,
+        summary=[*lines, *view_lines(views, stacks)],
     )
 
 

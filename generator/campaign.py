@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +19,9 @@ from ..db.store import Store
 from ..db.values import Conditions, Measurement, Stack, Subject, System
 from ..errors import UsageError
 from ..models import ModelSource
-from .backends.base import AS_GIVEN, Algorithm
+from .backends.base import AS_GIVEN, Backend
 from .backends.registry import get, require_available
-from .backends.requirements import can_rotate, require_algorithms, require_dtype, require_rotating
+from .backends.requirements import can_rotate, require_algorithms, require_dtype, require_profiling, require_rotating
 from .costs import RunCosts
 from .executed import instruction_set, runtime_salt
 from .forecast import forecast_s, loading_s
@@ -30,6 +30,7 @@ from .journal import Journal
 from .launch import begin_run, end_run, launch
 from .lock import machine_lock
 from .oracle import WorkerOracle
+from .profiling import ProfileReport, take_views
 from .progress import ProgressCallback
 from .reference import GAP, OVERHEAD, REFERENCE, built_in_key
 from .schedule import Pace
@@ -67,6 +68,7 @@ class Campaign:
         algorithms: What was selected of the bricks, each with each of the backend's other algorithms.
         sources: The models by argument, and what is wrong with the broken ones.
         forecast_s: Expected before it began.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
         costs: Where the wall time went.
         wall_s: From the call to its end.
     """
@@ -80,6 +82,7 @@ class Campaign:
     algorithms: Selection
     sources: ModelItems
     forecast_s: float
+    kernels: ProfileReport | None
     costs: RunCosts
     wall_s: float
 
@@ -93,6 +96,7 @@ def conduct(
     models: Sequence[ModelSource] = (),
     again: Collection[str] = (),
     algorithms: bool = False,
+    kernels: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Campaign:
@@ -106,11 +110,12 @@ def conduct(
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms.
+        kernels: Afterwards also tell which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
         progress: Told between requests.
 
     Raises:
-        UsageError: An option has a wrong value.
+        UsageError: An option has a wrong value, or the backend does not tell its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         SuiteError: A brick is missing or not what its name says.
@@ -126,19 +131,12 @@ def conduct(
         begun = time.monotonic()  # waiting for another process is not counted against the budget
         backend = get(settings.backend)
         stack = backend.stack(settings.device, settings.options)
-        require_available(backend, settings.backend, settings.device)
         effective = dict(stack.options)
-        require_dtype(backend, settings.dtype)
-        _check_cache(settings, bricks=suite is not None)
-        if settings.cache == "model" and suite is not None:
-            require_rotating(backend, effective)  # a whole model is only repeated, which every backend can
+        _check_backend(settings, backend, effective, bricks=suite is not None, kernels=kernels)
         rotating = settings.cache == "model" and can_rotate(backend, effective)
-        choices: tuple[Algorithm, ...] = ()
-        if algorithms:
-            choices = require_algorithms(backend, settings.device, effective, settings.dtype)
+        choices = require_algorithms(backend, settings.device, effective, settings.dtype) if algorithms else ()
         system, conditions = probe_system(), settings.conditions
-        if suite is not None and suite.bound_to is not None:
-            _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
+        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
 
@@ -149,7 +147,8 @@ def conduct(
             sources = model_items(models, folder, oracle=oracle)
             items = brick_items(suite, unroll=settings.unroll, cache=settings.cache) if suite is not None else []
             bricks = selected(items)
-            variants = selected([item.in_variant(choice.name) for item in items for choice in choices])
+            varied = [item.in_variant(choice.name) for item in items for choice in choices]
+            variants = selected(varied)
             chosen = selected(sources.items)
             if suite is not None:
                 inspect_bricks(suite, [*bricks.pending, *variants.pending])
@@ -162,6 +161,8 @@ def conduct(
             protocol = _fitted(protocol, pending, budget_s, most_s=settings.item_budget_s)
         forecast = forecast_s(pending, protocol, known)
         run = None
+        memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+        limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
         if pending and not dry_run:
             run = begin_run(
                 store,
@@ -173,14 +174,13 @@ def conduct(
                 more={"algorithms": [choice.name for choice in choices]} if choices else None,
             )
             journal = Journal(store, run, conditions, costs)
-            memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
             with Session(
                 partial(
                     launch,
                     settings,
                     backend,
                     stack,
-                    memory_bytes=max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT),
+                    memory_bytes=limit_bytes,
                     rotating=rotating,
                 ),
                 journal,
@@ -195,6 +195,22 @@ def conduct(
             ) as session:
                 session.measure([*pending, *_probes(pending)])
             end_run(store, run)
+        views = None
+        if kernels and not dry_run:
+            measured = _measured(sources.items, chosen) + _measured(items, bricks) + _measured(varied, variants)
+            with costs.spend("profile_s"):
+                views = take_views(
+                    measured,
+                    suite=suite,
+                    store=store,
+                    settings=settings,
+                    backend=backend,
+                    system=system.key,
+                    stack=stack,
+                    memory_bytes=limit_bytes,
+                    again="all" in again,
+                    progress=progress,
+                )
     return Campaign(
         run=run.id if run is not None else None,
         system=system,
@@ -205,9 +221,29 @@ def conduct(
         algorithms=variants,
         sources=sources,
         forecast_s=forecast,
+        kernels=views,
         costs=costs,
         wall_s=time.monotonic() - begun,
     )
+
+
+def _measured(items: Sequence[Item], selection: Selection) -> list[Item]:
+    """Those that have a measurement, of this run or an earlier one."""
+    known = {(entry.key, entry.variant) for entry in selection.reused}
+    return [item for item in items if item.result is not None or (item.key, item.variant) in known]
+
+
+def _check_backend(
+    settings: Settings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
+) -> None:
+    """Make sure that the backend can do what is asked of it, before anything is measured."""
+    require_available(backend, settings.backend, settings.device)
+    require_dtype(backend, settings.dtype)
+    _check_cache(settings, bricks=bricks)
+    if kernels:
+        require_profiling(backend)
+    if settings.cache == "model" and bricks:
+        require_rotating(backend, options)  # a whole model is only repeated, which every backend can
 
 
 def _check_cache(settings: Settings, *, bricks: bool) -> None:
@@ -219,8 +255,10 @@ def _check_cache(settings: Settings, *, bricks: bool) -> None:
         )
 
 
-def _check_bound(suite: Suite, stack: Stack, system: System, *, as_given: bool) -> None:
+def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given: bool) -> None:
     """Make sure that graphs which a runtime executes are run by it, as they stand."""
+    if suite is None or suite.bound_to is None:
+        return
     if suite.bound_to != runtime_salt(stack, instruction_set(system)):
         raise UsageError(
             f"suite {suite.path} holds graphs that another stack or machine executes",

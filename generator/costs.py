@@ -23,6 +23,7 @@ class RunCosts:
         store_s: Commits and queries.
         statistics_s: Intervals and verdicts.
         read_s: Reading and checking bricks and models.
+        profile_s: The pass that tells which kernels run, where that was asked for.
         progress_s: The caller's progress callback.
     """
 
@@ -34,6 +35,7 @@ class RunCosts:
     store_s: float = 0.0
     statistics_s: float = 0.0
     read_s: float = 0.0
+    profile_s: float = 0.0
     progress_s: float = 0.0
 
     @contextmanager

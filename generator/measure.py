@@ -14,6 +14,7 @@ from .campaign import conduct
 from .costs import RunCosts
 from .data_effects import measure_data
 from .effect import DataLayer
+from .profiling import ProfileReport
 from .progress import ProgressCallback
 from .settings import Settings
 
@@ -73,6 +74,7 @@ class MeasureReport:
         stack: Key of the stack.
         wall_s: The whole call.
         costs: Where the time went.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
     """
 
     rows: tuple[MeasureRow, ...]
@@ -81,6 +83,7 @@ class MeasureReport:
     stack: str
     wall_s: float
     costs: RunCosts
+    kernels: ProfileReport | None = None
 
 
 def measure(
@@ -101,6 +104,7 @@ def measure(
     seed: int = 0,
     memory_bytes: int | None = None,
     data: bool = False,
+    kernels: bool = False,
     progress: ProgressCallback | None = None,
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
@@ -125,6 +129,8 @@ def measure(
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
+        kernels: Afterwards, in a pass of its own, also tell which kernels run for each model; ``budget_s`` does not
+            bound that.
         progress: Told between requests.
 
     Raises:
@@ -153,6 +159,7 @@ def measure(
         store=store,
         models=models,
         again=("all",),
+        kernels=kernels,
         progress=progress,
     )
     items = {item.key: item for item in campaign.models.pending}
@@ -198,6 +205,7 @@ def measure(
         stack=campaign.stack.key,
         wall_s=wall_s,
         costs=campaign.costs,
+        kernels=campaign.kernels,
     )
 
 

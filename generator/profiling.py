@@ -7,9 +7,10 @@ caches hold: a view is of plain repetition, and serves every cache state.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from ..bricks.suite import Suite
 from ..db.identity import Identity
 from ..db.queries import Filter
 from ..db.store import Store
@@ -23,8 +24,9 @@ from .profile_messages import Profile, Profiled
 from .progress import Progress, ProgressCallback, Stage
 from .protocol import INNER
 from .settings import Settings
+from .subjects import inspect_bricks
 
-__all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views", "without_view"]
+__all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views"]
 
 EXECUTIONS = 5
 """Profiled executions of each network; times are medians over them."""
@@ -66,65 +68,59 @@ class ProfileReport:
     failures: tuple[ProfileFailure, ...]
 
 
-def without_view(
-    items: Iterable[Item], store: Store, system: str, stack: Stack, conditions: Conditions
-) -> dict[Identity, Item | None]:
-    """The items by what a view of them would be of, each brick and algorithm once; None where there is one already.
-
-    Args:
-        items: What is measured; a part of a brick is no way to run it and is left out.
-        store: The database.
-        system: Key of this system.
-        stack: What it runs.
-        conditions: Of the measurements; the cache state does not matter.
-    """
-    place = Conditions(threads=conditions.threads, cache=PROFILED_CACHE, dtype=conditions.dtype)
-    known = store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
-    found: dict[Identity, Item | None] = {}
-    for item in items:
-        if item.variant != INNER:
-            identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
-            found.setdefault(identity, None if identity in known else item)
-    return found
-
-
 def take_views(
-    wanted: Sequence[tuple[Identity, Item]],
+    items: Iterable[Item],
     *,
+    suite: Suite | None,
     store: Store,
     settings: Settings,
     backend: Backend,
+    system: str,
     stack: Stack,
     memory_bytes: int,
+    again: bool = False,
     progress: ProgressCallback | None = None,
-) -> tuple[int, tuple[ProfileFailure, ...]]:
-    """Profile items one by one in a worker, and store each view as it comes.
+) -> ProfileReport:
+    """Profile, in a worker and one by one, what has no view yet, and store each view as it comes.
 
     An item that ends the worker costs itself alone: the next one has a fresh worker.
 
     Args:
-        wanted: What to profile.
+        items: What is measured, in any cache state; a part of a brick is no way to run it and is left out.
+        suite: The bricks among them; None where there are none.
         store: Open for writing; it holds the system and the stack.
         settings: How the items were measured.
         backend: The runtime.
+        system: Key of this system.
         stack: What it runs here.
         memory_bytes: Limit of the worker.
+        again: Profile also what has a view.
         progress: Told before each item.
-
-    Returns:
-        How many views were stored, and what failed.
 
     Raises:
         StoreError: The database cannot be written.
+        SuiteError: A brick is missing or not what its name says.
     """
-    taken, failures = 0, []
+    measured = settings.conditions
+    place = Conditions(threads=measured.threads, cache=PROFILED_CACHE, dtype=measured.dtype)
+    wanted: dict[Identity, Item] = {}
+    for item in items:
+        if item.variant != INNER:
+            identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
+            wanted.setdefault(identity, item)
+    known: Collection[Identity] = ()
+    if not again:
+        known = wanted.keys() & store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
+    left = {identity: item for identity, item in wanted.items() if identity not in known}
+    if suite is not None:
+        inspect_bricks(suite, [item for item in left.values() if item.subject is Subject.BRICK])
+    failures: list[ProfileFailure] = []
     worker: Worker | None = None
     begun = time.monotonic()
     try:
-        for number, (identity, item) in enumerate(wanted):
+        for number, (identity, item) in enumerate(left.items()):
             if progress is not None:
-                elapsed_s = time.monotonic() - begun
-                progress(Progress(Stage.PROFILE, number, len(wanted), item.label, elapsed_s))
+                progress(Progress(Stage.PROFILE, number, len(left), item.label, time.monotonic() - begun))
             try:
                 if worker is None:
                     worker = launch(settings, backend, stack, memory_bytes=memory_bytes, rotating=False)
@@ -137,11 +133,10 @@ def take_views(
                     worker = None
                 continue
             store.put_kernels(identity, view)
-            taken += 1
     finally:
         if worker is not None:
             worker.close()
-    return taken, tuple(failures)
+    return ProfileReport(len(left) - len(failures), len(known), tuple(failures))
 
 
 def _request(item: Item, settings: Settings) -> Profile:

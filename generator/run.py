@@ -13,6 +13,7 @@ from ..db.values import Failure
 from ..models import ModelSource
 from .campaign import Campaign, conduct
 from .costs import RunCosts
+from .profiling import ProfileReport
 from .progress import ProgressCallback
 from .settings import Settings
 
@@ -48,6 +49,7 @@ class RunReport:
         forecast_s: What was expected before, within the budget where that was possible.
         budget_s: Total time that was given; None: as long as it takes.
         dry_run: Whether this was only a forecast.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
         costs: Every part of ``wall_s``.
     """
 
@@ -72,6 +74,7 @@ class RunReport:
     forecast_s: float
     budget_s: float | None
     dry_run: bool
+    kernels: ProfileReport | None
     costs: RunCosts
 
     @property
@@ -82,7 +85,8 @@ class RunReport:
         """
         left = self.remaining + self.models_remaining + self.algorithms_remaining
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
-        return not self.failures and not broken and (self.dry_run or not left)
+        untold = self.kernels is not None and self.kernels.failures
+        return not self.failures and not broken and not untold and (self.dry_run or not left)
 
 
 def run(
@@ -105,6 +109,7 @@ def run(
     memory_bytes: int | None = None,
     again: Collection[str] = (),
     algorithms: bool = False,
+    kernels: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
@@ -135,6 +140,8 @@ def run(
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms, in the same rounds. These
             measurements bear the algorithm's name as their variant; they compete in lower bounds, and nowhere else.
+        kernels: Afterwards, in a pass of its own, also tell which kernels run for each brick and model that is measured
+            and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.
         progress: Told between requests, never while a sample is timed.
 
@@ -142,7 +149,8 @@ def run(
         Counts, failures with reasons, and where the time went.
 
     Raises:
-        UsageError: An option has a wrong value, or the backend offers no choice of algorithms.
+        UsageError: An option has a wrong value, the backend offers no choice of algorithms, or does not tell its
+            kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
         SuiteError: The suite cannot be read, or a brick is not what its name says.
@@ -176,6 +184,7 @@ def run(
         models=models,
         again=again,
         algorithms=algorithms,
+        kernels=kernels,
         dry_run=dry_run,
         progress=progress,
     )
@@ -216,5 +225,6 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         forecast_s=campaign.forecast_s,
         budget_s=budget_s,
         dry_run=dry_run,
+        kernels=campaign.kernels,
         costs=campaign.costs,
     )

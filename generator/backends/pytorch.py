@@ -8,12 +8,14 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from ...db.values import KernelView
 from ...errors import BackendError, BackendUnavailable
 from ..network import Network
 from .base import AS_GIVEN, Algorithm, Executable, Option, Settings, bind, released
@@ -125,6 +127,17 @@ class TorchBackend(PackagedBackend):
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
 
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """What PyTorch's profiler tells (see ``ProfilingBackend``)."""
+        from .torch_kernels import profiled
+
+        with _named_kernels(settings):
+            executable = self.prepare(network, settings)
+        try:
+            return profiled(executable, executions)
+        finally:
+            executable.close()
+
     def eager(self, options: Mapping[str, str]) -> bool:
         """Unless compiled, operators are executed as they are written."""
         return options["mode"] == "eager"
@@ -230,6 +243,18 @@ def _compiled(found: Translated) -> Callable[..., Any]:
         warnings.simplefilter("ignore")  # the compiler's, about its own code
         compiled(*found.inputs)
     return compiled
+
+
+def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
+    """Have the kernels that TorchInductor writes in this context tell their names to the profiler."""
+    if settings.options["mode"] != "compile":
+        return nullcontext()
+    import torch
+
+    patched: AbstractContextManager[object] = torch._inductor.config.patch(  # noqa: SLF001
+        {"cpp.enable_kernel_profile": True}
+    )
+    return patched
 
 
 def _require_compiler() -> None:
