@@ -1,0 +1,207 @@
+"""Check and measure everything on a machine, in visits of a few minutes: what a GPU that is seldom there is for.
+
+    python benchmarks/visit.py --device cuda --out DIR --minutes 9 [--models NAME ...] [--stage NAME ...]
+    python benchmarks/visit.py --report DIR... --out FOLDER
+
+A visit goes through the stages of ``visit_stages.py``, the most valuable first: what the machine is, whether every
+brick computes there what the CPU does, the bricks and the models beside them in each precision. Each stage has a share
+of the time; what is left over goes to those that are not done. Nothing is measured twice: give the folder to the next
+visit, on this machine or another one like it, and it goes on, also after a kill. The folder has a few small files,
+which ``visit_folder.py`` describes; ``dlbricks db merge`` takes its databases. docs/gpu.md tells the whole way.
+
+``--report`` makes the tables on a machine that measures nothing. Exit code 0: all stages are done; 3: some are left;
+1: nothing could be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlbricks.errors import BackendUnavailable, DlbricksError, MachineBusy, UsageError
+from dlbricks.generator.backends.registry import get
+from dlbricks.models import find_models
+from dlbricks.models.zoo import names
+from visit_clock import TABLES, Clock, Terminated, TimeUp
+from visit_folder import Folder, Record
+from visit_stages import Stage, Visit, stages
+from visit_tables import markdown, results
+
+_DEFAULTS: dict[str, Any] = {
+    "models": [entry.name for entry in names() if entry.extra is None],
+    "backend": "torch",
+    "device": "cuda",
+    "options": {},
+    "threads": 1,
+    "batch": 16,
+    "processes": 2,
+    "rounds": 2,
+    "item_budget": 0.1,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One visit, or the tables of several.
+
+    Returns:
+        The exit code.
+    """
+    began = time.monotonic()
+    options = _options(arguments)
+    try:
+        if options.report:
+            _report([Folder(path) for path in options.report], options.out)
+            return 0
+        folder = Folder(options.out)
+        asked = {name: getattr(options, name) for name in _DEFAULTS}
+        folder.settle(asked, _DEFAULTS)
+        _check(folder.settings)
+        chosen = _chosen(options.stage, stages(folder.settings["batch"]))
+        return _visit(folder, chosen, Clock(options.minutes * 60, began=began))
+    except DlbricksError as error:
+        print(f"visit: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the visits, or of the tables")
+    parser.add_argument("--report", type=Path, nargs="+", metavar="DIR", help="only make the tables of these folders")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time of this visit")
+    parser.add_argument("--stage", nargs="+", metavar="NAME", help="only these stages")
+    group = parser.add_argument_group("settings of the first visit, which all later ones keep")
+    group.add_argument("--models", nargs="+", metavar="NAME", help="default: the zoo without its exports")
+    group.add_argument("--backend", help="default: torch")
+    group.add_argument("--device", help="cpu or cuda, the default")
+    group.add_argument("--option", dest="options", type=_option, nargs="+", metavar="NAME=VALUE")
+    group.add_argument("--threads", type=int, help="default: 1")
+    group.add_argument("--batch", type=int, help="the larger batch; default: 16")
+    group.add_argument("--processes", type=int, help="per stage; default: 2")
+    group.add_argument("--rounds", type=int, help="per process; default: 2")
+    group.add_argument("--item-budget", type=float, help="most seconds of one brick or model; default: 0.1")
+    found = parser.parse_args(arguments)
+    found.options = dict(found.options) if found.options else None
+    return found
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Make sure that the settings make sense here, before they are kept."""
+    get(settings["backend"]).stack(settings["device"], settings["options"])
+    for source in find_models(settings["models"], batches=[settings["batch"]]):
+        if source.problem is not None:
+            raise UsageError(f"{source.name}: {source.problem}", remedy="give other --models")
+
+
+def _chosen(asked: Sequence[str] | None, known: Sequence[Stage]) -> list[Stage]:
+    unknown = set(asked or ()) - {stage.name for stage in known}
+    if unknown:
+        listed = ", ".join(stage.name for stage in known)
+        raise UsageError(f"there is no stage {', '.join(sorted(unknown))}", remedy=f"there are {listed}")
+    return [stage for stage in known if asked is None or stage.name in asked]
+
+
+def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
+    """Go through the stages twice: with a share of the time each, and then with what is left."""
+    noted = folder.begin(clock.total_s / 60)
+    with tempfile.TemporaryDirectory(prefix="dlbricks-visit-") as work:
+        visit = Visit(folder, clock, Path(work))
+        records: dict[str, Record] = {}
+        try:
+            noted["ended"] = _stages(visit, chosen, records, noted)
+            with clock.alarm(TABLES):
+                _report([folder], None)
+        except TimeUp as end:
+            noted["ended"] = str(end)
+        except DlbricksError as error:
+            noted["ended"] = str(error)
+            raise
+        finally:
+            noted["seconds"] = round(clock.spent_s, 1)
+            folder.save()
+    for wrong in folder.check():
+        _say(f"beyond the limits: {wrong}")
+    over = sum(_over(records, stage) for stage in chosen)
+    _say(f"{noted['seconds']} s, {noted['ended']}; {over} of {len(chosen)} stages are over")
+    tried = [record for name, record in records.items() if name != "stack"]
+    if tried and all(record.status == "failed" for record in tried):
+        return 1
+    return 0 if over == len(chosen) else 3
+
+
+def _stages(visit: Visit, chosen: Sequence[Stage], records: dict[str, Record], noted: dict[str, Any]) -> str:
+    """All stages; why it ended.
+
+    Raises:
+        Terminated: The process was told to end.
+    """
+    try:
+        with visit.clock.alarm():
+            for last in (False, True):
+                for stage in chosen:
+                    _go_on(visit, stage, records, noted, last=last)
+    except Terminated:
+        raise
+    except TimeUp as end:
+        return str(end)
+    return "done" if all(_over(records, stage) for stage in chosen) else "no time for another stage"
+
+
+def _over(records: dict[str, Record], stage: Stage) -> bool:
+    return stage.name in records and records[stage.name].ended
+
+
+def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[str, Any], *, last: bool) -> None:
+    """Give a stage its time, if there is enough of it; note what became of it."""
+    allowed_s = visit.clock.left_s if last else min(visit.clock.left_s, stage.share * visit.clock.total_s)
+    if last and stage.name in records and records[stage.name].status != "open":
+        return
+    began = time.monotonic()
+    record = records[stage.name] = visit.record(stage)
+    if stage.kind != "stack" and (record.ended or allowed_s < visit.clock.least_s):
+        return
+    record.status, record.reason = "open", ""
+    _say(f"{stage.name}: at most {allowed_s:.0f} s")
+    try:
+        visit.do(stage, record, allowed_s)
+    except DlbricksError as error:
+        record.status, record.reason = "refused" if isinstance(error, UsageError) else "failed", str(error)
+        if isinstance(error, MachineBusy) or (isinstance(error, BackendUnavailable) and not stage.options):
+            raise  # no other stage will fare better
+    finally:
+        seconds = time.monotonic() - began
+        record.seconds = round(record.seconds + seconds, 1)
+        noted["stages"][stage.name] = round(noted["stages"].get(stage.name, 0) + seconds, 1)
+        visit.folder.save()
+    _say(f"{stage.name}: {record.status}, {seconds:.1f} s {record.reason}")
+
+
+def _report(folders: Sequence[Folder], out: Path | None) -> None:
+    """Write the tables of some folders; of one, into itself."""
+    found = results(folders)
+    if out is None:
+        (folder,) = folders
+        folder.results = found
+        (folder.path / "results.md").write_text(markdown(found))
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps({"schema": 1, **found}, indent=1) + "\n")
+    (out / "results.md").write_text(markdown(found))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""What a visit leaves behind: a few small files, which are also all that the next visit needs to go on.
+
+``visit.json`` says what was done, ``agreement.jsonl`` has one line per brick and precision that was checked,
+``measurements-N.db`` hold what was measured, ``results.md`` the tables. A database that a killed visit had open has two
+side files more; together with the file that ``visit.json`` is replaced by these are at most ``MOST_FILES``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dlbricks.errors import StoreError, UsageError
+
+MOST_FILES = 8
+MOST_BYTES = 15 << 20
+
+_PARTS = 2
+_BYTES_PER_ITEM = 3 << 10
+"""Of a brick or model in a database: its statistics, and the samples of all its rounds."""
+
+_ENDED = ("done", "refused")
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of a stage on one system and stack.
+
+    Attributes:
+        stage: The stage, as in ``visit_stages.Stage``.
+        system: Key of the system; what was done on another one is not done here.
+        stack: Key of the stack; empty where the stage has none.
+        status: ``open``, ``done``, ``refused`` (it cannot be had here) or ``failed`` (the next visit tries again).
+        reason: Why it was refused or failed.
+        database: File that holds its measurements.
+        seconds: Spent on it so far.
+        result: What it found.
+    """
+
+    stage: dict[str, Any]
+    system: str
+    stack: str
+    status: str = "open"
+    reason: str = ""
+    database: str = ""
+    seconds: float = 0.0
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.status in _ENDED
+
+
+class Folder:
+    """The folder of a visit.
+
+    Args:
+        path: Made where it is not there.
+
+    Raises:
+        UsageError: It holds something that no visit wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._state_file = path / "visit.json"
+        self._rows_file = path / "agreement.jsonl"
+        (path / "visit.json.new").unlink(missing_ok=True)
+        state = json.loads(self._state_file.read_text()) if self._state_file.exists() else {}
+        if not state and any(path.iterdir()):
+            raise UsageError(f"{path} holds something else than visits", remedy="name an empty folder, or a new one")
+        self.settings: dict[str, Any] = state.get("settings", {})
+        self.stacks: dict[str, Any] = state.get("stacks", {})
+        self.visits: list[dict[str, Any]] = state.get("visits", [])
+        self.records = [Record(**record) for record in state.get("records", [])]
+        self.results: dict[str, Any] = state.get("results", {})
+
+    def settle(self, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        """Take the settings of the first visit, which are those of all.
+
+        Args:
+            asked: Settings by name; None where they were not given.
+            defaults: What they are then, at the first visit.
+
+        Raises:
+            UsageError: Another value than at the first visit.
+        """
+        for name, value in asked.items():
+            known = self.settings.get(name)
+            if known is not None and value is not None and value != known:
+                raise UsageError(f"{self.path} was begun with {name} {known}, not {value}", remedy="name another --out")
+            if known is None:
+                self.settings[name] = defaults[name] if value is None else value
+
+    def begin(self, minutes: float) -> dict[str, Any]:
+        """Note a visit; what it is told afterwards goes into the dictionary that is returned."""
+        visit: dict[str, Any] = {"began": _now(), "minutes": minutes, "ended": None, "seconds": None, "stages": {}}
+        self.visits.append(visit)
+        self.save()
+        return visit
+
+    def record(self, stage: Mapping[str, Any], system: str, stack: str) -> Record:
+        """What is known of a stage on a system and stack."""
+        for found in self.records:
+            if (found.stage["name"], found.system, found.stack) == (stage["name"], system, stack):
+                return found
+        self.records.append(Record(dict(stage), system, stack))
+        return self.records[-1]
+
+    def save(self) -> None:
+        """Write the state, whole or not at all."""
+        state = {
+            "schema": 1,
+            "settings": self.settings,
+            "visits": self.visits,
+            "stacks": self.stacks,
+            "records": [asdict(record) for record in self.records],
+            "results": self.results,
+        }
+        new = self.path / "visit.json.new"
+        with new.open("w") as file:
+            file.write(json.dumps(state, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._state_file)
+
+    # Agreement ----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every brick that was checked; a line that a kill cut short is dropped."""
+        if not self._rows_file.exists():
+            return []
+        text = self._rows_file.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self._rows_file.write_text(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Keep one brick's row, now."""
+        with self._rows_file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    # Databases ----------------------------------------------------------------------------------------------------
+
+    @property
+    def databases(self) -> list[Path]:
+        """Those that are there, oldest first."""
+        return sorted(self.path.glob("measurements-*.db"))
+
+    def database(self, record: Record, items: int) -> Path:
+        """Where a stage's measurements go: where they are, else where there is room for all of them.
+
+        Args:
+            record: The stage.
+            items: Bricks and models that it measures.
+
+        Raises:
+            StoreError: There is no room left.
+        """
+        if not record.database:
+            expected = items * _BYTES_PER_ITEM
+            for number in range(1, _PARTS + 1):
+                path = self.path / f"measurements-{number}.db"
+                if (path.stat().st_size if path.exists() else 0) + self._promised(path) + expected <= MOST_BYTES:
+                    record.database = path.name
+                    break
+            else:
+                raise StoreError(
+                    f"{self.path} has no room for {items} more bricks and models",
+                    remedy="go on in another folder, with --stage or fewer --models; databases merge",
+                )
+        return self.path / record.database
+
+    def _promised(self, path: Path) -> int:
+        """Bytes that open stages may still write into a database."""
+        waiting = [record for record in self.records if record.database == path.name and not record.ended]
+        return sum(record.result.get("left", 0) for record in waiting) * _BYTES_PER_ITEM
+
+    def check(self) -> list[str]:
+        """What is wrong with the files, in words; nothing as long as the limits hold."""
+        files = [path for path in self.path.rglob("*") if path.is_file()]
+        wrong = [f"{path.name} has {path.stat().st_size} bytes" for path in files if path.stat().st_size > MOST_BYTES]
+        if len(files) > MOST_FILES:
+            wrong.append(f"there are {len(files)} files")
+        return wrong
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

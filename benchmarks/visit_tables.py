@@ -1,0 +1,219 @@
+"""The tables of visits: what was computed alike, and each model's sums, bounds and latency, with its stack and date."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlbricks import __version__
+from dlbricks.bricks.graph import build_graph
+from dlbricks.constructor import Estimate, estimate
+from dlbricks.db import Stack, Store, Subject, merge
+from dlbricks.generator.cores import physical_cores
+from dlbricks.models import ModelSource, find_models
+from visit_folder import Folder, Record
+
+_FIGURES = (
+    "measured_ms", "estimate_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
+    "lower_bound_critical_path_ms", "ratio", "benanza_ratio_sequential", "benanza_ratio_critical_path",
+)  # fmt: skip
+
+_COLUMNS = (
+    "model", "measured", "sequential", "critical path", "bound, sequential", "bound, critical path",
+    "estimate / measured", "Benanza ratio, sequential", "Benanza ratio, critical path", "bricks measured",
+)  # fmt: skip
+
+
+def results(folders: Sequence[Folder]) -> dict[str, Any]:
+    """Everything that the tables show, from the databases of some folders together.
+
+    Args:
+        folders: Of visits, to one machine or several.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlbricks-visit-") as place, Store.open(Path(place) / "all.db") as store:
+        for folder in folders:
+            for path in folder.databases:
+                merge(store, path)
+        stacks = store.stacks()
+        return {
+            "dlbricks": __version__,
+            "systems": {key: found for folder in folders for key, found in folder.stacks.items()},
+            "visits": [visit for folder in folders for visit in folder.visits],
+            "agreement": [
+                _about(record, None) | record.result | {"device": folder.settings["device"]}
+                for folder in folders
+                for record in folder.records
+                if record.stage["kind"] == "agreement" and record.result.get("bricks")
+            ],
+            "stages": [
+                _about(record, stacks.get(record.stack))
+                | {"device": folder.settings["device"], "models": list(_rows(folder, record, store))}
+                for folder in folders
+                for record in folder.records
+                if record.stack in stacks and record.stage["kind"] in {"bricks", "models"}
+            ],
+            "not_done": [
+                _about(record, stacks.get(record.stack)) | {"status": record.status, "reason": record.reason}
+                for folder in folders
+                for record in folder.records
+                if record.status != "done"
+            ],
+        }
+
+
+def _about(record: Record, stack: Stack | None) -> dict[str, Any]:
+    return {
+        "stage": record.stage["name"],
+        "system": record.system,
+        "stack": record.stack,
+        "backend": stack.backend if stack else None,
+        "versions": dict(stack.versions) if stack else {},
+        "options": dict(stack.options) if stack else dict(record.stage["options"]),
+        **{name: record.stage[name] for name in ("dtype", "cache", "batch")},
+    }
+
+
+def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
+    """Each model of a stage that measured bricks, or models alone."""
+    batch, threads = record.stage["batch"], folder.settings["threads"] or len(physical_cores())
+    sources = find_models(folder.settings["models"], batches=[batch] if batch else [])
+    place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
+    if record.stage["kind"] == "models":
+        yield from _measured(sources, store, threads=threads, cache=record.stage["cache"], **place)
+        return
+    found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
+    for row in found:
+        yield {
+            "name": row.name,
+            **{name: getattr(row, name) for name in _FIGURES},
+            "known_ms": row.known_ms,
+            "coverage": row.coverage.sequences if row.coverage else None,
+            "note": _note(row),
+        }
+
+
+def _measured(
+    sources: Sequence[ModelSource], store: Store, *, system: str, stack: str, **where: Any
+) -> Iterator[dict[str, Any]]:
+    """Models without bricks: their latency alone."""
+    for source in sources:
+        key = build_graph(source.skeleton()).key
+        found = store.measurements(subject=Subject.MODEL, keys=[key], system=system, stack=stack, **where)
+        if found:
+            empty = dict.fromkeys((*_FIGURES, "known_ms", "coverage", "note"))
+            yield empty | {"name": source.name, "measured_ms": found[0].median_ns / 1e6}
+
+
+def _note(row: Estimate) -> str | None:
+    if row.error:
+        return row.error
+    if row.missing:
+        return f"{len(row.missing)} bricks not measured, the first: {row.missing[0].reason}"
+    return row.ratio_reason
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The results as tables."""
+    lines = ["# What visits measured", ""]
+    for key, system in found["systems"].items():
+        lines.append(f"* System `{key[:8]}`: {_system(system)}")
+    dates = sorted({visit["began"][:10] for visit in found["visits"]})
+    lines += [
+        f"* {len(found['visits'])} visit(s), {', '.join(dates)}; dlbricks {found['dlbricks']}",
+        "",
+        "Latencies are in milliseconds: of bricks at G=1, and of whole models that were measured in the same rounds.",
+        *_agreement(found["agreement"]),
+        *_gains(found["stages"]),
+    ]
+    for stage in found["stages"]:
+        lines += _stage(stage)
+    if found["not_done"]:
+        lines += ["", "## Not done", ""]
+        lines += [
+            ": ".join(filter(None, (f"* {row['stage']}", row["status"], row["reason"]))) for row in found["not_done"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _system(found: Mapping[str, Any]) -> str:
+    system, packages = found["system"], found["packages"]
+    parts = [system["cpu"], f"{system['physical_cores']} cores", *system["gpus"], f"Python {found['python']}"]
+    parts += [f"{name} {packages[name]}" for name in ("torch", "onnxruntime", "numpy") if name in packages]
+    return ", ".join(parts)
+
+
+def _agreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [
+        "", "## Agreement with ONNX Runtime on the CPU", "",
+        "| stage | device | system | bricks | same | different | unsupported | failed | unchecked | worst error |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    verdicts = ("same", "different", "unsupported", "failed", "unchecked")
+    for row in rows:
+        counts = " | ".join(str(row["counts"].get(verdict, 0)) for verdict in verdicts)
+        worst = "" if row["worst_error"] is None else f"{row['worst_error']:.1e}"
+        lines.append(
+            f"| {row['stage']} | {row['device']} | `{row['system'][:8]}` | {row['bricks']} | {counts} | {worst} |"
+        )
+    wrong = [f"* {row['stage']}: {count} x {reason}" for row in rows for reason, count in row["reasons"].items()]
+    return [*lines, "", *wrong] if wrong else lines
+
+
+def _gains(stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Measured models beside the first stage of the same system and batch, which is float32 as the backend has it."""
+    lines: list[str] = []
+    for system, batch in dict.fromkeys((stage["system"], stage["batch"]) for stage in stages):
+        group = [stage for stage in stages if (stage["system"], stage["batch"]) == (system, batch)]
+        group = [stage for stage in group if stage["cache"] == "hot" and any(map(_latency, stage["models"]))]
+        times = [{row["name"]: _latency(row) for row in stage["models"]} for stage in group]
+        if len(group) < 2:
+            continue
+        lines += [
+            "", f"## Measured models, batch {batch or 'of their own'}, on `{system[:8]}`", "",
+            f"| model | {' | '.join(stage['stage'] for stage in group)} |",
+            "|---|" + "---|" * len(group),
+        ]  # fmt: skip
+        for name, base in times[0].items():
+            cells = [_number(base), *(_gain(base, other.get(name)) for other in times[1:])]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _latency(row: Mapping[str, Any]) -> float | None:
+    latency: float | None = row["measured_ms"]
+    return latency
+
+
+def _stage(stage: Mapping[str, Any]) -> list[str]:
+    rows = stage["models"]
+    if not any(row["coverage"] for row in rows):
+        return []  # nothing of it is measured yet, or models alone, which stand above
+    versions = " ".join(f"{name} {version}" for name, version in stage["versions"].items())
+    options = " ".join(f"{name}={value}" for name, value in stage["options"].items())
+    lines = [
+        "", f"## {stage['stage']}", "",
+        f"System `{stage['system'][:8]}`, stack `{stage['stack'][:8]}`: {versions}, {stage['device']}, {options}.",
+        f"Computed in {stage['dtype']}, caches {stage['cache']}, batch {stage['batch'] or 'of the models'}.",
+        "",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        times = [_number(row[name]) for name in ("measured_ms", *_FIGURES[2:6])]
+        ratios = [_number(row[name]) for name in _FIGURES[6:]]
+        share = "" if row["coverage"] is None else f"{row['coverage']:.0%}"
+        lines.append(f"| {row['name']} | {' | '.join([*times, *ratios])} | {share} |")
+    return [*lines, "", *(f"* {row['name']}: {row['note']}" for row in rows if row["note"])]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _gain(base: float | None, value: float | None) -> str:
+    """A latency, and how many times as fast it is as the base."""
+    return _number(value) if base is None or value is None else f"{value:.4g} (x {base / value:.2f})"

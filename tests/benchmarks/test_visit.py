@@ -1,0 +1,279 @@
+"""Visits: their time, their files, and that nothing is lost or done twice. Real runtimes on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from dlbricks.db import Conditions, Store, Subject
+from dlbricks.errors import StoreError, UsageError
+from dlbricks.models import find_models
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "visit.py"
+BRIEF = ("--processes", 1, "--rounds", 2, "--item-budget", 0.02)
+FIRST = ("stack", "agreement-float32", "float32", "tf32")
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """Import a module that stands beside the script."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(f"visit_{name}")
+
+    return load
+
+
+def command(out: Path, *more: object) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--out", str(out), *map(str, more)]
+
+
+def visit(out: Path, *more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(out, *more), capture_output=True, text=True, check=False, timeout=120)
+
+
+def state(out: Path) -> dict:
+    return json.loads((out / "visit.json").read_text())
+
+
+def stored(out: Path) -> list[tuple]:
+    """Everything measured, with its raw samples."""
+    with Store.open(out / "measurements-1.db", read_only=True) as store:
+        return [(found, store.blocks(found.id)) for found in store.measurements(variant=None, latest=False)]
+
+
+def begun(out: Path) -> Iterator[tuple[str, list]]:
+    """What is not finished, with its raw samples."""
+    with Store.open(out / "measurements-1.db") as store:
+        (system,), (stack,), conditions = store.systems(), store.stacks(), Conditions(threads=1, cache="hot")
+        for left in store.left_open(system, stack, conditions):
+            number, _, blocks = store.open_item(left.subject, left.key, system, stack, conditions, left.variant)
+            yield number, blocks
+
+
+# Time ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_alarm_ends_what_is_being_done(part):
+    clock = part("clock").Clock(0.3)
+
+    with pytest.raises(part("clock").TimeUp, match="the time was up"), clock.alarm():
+        time.sleep(10)
+
+    assert clock.left_s == 0
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_being_told_to_end_is_an_interrupt(part):
+    with pytest.raises(part("clock").Terminated, match="terminated"), part("clock").Clock(60).alarm():
+        signal.raise_signal(signal.SIGTERM)
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert issubclass(part("clock").TimeUp, KeyboardInterrupt)
+
+
+def test_what_is_left_is_less_than_until_the_alarm(part):
+    clock = part("clock").Clock(100, began=time.monotonic() - 50)
+
+    assert 41 < clock.left_s <= 42
+    assert clock.least_s == 3
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_those_of_the_first_visit(part, tmp_path):
+    folder = part("folder").Folder(tmp_path / "visits")
+    folder.settle({"device": "cpu", "batch": None}, {"device": "cuda", "batch": 16})
+    folder.begin(9)
+
+    again = part("folder").Folder(tmp_path / "visits")
+    again.settle({"device": None, "batch": 16}, {"device": "cuda", "batch": 4})
+
+    assert again.settings == {"device": "cpu", "batch": 16}
+    with pytest.raises(UsageError, match="was begun with device cpu, not cuda"):
+        again.settle({"device": "cuda"}, {})
+
+
+def test_a_folder_of_something_else_is_left_alone(part, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+
+    with pytest.raises(UsageError, match="something else than visits"):
+        part("folder").Folder(tmp_path)
+
+
+def test_a_stage_is_known_by_system_and_stack(part, tmp_path):
+    folder = part("folder").Folder(tmp_path)
+    done = folder.record({"name": "float32"}, "one", "torch")
+    done.status = "done"
+    folder.save()
+
+    again = part("folder").Folder(tmp_path)
+
+    assert again.record({"name": "float32"}, "one", "torch").ended
+    assert not again.record({"name": "float32"}, "another", "torch").ended
+    assert not again.record({"name": "float32"}, "one", "newer torch").ended
+
+
+def test_a_line_that_was_cut_short_is_dropped(part, tmp_path):
+    folder = part("folder").Folder(tmp_path)
+    folder.add_row({"key": "a"})
+    with (tmp_path / "agreement.jsonl").open("a") as file:
+        file.write('{"key": "b", "verd')
+
+    assert folder.rows() == [{"key": "a"}]
+    folder.add_row({"key": "c"})
+    assert folder.rows() == [{"key": "a"}, {"key": "c"}]
+
+
+def test_measurements_go_where_there_is_room_and_stay_there(part, tmp_path):
+    limit = part("folder").MOST_BYTES
+    folder = part("folder").Folder(tmp_path)
+    first, second, third = (folder.record({"name": name}, "system", "stack") for name in ("a", "b", "c"))
+
+    assert folder.database(first, 1000).name == "measurements-1.db"
+    first.result["left"] = 1000
+    os.truncate(_made(tmp_path / "measurements-1.db"), limit - (4 << 20))  # leaves room for what a may still write
+    assert folder.database(second, 1000).name == "measurements-2.db"
+    assert folder.database(first, 1000).name == "measurements-1.db"
+
+    os.truncate(_made(tmp_path / "measurements-2.db"), limit)
+    with pytest.raises(StoreError, match="no room for 1000 more"):
+        folder.database(third, 1000)
+    first.status = "done"
+    assert folder.database(third, 1000).name == "measurements-1.db"
+
+
+def test_files_beyond_the_limits_are_told(part, tmp_path):
+    folder = part("folder").Folder(tmp_path)
+    folder.save()
+    assert folder.check() == []
+
+    os.truncate(_made(tmp_path / "measurements-1.db"), part("folder").MOST_BYTES + 1)
+    for number in range(part("folder").MOST_FILES):
+        _made(tmp_path / f"more-{number}")
+
+    assert folder.check() == ["measurements-1.db has 15728641 bytes", "there are 10 files"]
+
+
+def _made(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+# Visits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
+    """All of it on PyTorch: what there is, what agrees, what is fast; then on a machine that measures nothing."""
+    pytest.importorskip("torch")
+    settings = ("--device", "cpu", "--models", branches, "--batch", 2, "--minutes", 0.6, *BRIEF)
+
+    first = visit(here / "visits", *settings, "--stage", *FIRST[:2])
+    rows = (here / "visits/agreement.jsonl").read_text()
+    second = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "float32-b2")
+    found, known = state(here / "visits"), stored(here / "visits")
+    third = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "float32-b2")
+
+    assert (first.returncode, second.returncode, third.returncode) == (0, 0, 0), first.stderr + second.stderr
+    status = {record["stage"]["name"]: record["status"] for record in found["records"]}
+    assert status == {**dict.fromkeys(FIRST[:3], "done"), "tf32": "refused", "float32-b2": "done"}
+    assert found["results"]["agreement"][0]["counts"] == {"same": 4}
+    assert rows.count("\n") == 4
+    assert (here / "visits/agreement.jsonl").read_text() == rows
+    assert sum(measured.subject is Subject.MODEL for measured, _ in known) == 2
+    assert stored(here / "visits") == known
+    assert [each["ended"] for each in state(here / "visits")["visits"]] == ["done"] * 3
+
+    shutil.copytree(here / "visits", here / "elsewhere")
+    assert visit(here / "tables", "--report", "visits", "elsewhere").returncode == 0
+    tables = json.loads((here / "tables/results.json").read_text())
+    stage = next(stage for stage in tables["stages"] if stage["stage"] == "float32")
+    assert "| branches |" in (here / "tables/results.md").read_text()
+    assert "tf32: refused: backend torch has no option 'tf32'" in (here / "tables/results.md").read_text()
+
+    assert (
+        cli("db", "merge", "elsewhere/measurements-1.db", "--db", "home.db", "--json").json["results"][0][
+            "measurements"
+        ]
+        > 0
+    )
+    done = cli("estimate", branches, "--db", "home.db", "--cache", "hot", "--json")
+    assert done.code == 0
+    for name in ("sequential_ms", "critical_path_ms", "measured_ms", "lower_bound_sequential_ms"):
+        assert done.json["results"][0][name] == stage["models"][0][name] > 0
+
+
+@pytest.mark.slow
+def test_a_killed_visit_goes_on_where_it_was(here):
+    settings = ("--device", "cpu", "--backend", "onnxruntime", "--models", "squeezenet", "--minutes", 0.5, *BRIEF)
+    killed = subprocess.Popen(command(here / "visits", *settings), stderr=subprocess.DEVNULL)
+    rows, database = here / "visits/agreement.jsonl", here / "visits/measurements-1.db-wal"
+    while not (database.exists() and database.stat().st_size > 400_000):  # the schema, and some blocks
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    before = dict(begun(here / "visits"))
+    checked = rows.read_text()
+
+    done = visit(here / "visits", "--minutes", 0.5, "--stage", "stack", "agreement-float32", "float32")
+
+    assert before
+    assert done.returncode == 0, done.stderr
+    assert rows.read_text() == checked  # every brick was checked once
+    after = {found.id: blocks for found, blocks in stored(here / "visits")}
+    for number, blocks in before.items():
+        assert after[number][: len(blocks)] == blocks  # no sample was lost, none was taken twice
+    assert [each["ended"] for each in state(here / "visits")["visits"]] == [None, "done"]
+    assert len(list((here / "visits").iterdir())) <= 8
+
+
+def test_without_the_device_a_visit_says_so_and_ends(here, branches):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+
+    done = visit(here / "visits", "--device", "cuda", "--models", branches, "--minutes", 0.5)
+
+    assert done.returncode == 1
+    assert "torch cannot run on device 'cuda'" in done.stderr.splitlines()[-1]
+    assert "torch cannot run on device 'cuda'" in state(here / "visits")["visits"][0]["ended"]
+    assert state(here / "visits")["stacks"]  # what the machine is, is known
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--backend", "abacus"], "no backend 'abacus'"),
+        (["--models", "nonesuch"], "nonesuch"),
+        (["--option", "speed=high"], "no option 'speed'"),
+        (["--stage", "float8"], "no stage float8"),
+    ],
+)
+def test_wrong_settings_are_refused_before_they_are_kept(here, more, message):
+    done = visit(here / "visits", "--device", "cpu", "--backend", "onnxruntime", *more)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (here / "visits/visit.json").exists()
+
+
+def test_the_default_models_need_no_extra(part):
+    names = importlib.import_module("visit")._DEFAULTS["models"]
+
+    assert {"resnet50", "bert_base"} <= set(names)
+    assert not [source.name for source in find_models(names) if source.problem]
