@@ -92,6 +92,7 @@ def test_the_command_tells_that_it_is_there(mxnet, cli):
     assert listed["versions"] == {"mxnet": "1.9.1"}
 
 
+@pytest.mark.usefixtures("here")
 def test_a_backend_that_is_not_installed_says_how_to(cache, cli):
     (row,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "mxnet"]
     done = cli("measure", "squeezenet", "--backend", "mxnet", "--cache", "hot")
