@@ -224,4 +224,5 @@ def _short(key: str, among: Collection[str]) -> str:
 
 def _describe(choice: Choice) -> str:
     versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
-    return f"{choice.system.cpu}; {versions or choice.stack.backend}; {choice.count} of these bricks"
+    machine = ", ".join((choice.system.cpu, *(choice.system.gpus if choice.stack.device != "cpu" else ())))
+    return f"{machine}; {versions or choice.stack.backend}; {choice.count} of these bricks"
