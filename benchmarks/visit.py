@@ -3,7 +3,7 @@
     python benchmarks/visit.py --device cuda --out DIR --minutes 9 [--models NAME ...] [--stage NAME ...]
     python benchmarks/visit.py --report DIR... --out FOLDER
 
-A visit goes through the stages of ``visit_stages.py``, the most valuable first: what the machine is, whether every
+A visit goes through the stages of ``visit_plan.py``, the most valuable first: what the machine is, whether every
 brick computes there what the CPU does, the bricks and the models beside them in each precision. Each stage has a share
 of the time; what is left over goes to those that are not done. Nothing is measured twice: give the folder to the next
 visit, on this machine or another one like it, and it goes on, also after a kill. The folder has a few small files,
@@ -30,7 +30,8 @@ from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from visit_clock import TABLES, Clock, Terminated, TimeUp
 from visit_folder import Folder, Record
-from visit_stages import Stage, Visit, stages
+from visit_plan import Stage, stages
+from visit_stages import Visit
 from visit_tables import markdown, results
 
 _DEFAULTS: dict[str, Any] = {

@@ -32,7 +32,7 @@ class Record:
     """What became of a stage on one system and stack.
 
     Attributes:
-        stage: The stage, as in ``visit_stages.Stage``.
+        stage: The stage, as in ``visit_plan.Stage``.
         system: Key of the system; what was done on another one is not done here.
         stack: Key of the stack; empty where the stage has none.
         status: ``open``, ``done``, ``refused`` (it cannot be had here) or ``failed`` (the next visit tries again).
@@ -107,12 +107,17 @@ class Folder:
         return visit
 
     def record(self, stage: Mapping[str, Any], system: str, stack: str) -> Record:
-        """What is known of a stage on a system and stack."""
-        for found in self.records:
-            if (found.stage["name"], found.system, found.stack) == (stage["name"], system, stack):
-                return found
-        self.records.append(Record(dict(stage), system, stack))
-        return self.records[-1]
+        """What is known of a stage on a system and stack; begun where nothing is."""
+        found = self.find(stage["name"], system, stack)
+        if found is None:
+            found = Record(dict(stage), system, stack)
+            self.records.append(found)
+        return found
+
+    def find(self, name: str, system: str, stack: str) -> Record | None:
+        """The record of a stage; None where it was never begun."""
+        wanted = (name, system, stack)
+        return next((each for each in self.records if (each.stage["name"], each.system, each.stack) == wanted), None)
 
     def save(self) -> None:
         """Write the state, whole or not at all."""

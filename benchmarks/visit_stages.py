@@ -1,4 +1,4 @@
-"""The stages of a visit, in the order of their value, and how each is done.
+"""How each stage of a visit is done, until it is done or its time is up.
 
 A stage is tried as it stands on any device: what the library refuses there, such as an option that the device does not
 have, is recorded with the library's reason.
@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import distributions
@@ -26,11 +27,13 @@ from dlbricks.generator.agreement import Verdict, agreements
 from dlbricks.generator.backends.registry import backends, get
 from dlbricks.generator.generate import generate
 from dlbricks.generator.measure import measure
+from dlbricks.generator.progress import Progress
 from dlbricks.generator.run import run
 from dlbricks.generator.system import machine_state, probe_system
 from dlbricks.models import ModelSource, find_models
 from visit_clock import Clock
 from visit_folder import Folder, Record
+from visit_plan import Stage
 
 _FEW = 3
 """Models of a stage that takes long for each."""
@@ -44,51 +47,6 @@ _PACKAGES = (
     "torch", "triton",
 )  # fmt: skip
 """Beginnings of the names of packages that may decide a latency."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage.
-
-    Attributes:
-        name: Of the stage.
-        kind: ``stack``, ``agreement``, ``bricks`` (with the models beside them) or ``models`` (alone, and few).
-        share: Part of the visit that it may take while others wait.
-        dtype: Precision.
-        cache: Cache state.
-        options: Options of the backend.
-        batch: Batch; None: the models' own.
-    """
-
-    name: str
-    kind: str
-    share: float
-    dtype: str = "float32"
-    cache: str = "hot"
-    options: Mapping[str, str] = field(default_factory=dict)
-    batch: int | None = None
-
-
-def stages(batch: int) -> list[Stage]:
-    """All stages, the most valuable first.
-
-    Args:
-        batch: The larger batch.
-    """
-    dtypes = ("float32", "bfloat16", "float16")
-    return [
-        Stage("stack", "stack", 0.05),
-        *(Stage(f"agreement-{dtype}", "agreement", 0.12, dtype) for dtype in dtypes),
-        Stage("float32", "bricks", 0.25),
-        Stage("float32-model", "bricks", 0.25, cache="model"),
-        Stage("bfloat16", "bricks", 0.2, "bfloat16"),
-        Stage("float16", "bricks", 0.2, "float16"),
-        Stage("tf32", "bricks", 0.2, options={"tf32": "on"}),
-        Stage("float32-channels_last", "bricks", 0.2, options={"layout": "channels_last"}),
-        Stage("bfloat16-channels_last", "bricks", 0.2, "bfloat16", options={"layout": "channels_last"}),
-        *(Stage(f"{dtype}-b{batch}", "bricks", 0.2, dtype, batch=batch) for dtype in dtypes),
-        *(Stage(f"{dtype}-compile", "models", 0.3, dtype, options={"mode": "compile"}) for dtype in dtypes[:2]),
-    ]
 
 
 @dataclass(slots=True)
@@ -155,9 +113,8 @@ class Visit:
         Raises:
             DlbricksError: It cannot be done here, or not now.
         """
-        {"stack": _stack, "agreement": _agreement, "bricks": _bricks, "models": _models}[stage.kind](
-            self, stage, record, allowed_s
-        )
+        kinds = {"stack": _stack, "agreement": _agreement, "bricks": _bricks, "kernels": _kernels, "models": _models}
+        kinds[stage.kind](self, stage, record, allowed_s)
 
 
 def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
@@ -247,6 +204,46 @@ def _bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
     }
     if not left:
         record.status = "done"
+
+
+class _Enough(Exception):
+    """The time of a stage is up, between two items."""
+
+
+def _kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """The kernels that ran for what the stage of this precision measured, each kept as it comes."""
+    until = time.monotonic() + allowed_s
+    measured = visit.folder.find(stage.dtype, record.system, record.stack)
+    if measured is None or measured.status != "done":
+        record.reason = f"{stage.dtype} is not measured yet"
+        return
+
+    def watch(progress: Progress) -> None:
+        record.result["left"] = progress.total - progress.done
+        if time.monotonic() >= until:
+            raise _Enough
+
+    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
+    record.database = measured.database
+    with _store(visit, record, len(suite.keys) + len(sources)) as store, suppress(_Enough):
+        found = run(
+            suite,
+            store=store,
+            cache=stage.cache,
+            models=sources,
+            item_timeout_s=_ITEM_TIMEOUT_S,
+            processes=visit.settings["processes"],
+            kernels=True,
+            progress=watch,
+            **_place(visit, stage),
+        ).kernels
+        if found is not None:
+            record.result = {
+                "left": 0,
+                "views": found.taken + found.known,
+                "failures": [asdict(failure) for failure in found.failures],
+            }
+            record.status = "done"
 
 
 def _models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:

@@ -54,6 +54,12 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 for record in folder.records
                 if record.stack in stacks and record.stage["kind"] in {"bricks", "models"}
             ],
+            "kernels": [
+                _about(record, stacks.get(record.stack)) | record.result
+                for folder in folders
+                for record in folder.records
+                if record.stage["kind"] == "kernels" and "views" in record.result
+            ],
             "not_done": [
                 _about(record, stacks.get(record.stack)) | {"status": record.status, "reason": record.reason}
                 for folder in folders

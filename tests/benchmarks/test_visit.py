@@ -184,17 +184,18 @@ def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
 
     first = visit(here / "visits", *settings, "--stage", *FIRST[:2])
     rows = (here / "visits/agreement.jsonl").read_text()
-    second = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "float32-b2")
+    second = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "kernels-float32")
     found, known = state(here / "visits"), stored(here / "visits")
-    third = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "float32-b2")
+    third = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "kernels-float32")
 
     assert (first.returncode, second.returncode, third.returncode) == (0, 0, 0), first.stderr + second.stderr
     status = {record["stage"]["name"]: record["status"] for record in found["records"]}
-    assert status == {**dict.fromkeys(FIRST[:3], "done"), "tf32": "refused", "float32-b2": "done"}
+    assert status == {**dict.fromkeys(FIRST[:3], "done"), "tf32": "refused", "kernels-float32": "done"}
     assert found["results"]["agreement"][0]["counts"] == {"same": 4}
     assert rows.count("\n") == 4
     assert (here / "visits/agreement.jsonl").read_text() == rows
-    assert sum(measured.subject is Subject.MODEL for measured, _ in known) == 2
+    assert sum(measured.subject is Subject.MODEL for measured, _ in known) == 1
+    assert found["results"]["kernels"][0]["views"] == 5  # of four bricks and the model
     assert stored(here / "visits") == known
     assert [each["ended"] for each in state(here / "visits")["visits"]] == ["done"] * 3
 
