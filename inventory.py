@@ -186,6 +186,33 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
     answer(agreed(report), form, complete=report.complete)
 
 
+@backends.command("plans")
+@suite_argument
+@click.option(
+    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU that they are for; it need not be here."
+)
+@click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; may be given again.")
+@click.option("--layout", "layouts", type=click.Choice(["nchw", "nhwc"]), multiple=True, help="Layout of images.")
+@format_options
+def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], form: str) -> None:
+    """Every execution plan that cuDNN offers for each brick; nothing is executed, and no GPU is needed.
+
+    \b
+    Example:
+        dlbricks backends plans suite --gpu h200 --dtype float16
+    """
+    from .analyzer.planned import planned
+    from .bricks.suite import Suite
+    from .generator.plans import Layout, library_plans
+
+    chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
+    with Reporter() as progress:
+        report = library_plans(
+            Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
+        )
+    answer(planned(report), form, complete=report.complete)
+
+
 @click.command()
 @click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
 @click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
