@@ -48,19 +48,20 @@ _GPU_ARCHITECTURE = r"(?:fermi|maxwell|pascal|volta|turing|ampere|hopper|blackwe
 
 _RULES: tuple[tuple[str, Units], ...] = (
     # CPU: names of oneDNN, of frameworks that call it, and of OpenVINO. Upper case in older versions of the latter.
+    (r"^reorder|^aten::(?:mkldnn_)?reorder", Units(Use.NO)),
     (r"amx", Units(Use.YES, "AMX")),
     (r"avx512|avx10", Units(Use.NO, "AVX-512")),
     (r"avx2", Units(Use.NO, "AVX2")),
     (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", Units(Use.NO, "AVX")),
     (r"(?:jit|uni)\w*[_:]sse4", Units(Use.NO, "SSE")),
     # GPU. CUDA cores first: such a name may also hold that of the generator.
-    (r"simt|[_:]ffma|(?:im|ex)plicit_convolve_sgemm|gemvx?(?:[_:]|N|\d)|gemmk1|splitKreduce", _CUDA_CORES),
+    (r"simt|[_:]ffma|(?:implicit|explicit|precomputed)_convolve_sgemm|gemv|gemmk1|gemmSN_|splitKreduce", _CUDA_CORES),
     (rf"{_GPU_ARCHITECTURE}_(?:fp16_)?(?:[sdczh]gemm|[sdh]cudnn)", _CUDA_CORES),
-    (r"fermi[SDCZ]gemm|winograd(?:Forward|_nonfused|_forward)|fft2d|conv_depthwise", _CUDA_CORES),
-    (r"tensorop|tensor\d+x\d+x\d+|[hi]mma|dmma|w?gmma|umma|tcgen05|nvjet", _TENSOR_CORES),
+    (r"fermi[SDCZ]gemm|winograd::|winograd_nonfused|fft2d|conv_depthwise|conv2d_grouped_direct", _CUDA_CORES),
+    (r"tensorop|tensor\d+x\d+x\d+|[hi]mma|dmma|wmma|gmma|umma|tcgen05|nvjet_", _TENSOR_CORES),
     (r"(?<![a-z0-9])(?:tf32|bf16|f16)?[a-z](?:884|1688|16816|8816|16832|8832|16864)(?=[a-z_])", _TENSOR_CORES),
     (r"sm(?:90|1\d\d)\w*_xmma_\w*warpgroupsize|tf32f32", _TENSOR_CORES),
-    (r"flash_(?:fwd|bwd)|fmha_cutlass[FB]_b?f16", _TENSOR_CORES),
+    (r"flash_(?:fwd|bwd|fprop|bprop)|fmha_cutlass[FB]_b?f16", _TENSOR_CORES),
 )
 """The first that is found in a name decides."""
 
@@ -84,7 +85,8 @@ _OTHER_WORK = re.compile(
 
 _WHOLE = re.compile(
     r"^(?:aten::|com\.microsoft(?:\.nchwc)?\.)?(?:add|sub|mul|div|erf|exp|log|pow|sqrt|tanh|where|cast|sum|mean|max|min|"
-    r"abs|neg|argmax|cat|equal|expand|unsqueeze|squeeze|split|tile|identity|clip|hardswish|hardsigmoid)_?$",
+    r"abs|neg|argmax|cat|equal|expand|unsqueeze|squeeze|split|tile|identity|clip|hardswish|hardsigmoid|dropout|clone|"
+    r"not|and|or|less|greater|shape|range|tril|triu|topk|t|view|_unsafe_view|_to_copy|contiguous)_?$",
     re.IGNORECASE,
 )
 """The same for names that are whole words of an operator, too short to be looked for within others."""
