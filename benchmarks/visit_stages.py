@@ -182,8 +182,8 @@ def _bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
     """Bricks, and the models in the same rounds; what is stored is not measured again."""
     began = time.monotonic()
     suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
-    items = len(suite.keys) + len(sources)
-    with _store(visit, record, items) as store:
+    states = [len(suite.distances(key)) if stage.cache == "model" else 1 for key in suite.keys]
+    with _store(visit, record, sum(states) + len(sources)) as store:
         report = run(
             suite,
             store=store,
