@@ -39,6 +39,7 @@ _VERBS = {
     "prepare": "preparing",
     "sample": "measuring",
     "check": "comparing",
+    "plan": "planning",
     "retry": "retrying",
     "profile": "profiling",
     "finish": "storing",

@@ -125,7 +125,7 @@ def library_plans(
             rows += [library.plans(key, operators, path, dtype, layout) for dtype in dtypes for layout in layouts]
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
-                progress(Progress(Stage.CHECK, done, len(suite.keys), " ".join(operators), elapsed_s))
+                progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
     return PlanReport(found, dict(versions), tuple(rows))
 
 

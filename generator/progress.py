@@ -20,6 +20,8 @@ class Stage(StrEnum):
     """Networks are timed; ``done`` and ``total`` count sample requests."""
     CHECK = "check"
     """What a brick computes is compared; ``done`` of ``total`` bricks are."""
+    PLAN = "plan"
+    """A library is asked for its plans; ``done`` of ``total`` bricks are."""
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
     PROFILE = "profile"

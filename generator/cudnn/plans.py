@@ -32,6 +32,8 @@ NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
 _DESELECTED = "Deselecting execution plan"
+_DECLINED = "the backend declined:"
+_NONE = "No valid engine configs"
 _QUOTED = re.compile(r"\{.*", re.DOTALL)
 _REASON_LENGTH = 200
 
@@ -183,4 +185,7 @@ def _refused(built: Any, index: int) -> bool:
 def _reason(error: Exception) -> str:
     """One line of an exception of the library, without the plans that it quotes."""
     text = " ".join(str(error).split())
-    return _QUOTED.sub("", text).rstrip(" :_")[:_REASON_LENGTH] or type(error).__name__
+    found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
+    if _NONE in found:
+        return "cuDNN: no engine supports this graph"
+    return f"cuDNN: {found or type(error).__name__}"
