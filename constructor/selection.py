@@ -123,7 +123,7 @@ def require_one(found: Collection[Choice]) -> Choice | None:
         AmbiguousQuery: There are several; the message lists each with the options that tell it from the others.
     """
     if len(found) > 1:
-        lines = [f"{_options(choice, found)} ({_describe(choice)})" for choice in list(found)[:_LISTED]]
+        lines = [f"{_options(choice, found)} ({_describe(choice, found)})" for choice in list(found)[:_LISTED]]
         rest = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise AmbiguousQuery(
             f"{len(found)} stored combinations match: {', '.join(lines)}{rest}",
@@ -222,7 +222,14 @@ def _short(key: str, among: Collection[str]) -> str:
     return key[:length]
 
 
-def _describe(choice: Choice) -> str:
-    versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
+def _describe(choice: Choice, among: Collection[Choice]) -> str:
+    """Machine, versions, and the backend's own options in which others of the same backend and device differ."""
     machine = ", ".join((choice.system.cpu, *(choice.system.gpus if choice.stack.device != "cpu" else ())))
-    return f"{machine}; {versions or choice.stack.backend}; {choice.count} of these bricks"
+    versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
+    place = (choice.stack.backend, choice.stack.device)
+    others = [dict(other.stack.options) for other in among if (other.stack.backend, other.stack.device) == place]
+    options = [
+        f"{name}={value}" for name, value in choice.stack.options if any(other.get(name) != value for other in others)
+    ]
+    stack = " ".join((versions or choice.stack.backend, *options))
+    return f"{machine}; {stack}; {choice.count} of these bricks"

@@ -51,6 +51,16 @@ def test_several_matches_are_listed_with_what_tells_them_apart(filled):
     assert choose(filled.store, KEYS, Query(threads=4)).conditions.cache == "cold"
 
 
+def test_options_that_differ_are_told(filled):
+    common = ("torch", "cuda", (("torch", "2.11.0"),))
+    for tf32 in ("off", "on"):
+        add_stack(filled, Stack(*common, (("mode", "eager"), ("tf32", tf32))))
+    with pytest.raises(AmbiguousQuery) as error:
+        choose(filled.store, KEYS, Query(device="cuda"))
+    assert "(Xeon Example; torch 2.11.0 tf32=on; 1 of these bricks)" in str(error.value)
+    assert "torch 2.11.0 tf32=off;" in str(error.value)
+
+
 def test_versions_and_options_are_told_apart_by_the_stack(filled):
     newer = add_stack(filled, Stack("onnxruntime", "cpu", (("onnxruntime", "1.32.0"),)))
     with pytest.raises(AmbiguousQuery, match=f"--stack {newer.key[:8]}"):
