@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import distributions
@@ -21,26 +20,18 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.bricks.suite import Suite
-from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.agreement import Verdict, agreements
 from dlbricks.generator.backends.registry import backends, get
 from dlbricks.generator.generate import generate
-from dlbricks.generator.measure import measure
-from dlbricks.generator.progress import Progress
-from dlbricks.generator.run import run
 from dlbricks.generator.system import machine_state, probe_system
 from dlbricks.models import ModelSource, find_models
 from visit_clock import Clock
 from visit_folder import Folder, Record
+from visit_measuring import bricks, kernels, models
 from visit_plan import Stage
 
-_FEW = 3
-"""Models of a stage that takes long for each."""
-
 _ITEM_TIMEOUT_S = 60.0
-_MODEL_TIMEOUT_S = 180.0
-"""Compilation included."""
 
 _PACKAGES = (
     "cuda", "cupy", "ml-dtypes", "numpy", "nvidia", "nvmath", "onnx", "openvino", "protobuf", "sqlalchemy", "tensorrt",
@@ -62,7 +53,7 @@ class Visit:
     folder: Folder
     clock: Clock
     work: Path
-    _suites: dict[int | None, Suite] = field(default_factory=dict)
+    _suites: dict[tuple[int | None, tuple[str, ...]], Suite] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -73,22 +64,29 @@ class Visit:
         """Options of the backend: those of the stage, and those of the visit."""
         return {**self.settings["options"], **stage.options}
 
-    def sources(self, batch: int | None) -> list[ModelSource]:
-        """The models at a batch."""
-        return find_models(self.settings["models"], batches=[batch] if batch else [])
+    def sources(self, batch: int | None, names: Collection[str] = ()) -> list[ModelSource]:
+        """The models at a batch.
 
-    def suite(self, batch: int | None) -> Suite:
-        """Their bricks at G=1; made anew in each visit, which takes a second.
+        Args:
+            batch: None: the models' own.
+            names: Only these; empty: all.
+        """
+        found = find_models(self.settings["models"], batches=[batch] if batch else [])
+        return [source for source in found if not names or source.name in names]
+
+    def suite(self, batch: int | None, names: Collection[str] = ()) -> Suite:
+        """Their bricks at G=1; made anew in each visit, which takes a second for the whole zoo.
 
         Raises:
             UsageError: None of the models can be read.
         """
-        if batch not in self._suites:
-            report = generate(self.sources(batch), granularity=1, out=self.work / f"suite-{batch or 'own'}")
+        key = (batch, tuple(sorted(names)))
+        if key not in self._suites:
+            report = generate(self.sources(batch, names), granularity=1, out=self.work / f"suite-{len(self._suites)}")
             if report.suite is None:
                 raise UsageError(f"no model can be read at batch {batch or 'of its own'}: {report.rows[0].error}")
-            self._suites[batch] = report.suite
-        return self._suites[batch]
+            self._suites[key] = report.suite
+        return self._suites[key]
 
     def record(self, stage: Stage) -> Record:
         """What is known of a stage on this system and the stack that it would run on.
@@ -113,7 +111,7 @@ class Visit:
         Raises:
             DlbricksError: It cannot be done here, or not now.
         """
-        kinds = {"stack": _stack, "agreement": _agreement, "bricks": _bricks, "kernels": _kernels, "models": _models}
+        kinds = {"stack": _stack, "agreement": _agreement, "bricks": bricks, "kernels": kernels, "models": models}
         kinds[stage.kind](self, stage, record, allowed_s)
 
 
@@ -175,128 +173,6 @@ def _agreed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "counts": dict(Counter(str(row["verdict"]) for row in rows)),
         "worst_error": max(errors, default=None),
         "reasons": dict(wrong.most_common()),
-    }
-
-
-def _bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Bricks, and the models in the same rounds; what is stored is not measured again."""
-    began = time.monotonic()
-    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
-    states = [len(suite.distances(key)) if stage.cache == "model" else 1 for key in suite.keys]
-    with _store(visit, record, sum(states) + len(sources)) as store:
-        report = run(
-            suite,
-            store=store,
-            cache=stage.cache,
-            models=sources,
-            item_timeout_s=_ITEM_TIMEOUT_S,
-            budget_s=max(1.0, allowed_s - (time.monotonic() - began)),
-            processes=visit.settings["processes"],
-            **_place(visit, stage),
-        )
-    left = report.remaining + report.models_remaining
-    record.result = {
-        "left": left,
-        "bricks": report.bricks,
-        "failed": report.failed,
-        "models": report.models,
-        "failures": [list(failure) for failure in report.failures],
-    }
-    if not left:
-        record.status = "done"
-
-
-class _Enough(Exception):
-    """The time of a stage is up, between two items."""
-
-
-def _kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """The kernels that ran for what the stage of this precision measured, each kept as it comes."""
-    until = time.monotonic() + allowed_s
-    measured = visit.folder.find(stage.dtype, record.system, record.stack)
-    if measured is None or measured.status != "done":
-        record.reason = f"{stage.dtype} is not measured yet"
-        return
-
-    def watch(progress: Progress) -> None:
-        record.result["left"] = progress.total - progress.done
-        if time.monotonic() >= until:
-            raise _Enough
-
-    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
-    record.database = measured.database
-    with _store(visit, record, len(suite.keys) + len(sources)) as store, suppress(_Enough):
-        found = run(
-            suite,
-            store=store,
-            cache=stage.cache,
-            models=sources,
-            item_timeout_s=_ITEM_TIMEOUT_S,
-            processes=visit.settings["processes"],
-            kernels=True,
-            progress=watch,
-            **_place(visit, stage),
-        ).kernels
-        if found is not None:
-            record.result = {
-                "left": 0,
-                "views": found.taken + found.known,
-                "failures": [asdict(failure) for failure in found.failures],
-            }
-            record.status = "done"
-
-
-def _models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Whole models one by one: each takes long before its first sample."""
-    until = time.monotonic() + allowed_s
-    sources = visit.sources(stage.batch)[:_FEW]
-    rows = record.result.setdefault("rows", {})
-    with _store(visit, record, len(sources)) as store:
-        for source in sources:
-            if _known(rows.get(source.name)):
-                continue
-            left_s = until - time.monotonic()
-            if left_s < visit.clock.least_s:
-                return
-            (row,) = measure(
-                [source],
-                store=store,
-                cache=stage.cache,
-                budget_s=left_s,
-                item_timeout_s=_MODEL_TIMEOUT_S,
-                processes=1,
-                **_place(visit, stage),
-            ).rows
-            rows[source.name] = {"latency_ms": row.latency_ms, "error": row.error}
-            record.result["left"] = sum(not _known(rows.get(source.name)) for source in sources)
-            visit.folder.save()
-    if all(_known(rows.get(source.name)) for source in sources):
-        record.status = "done"
-
-
-def _known(row: Mapping[str, Any] | None) -> bool:
-    """Whether a model has its latency, or a reason that another try would not change."""
-    return row is not None and (row["error"] is None or not row["error"].startswith("the time was up"))
-
-
-def _store(visit: Visit, record: Record, items: int) -> Store:
-    """The database of a stage, which is fixed before anything is measured."""
-    path = visit.folder.database(record, items)
-    record.result.setdefault("left", items)
-    visit.folder.save()
-    return Store.open(path)
-
-
-def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
-    """What ``run`` and ``measure`` are told alike."""
-    return {
-        "backend": visit.settings["backend"],
-        "device": visit.settings["device"],
-        "threads": visit.settings["threads"],
-        "options": visit.options(stage),
-        "dtype": stage.dtype,
-        "rounds": visit.settings["rounds"],
-        "item_budget_s": visit.settings["item_budget"],
     }
 
 

@@ -200,6 +200,29 @@ def test_bricks_are_checked_until_the_time_is_up_and_then_the_others(going, part
     assert len({row["key"] for row in going.folder.rows()}) == len(going.folder.rows()) == 4
 
 
+def test_the_shortest_models_come_first_and_as_many_as_fit(part):
+    fitting = part("measuring")._fitting
+
+    assert fitting({"a": 1.0, "b": 2.0, "c": 4.0}, 3.5) == ["a", "b"]
+    assert fitting({"a": 1.0, "b": 2.0, "c": 4.0}, 7.0) == ["a", "b", "c"]
+    assert fitting({"a": 1.0, "b": 2.0}, 0.5) == ["a"]
+
+
+def test_a_model_at_a_time_is_done_where_the_time_is_short(going, part, write_branches):
+    going.settings["models"].append(str(write_branches(Path("wider.onnx"))))
+    write_branches(Path("broken.onnx")).write_bytes(b"no model")
+    going.settings["models"].append("broken.onnx")
+    stage = part("plan").Stage("float32", "bricks", 0.1)
+    record = going.record(stage)
+
+    going.do(stage, record, 1.0)  # less than anything is begun with
+    assert (record.status, record.result["waiting"]) == ("open", ["branches", "wider"])
+
+    going.do(stage, record, 20.0)
+    assert (record.status, record.result["waiting"], record.result["left"]) == ("done", [], 0)
+    assert record.result["failures"].keys() == {"broken"}
+
+
 def test_models_alone_are_measured_once(going, part, here):
     stage = part("plan").Stage("alone", "models", 0.1)
     record = going.record(stage)

@@ -1,0 +1,193 @@
+"""The stages that measure: bricks with their models, the kernels of these, and models alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dlbricks.db import Store
+from dlbricks.errors import UsageError
+from dlbricks.generator.measure import measure
+from dlbricks.generator.progress import Progress
+from dlbricks.generator.run import run
+from visit_folder import Record
+from visit_plan import Stage
+
+if TYPE_CHECKING:
+    from visit_stages import Visit
+
+_FEW = 3
+"""Models of a stage that takes long for each."""
+
+_ITEM_TIMEOUT_S = 60.0
+_MODEL_TIMEOUT_S = 180.0
+"""Compilation included."""
+
+
+def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """Bricks, and the models in the same rounds: those first that take the least, as many together as the time allows.
+
+    Rounds over everything would leave everything half done where the time is short. What is stored is not measured
+    again.
+    """
+    until = time.monotonic() + allowed_s
+    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
+    states = [len(suite.distances(key)) if stage.cache == "model" else 1 for key in suite.keys]
+    with _store(visit, record, sum(states) + len(sources)) as store:
+        waiting = _forecasts(visit, stage, record, store)
+        while waiting:
+            record.result["waiting"] = sorted(waiting)
+            left_s = until - time.monotonic()
+            if left_s < visit.clock.least_s:
+                return
+            group = _fitting(waiting, left_s)
+            report = run(
+                visit.suite(stage.batch, group),
+                store=store,
+                cache=stage.cache,
+                models=visit.sources(stage.batch, group),
+                item_timeout_s=_ITEM_TIMEOUT_S,
+                budget_s=left_s,
+                processes=visit.settings["processes"],
+                **_place(visit, stage),
+            )
+            record.result["failures"] |= dict(report.failures)
+            if report.remaining or report.models_remaining:
+                return
+            waiting = {name: seconds for name, seconds in waiting.items() if name not in group}
+            record.result["left"] = max(0, record.result["left"] - report.measured - report.models)
+            visit.folder.save()
+    record.result |= {"left": 0, "waiting": []}
+    record.status = "done"
+
+
+def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict[str, float]:
+    """Seconds that each model and its bricks will take, the shortest first; without those that are measured."""
+    failures = record.result.setdefault("failures", {})
+    found = {}
+    for source in visit.sources(stage.batch):
+        try:
+            suite = visit.suite(stage.batch, [source.name])
+        except UsageError as error:
+            failures[source.name] = str(error)
+            continue
+        forecast = run(
+            suite,
+            store=store,
+            cache=stage.cache,
+            models=[source],
+            processes=visit.settings["processes"],
+            dry_run=True,
+            **_place(visit, stage),
+        )
+        if forecast.remaining or forecast.models_remaining:
+            found[source.name] = forecast.forecast_s
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _fitting(waiting: Mapping[str, float], left_s: float) -> list[str]:
+    """The first models that fit into some time together; one at least, which a later visit may go on with."""
+    group: list[str] = []
+    for name, seconds in waiting.items():
+        left_s -= seconds
+        if group and left_s < 0:
+            break
+        group.append(name)
+    return group
+
+
+class _Enough(Exception):
+    """The time of a stage is up, between two items."""
+
+
+def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """The kernels that ran for what the stage of this precision measured, each kept as it comes."""
+    until = time.monotonic() + allowed_s
+    measured = visit.folder.find(stage.dtype, record.system, record.stack)
+    if measured is None or measured.status != "done":
+        record.reason = f"{stage.dtype} is not measured yet"
+        return
+
+    def watch(progress: Progress) -> None:
+        record.result["left"] = progress.total - progress.done
+        if time.monotonic() >= until:
+            raise _Enough
+
+    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
+    record.database = measured.database
+    with _store(visit, record, len(suite.keys) + len(sources)) as store, suppress(_Enough):
+        found = run(
+            suite,
+            store=store,
+            cache=stage.cache,
+            models=sources,
+            item_timeout_s=_ITEM_TIMEOUT_S,
+            processes=visit.settings["processes"],
+            kernels=True,
+            progress=watch,
+            **_place(visit, stage),
+        ).kernels
+        if found is not None:
+            record.result = {
+                "left": 0,
+                "views": found.taken + found.known,
+                "failures": [asdict(failure) for failure in found.failures],
+            }
+            record.status = "done"
+
+
+def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """Whole models one by one: each takes long before its first sample."""
+    until = time.monotonic() + allowed_s
+    sources = visit.sources(stage.batch)[:_FEW]
+    rows = record.result.setdefault("rows", {})
+    with _store(visit, record, len(sources)) as store:
+        for source in sources:
+            if _known(rows.get(source.name)):
+                continue
+            left_s = until - time.monotonic()
+            if left_s < visit.clock.least_s:
+                return
+            (row,) = measure(
+                [source],
+                store=store,
+                cache=stage.cache,
+                budget_s=left_s,
+                item_timeout_s=_MODEL_TIMEOUT_S,
+                processes=1,
+                **_place(visit, stage),
+            ).rows
+            rows[source.name] = {"latency_ms": row.latency_ms, "error": row.error}
+            record.result["left"] = sum(not _known(rows.get(source.name)) for source in sources)
+            visit.folder.save()
+    if all(_known(rows.get(source.name)) for source in sources):
+        record.status = "done"
+
+
+def _known(row: Mapping[str, Any] | None) -> bool:
+    """Whether a model has its latency, or a reason that another try would not change."""
+    return row is not None and (row["error"] is None or not row["error"].startswith("the time was up"))
+
+
+def _store(visit: Visit, record: Record, items: int) -> Store:
+    """The database of a stage, which is fixed before anything is measured."""
+    path = visit.folder.database(record, items)
+    record.result.setdefault("left", items)
+    visit.folder.save()
+    return Store.open(path)
+
+
+def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
+    """What ``run`` and ``measure`` are told alike."""
+    return {
+        "backend": visit.settings["backend"],
+        "device": visit.settings["device"],
+        "threads": visit.settings["threads"],
+        "options": visit.options(stage),
+        "dtype": stage.dtype,
+        "rounds": visit.settings["rounds"],
+        "item_budget_s": visit.settings["item_budget"],
+    }
