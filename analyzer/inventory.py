@@ -12,6 +12,7 @@ from ..errors import BackendUnavailable
 from ..generator.agreement import AgreementReport, Verdict
 from ..generator.backends import registry
 from ..generator.backends.base import AS_GIVEN, AlgorithmBackend
+from ..generator.cudnn.library import availability as cudnn_availability
 from ..generator.environments import Installed
 from ..generator.system import machine_state, probe_system, quietness
 from ..models.zoo import names
@@ -74,8 +75,13 @@ def runtimes() -> Answer:
             summary.append(f"options of {name}, with their defaults: {defaults}")
         if algorithms:
             summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
+    library = cudnn_availability()
+    told = "can be asked for" if library.ok else f"no: {library.reason}"
+    summary.append(f"execution plans of cudnn (dlbricks backends plans): {told}")
+    plans = {"name": "cudnn", "available": library.ok, "reason": library.reason or None}
     return Answer(
         rows,
+        totals={"libraries": [plans | {"versions": dict(library.versions)}]},
         columns=[
             Column("name", "backend"),
             Column("device", "device"),

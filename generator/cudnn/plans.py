@@ -33,7 +33,8 @@ _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
 _DESELECTED = "Deselecting execution plan"
 _DECLINED = "the backend declined:"
-_NONE = "No valid engine configs"
+_NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
+"""What the library says of a graph that none of its engines can run."""
 _QUOTED = re.compile(r"\{.*", re.DOTALL)
 _REASON_LENGTH = 200
 
@@ -186,6 +187,6 @@ def _reason(error: Exception) -> str:
     """One line of an exception of the library, without the plans that it quotes."""
     text = " ".join(str(error).split())
     found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
-    if _NONE in found:
+    if any(words in found for words in _NONE):
         return "cuDNN: no engine supports this graph"
     return f"cuDNN: {found or type(error).__name__}"
