@@ -20,6 +20,7 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,8 +170,10 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
         return
     began = time.monotonic()
     record = records[stage.name] = visit.record(stage)
-    if stage.kind != "stack" and (record.ended or allowed_s < visit.clock.least_s):
+    if stage.kind != "stack" and (record.status == "done" or allowed_s < visit.clock.least_s):
         return
+    if stage.kind != "stack" and not record.stack:
+        return  # refused already: there is no such stack
     record.status, record.reason = "open", ""
     _say(f"{stage.name}: at most {allowed_s:.0f} s")
     try:
@@ -179,6 +182,9 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
         record.status, record.reason = "refused" if isinstance(error, UsageError) else "failed", str(error)
         if isinstance(error, MachineBusy) or (isinstance(error, BackendUnavailable) and not stage.options):
             raise  # no other stage will fare better
+    except Exception as error:  # noqa: BLE001  # a fault costs its stage, not a visit that is seldom to be had
+        record.status, record.reason = "failed", f"unexpected {type(error).__name__}: {error}"
+        traceback.print_exc()
     finally:
         seconds = time.monotonic() - began
         record.seconds = round(record.seconds + seconds, 1)

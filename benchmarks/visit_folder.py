@@ -35,7 +35,8 @@ class Record:
         stage: The stage, as in ``visit_plan.Stage``.
         system: Key of the system; what was done on another one is not done here.
         stack: Key of the stack; empty where the stage has none.
-        status: ``open``, ``done``, ``refused`` (it cannot be had here) or ``failed`` (the next visit tries again).
+        status: ``open``, ``done``, ``refused`` (it cannot be had here, which the next visit asks anew) or ``failed``
+            (something went wrong, and the next visit tries again).
         reason: Why it was refused or failed.
         database: File that holds its measurements.
         seconds: Spent on it so far.
@@ -110,6 +111,8 @@ class Folder:
         """What is known of a stage on a system and stack; begun where nothing is."""
         found = self.find(stage["name"], system, stack)
         if found is None:
+            if stack and (without := self.find(stage["name"], system, "")) is not None:
+                self.records.remove(without)  # it was refused, by an earlier version
             found = Record(dict(stage), system, stack)
             self.records.append(found)
         return found

@@ -127,6 +127,29 @@ def test_a_stage_is_known_by_system_and_stack(part, tmp_path):
     assert not again.record({"name": "float32"}, "one", "newer torch").ended
 
 
+def test_what_was_refused_is_forgotten_once_there_is_a_stack(part, tmp_path):
+    folder = part("folder").Folder(tmp_path)
+    folder.record({"name": "tf32"}, "system", "").status = "refused"
+    folder.record({"name": "tf32"}, "another", "").status = "refused"
+
+    folder.record({"name": "tf32"}, "system", "stack")
+
+    assert [(record.system, record.stack) for record in folder.records] == [("another", ""), ("system", "stack")]
+
+
+def test_a_fault_costs_its_stage_alone(part, going, monkeypatch, capsys):
+    """Whatever it is: a machine that is seldom there is not left because of it."""
+    visit = importlib.import_module("visit")
+    stage = part("plan").Stage("float32", "nonsense", 0.1)
+    records = {}
+
+    visit._go_on(going, stage, records, {"stages": {}}, last=False)
+
+    record = records["float32"]
+    assert (record.status, record.reason) == ("failed", "unexpected KeyError: 'nonsense'")
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_a_line_that_was_cut_short_is_dropped(part, tmp_path):
     folder = part("folder").Folder(tmp_path)
     folder.add_row({"key": "a"})
@@ -310,7 +333,9 @@ def test_a_killed_visit_goes_on_where_it_was(here):
 
     assert before
     assert done.returncode == 0, done.stderr
-    assert rows.read_text() == checked  # every brick was checked once
+    assert rows.read_text().startswith(checked)
+    keys = [json.loads(line)["key"] for line in rows.read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == 38  # every brick was checked once
     after = {found.id: blocks for found, blocks in stored(here / "visits")}
     for number, blocks in before.items():
         assert after[number][: len(blocks)] == blocks  # no sample was lost, none was taken twice
