@@ -6,6 +6,7 @@ have, is recorded with the library's reason.
 
 from __future__ import annotations
 
+import math
 import platform
 import shutil
 import subprocess
@@ -153,6 +154,8 @@ def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> 
     try:
         for found in checking if left else ():
             row = place | asdict(found)
+            if not math.isfinite(found.error or 0.0):
+                row["error"] = None  # JSON has no infinity; the reason says it
             visit.folder.add_row(row)
             rows.append(row)
             left.remove(found.key)
