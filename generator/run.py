@@ -49,8 +49,8 @@ class RunReport:
         forecast_s: What was expected before, within the budget where that was possible.
         budget_s: Total time that was given; None: as long as it takes.
         dry_run: Whether this was only a forecast.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
         costs: Every part of ``wall_s``.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
     """
 
     run: str | None
@@ -74,8 +74,8 @@ class RunReport:
     forecast_s: float
     budget_s: float | None
     dry_run: bool
-    kernels: ProfileReport | None
     costs: RunCosts
+    kernels: ProfileReport | None = None
 
     @property
     def complete(self) -> bool:
@@ -225,6 +225,6 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         forecast_s=campaign.forecast_s,
         budget_s=budget_s,
         dry_run=dry_run,
-        kernels=campaign.kernels,
         costs=campaign.costs,
+        kernels=campaign.kernels,
     )
