@@ -29,9 +29,11 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
     if any(operation.kind in _FIXED for operation in graph.operations):
         return graph
     shapes = {name: _in_memory(tensor, channels_last=channels_last) for name, tensor in graph.tensors.items()}
-    whole = [max(sizes) for sizes in zip(*shapes.values(), strict=True)]
-    kept = 2 if any(operation.kind == "matmul" for operation in graph.operations) else 0
-    groups = _groups(list(shapes.values()), whole, kept)
+    rights = {operation.inputs["B"] for operation in graph.operations if operation.kind == "matmul"}
+    others = [shape for name, shape in shapes.items() if name not in rights]
+    groups = _groups(others, kept=2 if rights else 0)
+    if rights and all(set(shapes[name][:-2]) == {1} for name in rights):
+        groups = _rows(groups, others)
     ones = (1,) * max(_LEAST - len(groups), 0)
     tensors = {}
     for name, tensor in graph.tensors.items():
@@ -51,14 +53,35 @@ def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:
     return (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
 
 
-def _groups(shapes: Sequence[Sequence[int]], whole: Sequence[int], kept: int) -> list[list[int]]:
+def _groups(shapes: Sequence[Sequence[int]], *, kept: int) -> list[list[int]]:
     """Dimensions that are merged, in order; the last ``kept`` stay alone."""
-    free = [at for at in range(len(whole) - kept) if whole[at] > 1]
+    rank = len(shapes[0])
     groups: list[list[int]] = []
-    for at in free:
-        alike = bool(groups) and all((shape[groups[-1][-1]] > 1) == (shape[at] > 1) for shape in shapes)
-        if alike:
+    for at in range(rank - kept):
+        if all(shape[at] == 1 for shape in shapes):
+            continue
+        if groups and _are_alike(shapes, groups[-1][-1], at):
             groups[-1].append(at)
         else:
             groups.append([at])
-    return [*groups, *([at] for at in range(len(whole) - kept, len(whole)))]
+    return [*groups, *([at] for at in range(rank - kept, rank))]
+
+
+def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """One product in place of a batch of products with the same matrix: the batch is more rows.
+
+    Args:
+        groups: Dimensions as they are merged so far; the last two are rows and columns.
+        shapes: Of all tensors but the matrices on the right, which have no batch.
+    """
+    *batches, rows, columns = groups
+    if not batches or not (
+        _are_alike(shapes, batches[-1][-1], rows[0]) or all(shape[rows[0]] == 1 for shape in shapes)
+    ):
+        return list(groups)
+    return [*batches[:-1], [*batches[-1], *rows], columns]
+
+
+def _are_alike(shapes: Sequence[Sequence[int]], one: int, other: int) -> bool:
+    """Whether each tensor either has both dimensions or is broadcast over both."""
+    return all((shape[one] > 1) == (shape[other] > 1) for shape in shapes)

@@ -265,6 +265,25 @@ def test_an_images_channels_may_be_the_fastest_in_memory(skeleton_of):
     assert merged(graph).tensors["x"].shape == (1, 4, 30)
 
 
+@pytest.mark.parametrize(
+    ("left", "bias", "expected"),
+    [
+        ("2,7,4,5", "6", (1, 56, 5)),  # the batch is more rows
+        ("2,7,1,5", "6", (1, 14, 5)),
+        ("2,7,4,5", "2,1,1,6", (2, 28, 5)),  # but for what is added, which differs by its first dimension
+        ("2,7,4,5", "4,6", (14, 4, 5)),  # and here by row
+    ],
+)
+def test_a_batch_of_products_with_one_matrix_is_one_product(left, bias, expected, skeleton_of):
+    text = f"(float[{left}] x, float[5,6] w0, float[{bias}] z) => (float[{left[:-1]}6] y)"
+    model = skeleton_of(f"{text} {{ a = MatMul(x, w0) y = Add(a, z) }}")
+    few = merged(translate(model))
+
+    assert few.tensors["x"].shape == expected
+    assert few.tensors["w0"].shape == (1, 5, 6)
+    assert all(difference(found, right) < 1e-5 for found, right in computed(model, few))
+
+
 def test_attention_reads_its_keys_as_they_were_before_they_were_transposed(skeleton_of):
     graph = translate(skeleton_of(COMPUTED[-1]))
 
