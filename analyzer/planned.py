@@ -21,7 +21,7 @@ def planned(report: PlanReport) -> Answer:
     """One result per brick, precision and layout; the table shows a row for all bricks of the same operators."""
     groups: dict[tuple[tuple[str, ...], str, str], list[BrickPlans]] = {}
     for row in report.rows:
-        groups.setdefault((row.operators, row.dtype, str(row.layout)), []).append(row)
+        groups.setdefault((row.operators, row.dtype, str(row.layout or "")), []).append(row)
     table = [_together(rows) for _, rows in sorted(groups.items())]
     bricks = {row.key for row in report.rows}
     offered = {row.key for row in report.rows if row.plans}
@@ -62,7 +62,7 @@ def _result(row: BrickPlans) -> dict[str, object]:
         "key": row.key,
         "operators": list(row.operators),
         "dtype": row.dtype,
-        "layout": str(row.layout),
+        "layout": str(row.layout) if row.layout else None,
         "operations": list(row.operations),
         "plans": [_plan(plan) for plan in row.plans],
         "reason": row.reason or None,
@@ -82,7 +82,7 @@ def _together(rows: Sequence[BrickPlans]) -> Mapping[str, object]:
     return {
         "operators": list(rows[0].operators),
         "dtype": rows[0].dtype,
-        "layout": str(rows[0].layout),
+        "layout": str(rows[0].layout) if rows[0].layout else None,
         "bricks": len(rows),
         "offered": len(offered),
         "plans": _median([len(row.plans) for row in offered]),

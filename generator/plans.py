@@ -44,7 +44,7 @@ class BrickPlans:
         key: Key of the brick.
         operators: Its operators.
         dtype: Precision of its tensors in memory; sums are of float32.
-        layout: Of images.
+        layout: Of images; None where the brick has none, or cannot be translated.
         operations: Operations of the library's graph; empty where there is none.
         plans: What is offered; mode A's first one is what the library suggests.
         reason: Why nothing is offered; empty where something is.
@@ -55,7 +55,7 @@ class BrickPlans:
     key: str
     operators: tuple[str, ...]
     dtype: str
-    layout: Layout
+    layout: Layout | None
     operations: tuple[str, ...] = ()
     plans: tuple[Plan, ...] = ()
     reason: str = ""
@@ -122,7 +122,8 @@ def library_plans(
         for done, key in enumerate(suite.keys, 1):
             operators = tuple(suite.brick(key).operators)
             path = suite.brick_path(key).resolve()
-            rows += [library.plans(key, operators, path, dtype, layout) for dtype in dtypes for layout in layouts]
+            for dtype in dtypes:
+                rows += library.plans(key, operators, path, dtype, layouts)
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
@@ -137,25 +138,38 @@ class _Library:
         self._timeout_s = timeout_s
         self._worker: Worker | None = None
 
-    def plans(self, key: str, operators: tuple[str, ...], path: Path, dtype: str, layout: Layout) -> BrickPlans:
-        row = BrickPlans(key, operators, dtype, layout)
-        request = AskPlans(str(path), dtype, layout is Layout.NHWC)
-        try:
-            reply = self._started().ask(request, OfferedPlans, self._timeout_s)
-        except UnsupportedBrick as error:
-            return replace(row, reason=str(error))
-        except BackendError as error:
-            return replace(row, reason=str(error), failed=True)
-        except WorkerError as error:
-            self._end()
-            return replace(row, reason=str(error), failed=True)
-        return replace(
-            row,
-            operations=reply.operations,
-            plans=reply.plans,
-            reason=reply.reason,
-            planning_ns=reply.planning_ns,
-        )
+    def plans(
+        self, key: str, operators: tuple[str, ...], path: Path, dtype: str, layouts: Sequence[Layout]
+    ) -> list[BrickPlans]:
+        """One row per layout; one alone where the layout makes no difference."""
+        rows = []
+        for layout in layouts:
+            row = BrickPlans(key, operators, dtype, layout)
+            request = AskPlans(str(path), dtype, layout is Layout.NHWC)
+            try:
+                reply = self._started().ask(request, OfferedPlans, self._timeout_s)
+            except UnsupportedBrick as error:
+                return [replace(row, layout=None, reason=str(error))]
+            except BackendError as error:
+                rows.append(replace(row, reason=str(error), failed=True))
+                continue
+            except WorkerError as error:
+                self._end()
+                rows.append(replace(row, reason=str(error), failed=True))
+                continue
+            rows.append(
+                replace(
+                    row,
+                    layout=layout if reply.images else None,
+                    operations=reply.operations,
+                    plans=reply.plans,
+                    reason=reply.reason,
+                    planning_ns=reply.planning_ns,
+                )
+            )
+            if not reply.images:
+                break
+        return rows
 
     def _started(self) -> Worker:
         if self._worker is None:

@@ -58,12 +58,13 @@ class AskPlans(Request):
 
 @dataclass(frozen=True, slots=True)
 class OfferedPlans(Reply):
-    """Reply to ``AskPlans``: a ``plans.Offer``."""
+    """Reply to ``AskPlans``: a ``plans.Offer``, and whether the brick has images, so that their layout matters."""
 
     operations: tuple[str, ...]
     plans: tuple[Plan, ...]
     reason: str
     planning_ns: int
+    images: bool
 
 
 _REQUESTS: dict[str, type[Request]] = {kind.op: kind for kind in (Start, AskPlans, Bye)}
@@ -102,9 +103,11 @@ class _Planner:
 
         if self._target is None:
             raise WorkerError("plans were asked for before the library was loaded")
-        graph = merged(translate(read_structure(Path(request.path))), channels_last=request.channels_last)
+        whole = translate(read_structure(Path(request.path)))
+        graph = merged(whole, channels_last=request.channels_last)
         offer = offered(graph, dtype=request.dtype, channels_last=request.channels_last, **self._target)
-        return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns)
+        images = any(tensor.image for tensor in whole.tensors.values())
+        return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
 
 
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
