@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .bricks.suite import Suite, write_suite
     from .bricks.wiring import make_sequence, sequences
     from .constructor.estimate import Estimate, estimate
+    from .constructor.kernels import ModelKernels, kernels
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
@@ -51,6 +52,7 @@ __all__ = [
     "MeasureReport",
     "Measurement",
     "ModelGraph",
+    "ModelKernels",
     "ModelSource",
     "Run",
     "RunReport",
@@ -67,6 +69,7 @@ __all__ = [
     "estimate",
     "find_models",
     "generate",
+    "kernels",
     "load_brick",
     "make_sequence",
     "measure",
@@ -91,6 +94,7 @@ __getattr__, __dir__ = lazy(
         "MeasureReport": "generator.measure",
         "Measurement": "db.values",
         "ModelGraph": "bricks.graph",
+        "ModelKernels": "constructor.kernels",
         "ModelSource": "models.source",
         "Run": "db.values",
         "RunReport": "generator.run",
@@ -106,6 +110,7 @@ __getattr__, __dir__ = lazy(
         "estimate": "constructor.estimate",
         "find_models": "models.source",
         "generate": "generator.generate",
+        "kernels": "constructor.kernels",
         "load_brick": "bricks.brick",
         "make_sequence": "bricks.wiring",
         "measure": "generator.measure",

@@ -69,7 +69,7 @@ def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tup
             calls=one.calls,
             time_ms=None if one.time_ns is None else one.time_ns / _NS_PER_MS,
             share=None if not total_ns or one.time_ns is None else one.time_ns / total_ns,
-            units=units_of(one.name),
+            units=units_of(one.name, one.operator),
             elsewhere=device_of(one.place) != device,
         )
         for one in summed.values()

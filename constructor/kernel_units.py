@@ -92,13 +92,20 @@ _WHOLE = re.compile(
 """The same for names that are whole words of an operator, too short to be looked for within others."""
 
 
-def units_of(name: str) -> Units:
-    """The units that a kernel uses, by its name."""
+def units_of(name: str, operator: str = "") -> Units:
+    """The units that a kernel uses, by its name.
+
+    Args:
+        name: As the runtime prints it.
+        operator: The operator that launched it: whatever runs for one that computes no products uses no matrix units.
+    """
     for pattern, units in _COMPILED:
         if pattern.search(name):
             return units
-    if _SINGLE.match(name):
-        return _NONE
-    if _WHOLE.match(name) or (_OTHER_WORK.search(name) and not _PRODUCTS.search(name)):
+    if _SINGLE.match(name) or _is_other_work(name) or _is_other_work(operator):
         return _NONE
     return _UNKNOWN
+
+
+def _is_other_work(name: str) -> bool:
+    return bool(_WHOLE.match(name) or (_OTHER_WORK.search(name) and not _PRODUCTS.search(name)))

@@ -36,6 +36,20 @@ def test_a_name_that_says_nothing_is_unknown(name):
     assert units_of(name) == Units(Use.UNKNOWN)
 
 
+@pytest.mark.parametrize(
+    ("name", "operator", "use"),
+    [
+        ("jit_uni_bf16", "Reorder", Use.NO),
+        ("jit_uni_bf16", "Convolution", Use.UNKNOWN),
+        ("own_kernel", "aten::relu", Use.NO),
+        ("own_kernel", "aten::addmm", Use.UNKNOWN),
+        ("nvjet_tst_128x24_64x11_2x1_v_bz_TNT", "aten::relu", Use.YES),
+    ],
+)
+def test_an_operator_without_products_uses_no_matrix_units(name, operator, use):
+    assert units_of(name, operator).matrix is use
+
+
 def test_one_generator_writes_kernels_for_both_units():
     """The name of the generator alone is no evidence."""
     name = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_{}"
