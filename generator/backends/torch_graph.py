@@ -29,7 +29,7 @@ from ..copies import exposed, written
 from ..network import Network
 from .torch_operators.call import Call
 from .torch_operators.generation import GENERATORS
-from .torch_operators.registry import find
+from .torch_operators.table import find
 from .torch_recorder import Recorder
 from .torch_types import tensor_of, type_of
 from .wording import Wording

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from .translation import Node
+from .building import Node
 
 __all__ = ["attention"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from .building import Node
 from .operations import Derivation
-from .translation import Node
 
 __all__ = ["OPERATORS"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Operator", "elementwise", "find", "operator"]
+__all__ = ["Operator", "elementwise", "operator", "registered"]
 
 Operator = Callable[..., Any]
 
@@ -33,23 +33,6 @@ def elementwise(name: str, function: Callable[..., Any]) -> None:
     _OPERATORS[name] = lambda _, *inputs: function(*inputs)
 
 
-def find(name: str) -> Operator | None:
-    """The function of an operator; None where there is none."""
-    from . import (  # noqa: F401  # they register themselves
-        arithmetic,
-        control,
-        convolution,
-        elements,
-        generation,
-        indexing,
-        linear,
-        normalisation,
-        pooling,
-        quantisation,
-        recurrence,
-        reduction,
-        resizing,
-        shape,
-    )
-
+def registered(name: str) -> Operator | None:
+    """The function of an operator, where its module was imported; None where there is none (see ``table``)."""
     return _OPERATORS.get(name)
