@@ -5,8 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from dlbricks.db import Store
+from dlbricks.generator.backends import registry
+from dlbricks.generator.backends.ort import OrtBackend
+from dlbricks.generator.generate import generate
+from dlbricks.generator.run import run
+from dlbricks.models import find_models
 
 RESULT = {
     "name", "batch", "whole", "system", "stack", "backend", "device", "threads", "dtype", "source", "profiled_ms",
@@ -15,16 +24,26 @@ RESULT = {
 KERNEL = {"name", "operator", "place", "calls", "time_ms", "share", "matrix", "units", "elsewhere"}
 
 
-@pytest.fixture
-def profiled(cli, branches):
-    """The model, its suite and a database; bricks and model are profiled."""
-    assert cli("generate", branches, "-o", "suite").code == 0
-    assert cli("run", "suite", "--cache", "hot", "--kernels").code == 0
-    return branches
+@dataclass(frozen=True)
+class Profiled:
+    model: Path
+    suite: Path
+    database: Path
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory, write_branches) -> Profiled:
+    """A model, its suite, and a database in which every brick is profiled, and the model is not."""
+    folder = tmp_path_factory.mktemp("profiled")
+    found = Profiled(write_branches(folder / "branches.onnx"), folder / "suite", folder / "profiled.db")
+    generate(find_models([found.model]), granularity=1, out=found.suite)
+    with Store.open(found.database) as store:
+        run(found.suite, store=store, cache="hot", kernels=True, item_budget_s=0.005, processes=1, rounds=1)
+    return found
 
 
 def test_kernels_of_a_model(cli, profiled):
-    done = cli("kernels", profiled, "--json")
+    done = cli("kernels", profiled.model, "--db", profiled.database, "--json")
 
     assert done.code == 0
     (row,) = done.json["results"]
@@ -32,77 +51,67 @@ def test_kernels_of_a_model(cli, profiled):
     assert all(set(kernel) == KERNEL for kernel in row["kernels"])
     assert (row["backend"], row["source"], row["missing"]) == ("onnxruntime", "onnxruntime profiling", [])
     calls = {kernel["operator"]: kernel["calls"] for kernel in row["kernels"]}
-    assert calls["Relu"] == 2
-    assert calls["Conv"] == 2
+    assert (calls["Relu"], calls["Conv"]) == (2, 2)
     assert sum(row["matrix_shares"].values()) == pytest.approx(1.0)
     assert sum(kernel["share"] for kernel in row["kernels"]) == pytest.approx(1.0)
 
-    table = cli("kernels", profiled).out
+    table = cli("kernels", profiled.model, "--db", profiled.database).out
     assert "CPUExecutionProvider" in table
     assert "with matrix units" in table
-    (line,) = csv.DictReader(io.StringIO(cli("kernels", profiled, "--format", "csv").out))
+    text = cli("kernels", profiled.model, "--db", profiled.database, "--format", "csv").out
+    (line,) = csv.DictReader(io.StringIO(text))
     assert json.loads(line["kernels"]) == row["kernels"]
 
 
-def test_the_whole_model_is_told_once_it_is_profiled(cli, profiled):
-    done = cli("kernels", profiled, "--whole", "--json")
+def test_the_whole_model_is_told_once_it_is_profiled(cli, profiled, tmp_path):
+    database = shutil.copy(profiled.database, tmp_path)
+    done = cli("kernels", profiled.model, "--whole", "--db", database, "--json")
     assert done.code == 3
-    assert done.json["results"][0]["command"].startswith(f"dlbricks measure {profiled} ")
+    assert done.json["results"][0]["command"].startswith(f"dlbricks measure {profiled.model} ")
 
-    measured = cli("measure", profiled, "--kernels", "--json")
+    measured = cli("measure", profiled.model, "--kernels", "--db", database, "--json")
     assert measured.code == 0
     assert measured.json["kernels"]["taken"] == 1
-    done = cli("kernels", profiled, "--whole", "--json")
+    done = cli("kernels", profiled.model, "--whole", "--db", database, "--json")
     assert done.code == 0
     assert done.json["results"][0]["whole"]
 
 
-def test_missing_views_name_their_command(cli, branches):
+def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
     assert cli("generate", branches, "-o", "suite").code == 0
-    run = cli("run", "suite", "--cache", "hot", "--json")
-    assert (run.code, run.json["kernels"]) == (0, None)
-    done = cli("kernels", branches)
+    plain = cli("run", "suite", "--cache", "hot", "--json")
+    assert (plain.code, plain.json["kernels"]) == (0, None)
+    missing = cli("kernels", branches)
 
-    assert done.code == 3
-    assert f"the kernels of 6 sequences are not known: dlbricks generate {branches} " in done.out
-    assert "--kernels" in done.out
-
-
-def test_a_run_tells_what_it_profiled(cli, branches):
-    assert cli("generate", branches, "-o", "suite").code == 0
-    run = cli("run", "suite", "--cache", "hot", "--kernels")
-    assert "kernels: 4 told, 0 known, 0 failed" in run.out
+    assert missing.code == 3
+    assert f"the kernels of 6 sequences are not known: dlbricks generate {branches} " in missing.out
+    assert "--kernels" in missing.out
+    assert "kernels: 4 told, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
+    assert cli("kernels", branches).code == 0
 
 
 def test_a_brick_shows_its_kernels(cli, profiled):
-    rows = cli("brick", "list", "--suite", "suite", "--json").json["results"]
+    rows = cli("brick", "list", "--suite", profiled.suite, "--db", profiled.database, "--json").json["results"]
     key = next(row["key"] for row in rows if row["operators"] == ["Sigmoid"])
 
-    (view,) = cli("brick", "show", key, "--json").json["kernels"]
+    (view,) = cli("brick", "show", key, "--db", profiled.database, "--json").json["kernels"]
     assert (view["backend"], view["threads"], view["executions"]) == ("onnxruntime", 1, 5)
     assert [kernel["operator"] for kernel in view["kernels"]] == ["Sigmoid"]
-    assert "1 x Sigmoid" in cli("brick", "show", key).out
-
-
-def test_a_backend_without_a_profiler_is_refused_before_anything_is_measured(cli, branches, install_plain):
-    install_plain()
-    assert cli("generate", branches, "-o", "suite").code == 0
-    done = cli("run", "suite", "--backend", "plain", "--cache", "hot", "--kernels")
-
-    assert done.code == 2
-    assert "backend plain does not tell which kernels it executes; leave out --kernels" in done.error
+    assert "1 x Sigmoid" in cli("brick", "show", key, "--db", profiled.database).out
 
 
 @pytest.fixture
-def install_plain(monkeypatch):
+def plain(monkeypatch) -> None:
     """A backend that runs, and has no profiler."""
-    from dlbricks.generator.backends import registry
-    from dlbricks.generator.backends.ort import OrtBackend
+    point = registry._points()["onnxruntime"]
+    monkeypatch.setattr(OrtBackend, "name", "plain")
+    monkeypatch.delattr(OrtBackend, "kernels")
+    monkeypatch.setattr(registry, "_points", lambda: {"onnxruntime": point, "plain": point})
 
-    def install() -> None:
-        monkeypatch.setattr(OrtBackend, "name", "plain")
-        monkeypatch.delattr(OrtBackend, "kernels")
-        point = registry._points()["onnxruntime"]
-        monkeypatch.setattr(registry, "_points", lambda: {"onnxruntime": point, "plain": point})
 
-    return install
+@pytest.mark.usefixtures("plain")
+def test_a_backend_without_a_profiler_is_refused_before_anything_is_measured(cli, profiled, here):
+    done = cli("run", profiled.suite, "--backend", "plain", "--cache", "hot", "--kernels", "--db", here / "new.db")
+
+    assert done.code == 2
+    assert "backend plain does not tell which kernels it executes; leave out --kernels" in done.error
