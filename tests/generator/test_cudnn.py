@@ -15,6 +15,7 @@ from dlbricks.analyzer.planned import planned
 from dlbricks.analyzer.tables import render
 from dlbricks.bricks.suite import Suite
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
+from dlbricks.generator.backends.base import Availability
 from dlbricks.generator.client import Worker
 from dlbricks.generator.cudnn.device import KNOWN, find_gpu
 from dlbricks.generator.cudnn.library import availability
@@ -76,6 +77,37 @@ def test_without_the_library_one_line_says_what_is_missing(small_suite, cli):
 def test_wrong_precisions_are_refused_before_the_library_is_loaded(small_suite):
     with pytest.raises(UsageError, match="float32, float16, bfloat16"):
         library_plans(small_suite, dtypes=["int8"])
+
+
+_FRAGILE = """
+import json, os, signal, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["op"] == "plans" and {crash!r} in request["path"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    reply = {{"ok": True}}
+    if request["op"] == "plans":
+        reply |= {{"operations": ["relu"], "plans": [], "reason": "cuDNN: none", "planning_ns": 1, "images": False}}
+    print(json.dumps(reply), flush=True)
+"""
+"""Speaks as the planner does, and dies of one brick."""
+
+
+def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
+    """The process is not cuDNN's: what is tried is what its parent makes of its death."""
+    crash = small_suite.keys[1]
+    command = (sys.executable, "-c", _FRAGILE.format(crash=crash))
+    monkeypatch.setattr("dlbricks.generator.plans.COMMAND", command)
+    monkeypatch.setattr("dlbricks.generator.plans.require_library", lambda: Availability(ok=True))
+    report = library_plans(small_suite, layouts=[Layout.NCHW, Layout.NHWC])
+
+    failed = [row for row in report.rows if row.failed]
+    assert {row.key for row in report.rows} == set(small_suite.keys)
+    assert {row.key for row in failed} == {crash}
+    assert all("died of SIGSEGV" in row.reason for row in failed)
+    assert len(failed) == 2  # one for each layout: whether it has images is not known
+    assert not report.complete
+    assert len(planned(report).summary) == 2
 
 
 def test_what_the_library_answered_is_read_and_shown():
