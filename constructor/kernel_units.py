@@ -85,7 +85,7 @@ _OTHER_WORK = re.compile(
 
 _WHOLE = re.compile(
     r"^(?:aten::|com\.microsoft(?:\.nchwc)?\.)?(?:add|sub|mul|div|erf|exp|log|pow|sqrt|tanh|where|cast|sum|mean|max|min|"
-    r"abs|neg|argmax|cat|equal|expand|unsqueeze|squeeze|split|tile|identity|clip|hardswish|hardsigmoid|dropout|clone|"
+    r"abs|neg|argmax|cat|equal|expand|unsqueeze|squeeze|split|tile|identity|clip|hardswish|hardsigmoid|dropout|clone|convert|"
     r"not|and|or|less|greater|shape|range|tril|triu|topk|t|view|_unsafe_view|_to_copy|contiguous)_?$",
     re.IGNORECASE,
 )
