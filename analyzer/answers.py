@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -121,7 +122,21 @@ def ran(report: RunReport) -> Answer:
             Column("reason", "reason"),
         ],
         summary=summary,
+        table=_summed(failures),
     )
+
+
+def _summed(failures: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of failures, those of an algorithm for one reason as a single row: it may not be for most bricks."""
+    alike = Counter((row["variant"], row["reason"]) for row in failures)
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in failures:
+        kind = (row["variant"], row["reason"])
+        if row["variant"] and alike[kind] > 1:
+            rows[kind] = {**row, "key": counted(alike[kind], "brick")}
+        else:
+            rows[row["key"], *kind] = row
+    return list(rows.values())
 
 
 def _algorithms(report: RunReport) -> list[str]:

@@ -212,7 +212,7 @@ def _assemble(
             tensors = graph.tensors()
             for name, array in weights.items():
                 if name in tensors:
-                    tensors[name].to_constant(gs.ir.tensor.LazyValues(_initializer(name, array)))
+                    tensors[name].to_constant(gs.ir.tensor.LazyValues(initializer(name, array)))
             graph.inputs = [tensor for tensor in graph.inputs if tensor.name not in weights]
             if outputs is not None:
                 graph.outputs = [tensors[name] for name in outputs]
@@ -280,7 +280,7 @@ def _restore_attributes(assembled: onnx.ModelProto, source: onnx.ModelProto) -> 
         node.ClearField("name")
 
 
-def _initializer(name: str, array: Array) -> onnx.TensorProto:
+def initializer(name: str, array: Array) -> onnx.TensorProto:
     if array.nbytes <= _INLINE_BYTES or array.dtype.kind in "OUS" or array.dtype.name in _PACKED:
         return numpy_helper.from_array(array, name)
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+import onnx
+
 from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
@@ -27,6 +29,7 @@ from .cores import physical_cores
 from .execution import executed_types, write_arrays
 from .extraction import write_graph
 from .network import Network, file_network, read_network, synthetic_network
+from .padding import brick_network, padded_network
 from .places import without_places
 from .protocol import (
     INNER,
@@ -127,16 +130,14 @@ class _Worker:
         self._release(Release(request.id))
         if request.distance:
             return self._prepare_rotor(request, begin)
-        model = None
+        model, settings = None, self._settings_of(request)
         if request.synthetic or request.path.startswith("@"):
             model = built_in(request.path) or read_network(Path(request.path))
-            network = synthetic_network(model, seed=request.seed, unroll=request.unroll or 1)
+            network = _brick(model, request, settings, unroll=request.unroll or 1)
         elif request.unroll > 1:
             raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
-            network = _whole_model(request)
-        network = replace(network, as_is=request.as_is)
-        settings = self._settings_of(request)
+            network = replace(_whole_model(request), as_is=request.as_is)
         kept, load_ns, first_run_ns = self._load(network, settings)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:
@@ -144,8 +145,7 @@ class _Worker:
             if copies > 1:
                 # The times of the single network stand: they are those of the brick.
                 kept.executable.close()
-                network = synthetic_network(model, seed=request.seed, unroll=copies)
-                network = replace(network, as_is=request.as_is)
+                network = _brick(model, request, settings, unroll=copies)
                 kept, *again_ns = self._load(network, settings)
                 loading_ns += sum(again_ns)
         self._kept[request.id] = kept
@@ -209,9 +209,9 @@ class _Worker:
         if request.variant == INNER and known is not None and known[:2] == (request.path, request.seed):
             inner = known[2]
         else:
-            network = synthetic_network(read_network(Path(request.path)), seed=request.seed)
+            network = _brick(read_network(Path(request.path)), request, settings)
             if request.as_is:
-                return replace(network, as_is=True), ()
+                return network, ()
             optimised = backend.optimised(network, settings)
             if request.variant not in {"", INNER}:
                 return optimised, ()
@@ -307,8 +307,9 @@ class _Worker:
 
     def _profile(self, request: Profile) -> Profiled:
         backend = require_profiling(self._greeted())
-        network = replace(_model_network(request), as_is=request.as_is)
-        return Profiled.of(backend.kernels(network, self._settings_of(request), request.executions))
+        settings = self._settings_of(request)
+        network = padded_network(replace(_model_network(request), as_is=request.as_is), settings.channels)
+        return Profiled.of(backend.kernels(network, settings, request.executions))
 
     def _release(self, request: Release) -> Done:
         kept = self._kept.pop(request.id, None)
@@ -329,6 +330,12 @@ class _Worker:
         if self._backend is None:
             raise UsageError("the first request must be 'hello'")
         return self._backend
+
+
+def _brick(model: onnx.ModelProto, request: Prepare, settings: Settings, *, unroll: int = 1) -> Network:
+    """The network of a brick that is asked for."""
+    network = brick_network(model, seed=request.seed, unroll=unroll, multiple=settings.channels)
+    return replace(network, as_is=request.as_is)
 
 
 def _model_network(request: Extract | Examine | Profile) -> Network:

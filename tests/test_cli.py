@@ -25,6 +25,7 @@ MEASURE = {
     "name", "backend", "latency_ms", "ci95_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms", "verdict", "error",
     "data_effect_ms", "data_ci95_ms", "data_layers", "data_error",
 }  # fmt: skip
+ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unpacked"]
 DATA_LAYER = {"layer", "op_type", "effect_ms", "factor", "subnormal_in", "subnormal_out"}
 ESTIMATE = {
     "name", "system", "stack", "backend", "device", "threads", "cache", "dtype", "granularity", "graph", "batch",
@@ -175,13 +176,14 @@ def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> No
     done = cli("run", "suite", "--algorithms", "--json")
     again = cli("run", "suite", "--algorithms")
 
-    assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 12]
-    assert [done.json[name] for name in counts] == [0, 4, 0, 12, 0]
+    assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 20]
+    assert [done.json[name] for name in counts] == [0, 4, 0, 14, 0]
     assert (forecast.code, done.code, again.code) == (0, 0, 0)
-    assert done.json["algorithms_failed"] == 0
-    assert "with other algorithms: 12 known, 0 failed, 0 measured" in again.out
+    assert {row["variant"] for row in done.json["results"]} == {"padded-8", "padded-16"}  # of what has no channels
+    assert done.json["algorithms_failed"] == len(done.json["results"]) == 6
+    assert "with other algorithms: 14 known, 6 failed, 0 measured" in again.out
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
-    assert {part["fastest_variant"] for part in row["parts"]} <= {"", "basic", "extended", "unpacked"}
+    assert {part["fastest_variant"] for part in row["parts"]} <= {"", *ALGORITHMS}
     assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])
 
 
@@ -391,7 +393,7 @@ def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     assert "cpu" in ort["devices"]
     assert ort["options"]["optimization"] == "all"
     assert ort["dtypes"] == ["float32", "int8"]
-    assert list(ort["algorithms"]) == ["basic", "extended", "unpacked"]
+    assert list(ort["algorithms"]) == ALGORITHMS
     assert all(ort["algorithms"].values())  # each says what is different
 
 

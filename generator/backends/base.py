@@ -22,6 +22,7 @@ from ..network import Network
 
 __all__ = [
     "AS_GIVEN",
+    "PADDED",
     "WORKER_COMMAND",
     "Algorithm",
     "AlgorithmBackend",
@@ -110,6 +111,7 @@ class Settings:
             that binds its threads takes the first ones.
         rotating: Whether many networks will be run in turn (``RotatingBackend``): they share memory and threads.
         dtype: Precision to compute in: ``float32`` for that of the network itself, else one of the backend's.
+        channels: A multiple that the channels of bricks are padded to before a backend sees them; 1: as they are.
     """
 
     device: str
@@ -118,6 +120,7 @@ class Settings:
     cores: tuple[int, ...] = ()
     rotating: bool = False
     dtype: str = AS_GIVEN
+    channels: int = 1
 
 
 class Executable(Protocol):
@@ -287,11 +290,22 @@ class Algorithm:
         options: Options of the backend that make the difference, with their values. All of them take effect when a
             network is prepared, not when the process is set up, so that one worker runs all algorithms in turn.
         help: What is different, in one line.
+        channels: ``Settings.channels``. No option: it would be part of every stack, and part it from what is stored.
     """
 
     name: str
     options: Mapping[str, str]
     help: str = ""
+    channels: int = 1
+
+
+PADDED = tuple(
+    Algorithm(
+        f"padded-{multiple}", {}, f"channels padded with zeros to a multiple of {multiple}, weights too", multiple
+    )
+    for multiple in (16, 8)
+)
+"""Those that any backend can offer: what is different is done to the network (``padding``)."""
 
 
 @runtime_checkable

@@ -68,7 +68,7 @@ class OrtBackend(PackagedBackend):
         return OPTIONS
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """Levels of optimisation, and weights packed ahead or not (see ``AlgorithmBackend``)."""
+        """Levels of optimisation, weights packed ahead or not, and padded channels (see ``AlgorithmBackend``)."""
         return algorithms(options)
 
     def setup(self, settings: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .base import Algorithm, Option
+from .base import PADDED, Algorithm, Option
 
 __all__ = ["LEVELS", "OPTIONS", "algorithms"]
 
@@ -43,6 +43,7 @@ _ALGORITHMS = (
 
 def algorithms(options: Mapping[str, str]) -> tuple[Algorithm, ...]:
     """Those that differ from what the effective options choose already, sorted by name."""
-    return tuple(
+    found = (
         Algorithm(name, {option: value}, text) for name, option, value, text in _ALGORITHMS if options[option] != value
     )
+    return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))

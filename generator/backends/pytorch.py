@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...db.values import KernelView
 from ...errors import BackendError, BackendUnavailable
 from ..network import Network
-from .base import AS_GIVEN, Algorithm, Executable, Option, Settings, bind, released
+from .base import AS_GIVEN, PADDED, Algorithm, Executable, Option, Settings, bind, released
 from .nvidia import missing_for_torch
 from .package import PackagedBackend
 
@@ -155,14 +155,14 @@ class TorchBackend(PackagedBackend):
         return None
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """The other layout, and on the CPU the other kernels (see ``AlgorithmBackend``)."""
+        """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""
         found = [
             algorithm
             for option, choices in _ALGORITHMS.items()
             for value, algorithm in choices.items()
             if options[option] != value and (option != "onednn" or device == "cpu")
         ]
-        return tuple(sorted(found, key=lambda algorithm: algorithm.name))
+        return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
 
 def allow_tf32(*, allowed: bool) -> None:

@@ -119,4 +119,4 @@ def with_algorithm(backend: Backend, settings: Settings, name: str) -> Settings:
     if chosen is None:
         names = ", ".join(algorithm.name for algorithm in known) or "none"
         raise UsageError(f"backend {backend.name} has no algorithm {name!r} here", remedy=f"it has {names}")
-    return replace(settings, options={**settings.options, **chosen.options})
+    return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)

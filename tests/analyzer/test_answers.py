@@ -74,3 +74,28 @@ def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> 
     assert "with other algorithms: 1 known, 1 failed, 5 measured" in answer.summary
     assert any("0 and 1 with other algorithms left over" in line for line in answer.summary)
     assert not report.complete  # one is left over; the failure alone would be an answer
+
+
+def test_bricks_that_an_algorithm_is_not_for_are_one_row_of_the_table_per_reason() -> None:
+    def failure(key: str, variant: str, reason: str) -> Failure:
+        return Failure(
+            "id", "run", Subject.BRICK, key, "system", "stack", Conditions(1), "unsupported", reason, variant
+        )
+
+    report = RunReport(
+        run="run", system="system", stack="stack", bricks=4, measured=1, reused=0, failed=2, remaining=0, models=0,
+        models_remaining=0, failures=(("b1", "too large"), ("b2", "too large")), algorithms=1, algorithms_reused=0,
+        algorithms_remaining=0, wall_s=1.0, timed_s=0.5, prepare_s=0.1, forecast_s=1.0, budget_s=None, dry_run=False,
+        algorithm_failures=(
+            failure("b3", "padded-8", "no channels"), failure("b4", "padded-8", "no channels"),
+            failure("b3", "padded-16", "no channels"),
+        ),
+        costs=RunCosts(),
+    )  # fmt: skip
+
+    answer = ran(report)
+
+    assert len(answer.results) == 5
+    assert [(row["key"], row["variant"]) for row in answer.table] == [
+        ("b1", ""), ("b2", ""), ("2 bricks", "padded-8"), ("b3", "padded-16"),
+    ]  # fmt: skip
