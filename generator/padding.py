@@ -190,7 +190,7 @@ class _Padder:
             if not name:
                 continue
             if name not in self._tensors:
-                if name not in self._fills:
+                if name not in self._fills or self._channels.count(name) != count:
                     raise UnsupportedBrick(f"{node.op_type} broadcasts over padded channels")
                 fills.append((name, self._fills[name]))
                 continue
