@@ -141,10 +141,11 @@ def _summed(failures: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 def _algorithms(report: RunReport) -> list[str]:
     """What was done with the runtime's other algorithms, if anything."""
-    known, failed = report.algorithms_reused, len(report.algorithm_failures)
-    if not (known or failed or report.algorithms or report.algorithms_remaining):
+    known, without = report.algorithms_reused, len(report.algorithm_failures)
+    if not (known or without or report.algorithms or report.algorithms_remaining):
         return []
-    counts = f"with other algorithms: {known} known, {failed} failed"
+    failed = sum(failure.kind != "unsupported" for failure in report.algorithm_failures)
+    counts = f"with other algorithms: {known} known, {without - failed} not offered, {failed} failed"
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
 
 

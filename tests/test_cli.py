@@ -181,7 +181,7 @@ def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> No
     assert (forecast.code, done.code, again.code) == (0, 0, 0)
     assert {row["variant"] for row in done.json["results"]} == {"padded-8", "padded-16"}  # of what has no channels
     assert done.json["algorithms_failed"] == len(done.json["results"]) == 6
-    assert "with other algorithms: 14 known, 6 failed, 0 measured" in again.out
+    assert "with other algorithms: 14 known, 6 not offered, 0 failed, 0 measured" in again.out
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
     assert {part["fastest_variant"] for part in row["parts"]} <= {"", *ALGORITHMS}
     assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])
