@@ -34,7 +34,7 @@ from .profiling import ProfileReport, take_views
 from .progress import ProgressCallback
 from .reference import GAP, OVERHEAD, REFERENCE, built_in_key
 from .schedule import Pace
-from .selection import Selection, check_again, select
+from .selection import Selection, check_again, finished, select
 from .session import Session
 from .settings import Settings
 from .stopping import Protocol
@@ -197,7 +197,12 @@ def conduct(
             end_run(store, run)
         views = None
         if kernels and not dry_run:
-            measured = _measured(sources.items, chosen) + _measured(items, bricks) + _measured(varied, variants)
+            # Asked of the store: what is begun again has a measurement as well.
+            measured = [
+                item
+                for group in (sources.items, items, varied)
+                for item in finished(group, store=store, system=system.key, stack=stack.key, conditions=conditions)
+            ]
             with costs.spend("profile_s"):
                 views = take_views(
                     measured,
@@ -225,12 +230,6 @@ def conduct(
         costs=costs,
         wall_s=time.monotonic() - begun,
     )
-
-
-def _measured(items: Sequence[Item], selection: Selection) -> list[Item]:
-    """Those that have a measurement, of this run or an earlier one."""
-    known = {(entry.key, entry.variant) for entry in selection.reused}
-    return [item for item in items if item.result is not None or (item.key, item.variant) in known]
 
 
 def _check_backend(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..db.store import Store
@@ -11,7 +11,7 @@ from ..errors import UsageError
 from .item import Item
 from .protocol import INNER
 
-__all__ = ["AGAIN", "Selection", "check_again", "select"]
+__all__ = ["AGAIN", "Selection", "check_again", "finished", "select"]
 
 AGAIN = ("noisy", "failed", "all")
 """What can be asked to be measured again."""
@@ -61,16 +61,48 @@ def select(
     check_again(again)
     if not items or "all" in again:
         return Selection(tuple(items), (), ())
-    parts = []
-    for cache, variant in sorted({(item.cache or conditions.cache, item.variant) for item in items}):
-        members = [item for item in items if ((item.cache or conditions.cache), item.variant) == (cache, variant)]
-        here = replace(conditions, cache=cache)
-        parts.append(_select(members, store=store, system=system, stack=stack, conditions=here, again=again))
+    parts = [
+        _select(members, store=store, system=system, stack=stack, conditions=here, again=again)
+        for here, members in _alike(items, conditions)
+    ]
     return Selection(
         pending=tuple(item for part in parts for item in part.pending),
         reused=tuple(found for part in parts for found in part.reused),
         failed=tuple(failure for part in parts for failure in part.failed),
     )
+
+
+def finished(items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions) -> list[Item]:
+    """Items (all of one subject) of which the store holds a finished measurement, also where they are begun again.
+
+    Args:
+        items: Bricks, or models; each in its own cache state and variant.
+        store: The database.
+        system: Key of this system.
+        stack: Key of the stack.
+        conditions: Threads, cache state, precision.
+    """
+    found: list[Item] = []
+    for here, members in _alike(items, conditions):
+        first = members[0]
+        known = store.measurements(
+            subject=first.subject,
+            keys=[item.key for item in members],
+            system=system,
+            stack=stack,
+            conditions=here,
+            variant=first.variant,
+        )
+        keys = {entry.key for entry in known}
+        found += [item for item in members if item.key in keys]
+    return found
+
+
+def _alike(items: Sequence[Item], conditions: Conditions) -> Iterator[tuple[Conditions, list[Item]]]:
+    """Items by cache state and variant, with the conditions that they are measured under."""
+    for cache, variant in sorted({(item.cache or conditions.cache, item.variant) for item in items}):
+        members = [item for item in items if (item.cache or conditions.cache, item.variant) == (cache, variant)]
+        yield replace(conditions, cache=cache), members
 
 
 def _select(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Subject
+from dlbricks.db import Block, Subject
 from dlbricks.db.queries import Filter
 from dlbricks.errors import UsageError
 from dlbricks.generator.client import Worker
 from dlbricks.generator.measure import measure
 from dlbricks.generator.profile_messages import Profile, Profiled
 from dlbricks.generator.progress import Stage
+from dlbricks.generator.protocol import INNER
 from dlbricks.generator.run import run
 
 QUICKEST = {"item_budget_s": 0.005, "processes": 1, "rounds": 1, "cache": "hot"}
@@ -63,6 +64,33 @@ def test_what_was_measured_before_is_profiled_when_it_is_asked_for(small_suite, 
     assert (report.measured, report.reused) == (0, 10)
     assert report.kernels is not None
     assert report.kernels.taken == 10
+
+
+def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
+    """As an interrupted run leaves it: the whole is measured, what is found on the way is open."""
+    options = {**QUICKEST, "cache": "model"}
+    report = run(small_suite, store=store, **options)
+    (inner, *_) = store.measurements(variant=INNER)
+    open_again = "left open"
+    store.begin(
+        open_again, report.run, Subject.BRICK, inner.key, report.system, report.stack, inner.conditions, 1, INNER
+    )
+    store.add_block(open_again, Block(0, 0, ((10**6, 1),)))
+
+    kernels = run(small_suite, store=store, kernels=True, **options).kernels
+
+    assert kernels is not None
+    assert (kernels.taken, kernels.known, kernels.failures) == (10, 0, ())
+    assert {identity.key for identity in store.kernels(Filter())} == set(small_suite.keys)
+
+
+def test_noisy_bricks_that_no_time_is_left_for_are_profiled(small_suite, store):
+    run(small_suite, store=store, **QUICKEST)
+    report = run(small_suite, store=store, kernels=True, again=["noisy"], budget_s=1e-6, **QUICKEST)
+
+    assert report.remaining > 0
+    assert report.kernels is not None
+    assert (report.kernels.taken, report.kernels.failures) == (10, ())
 
 
 def test_a_forecast_takes_no_view(small_suite, store):
