@@ -109,6 +109,7 @@ def library_plans(
         BackendUnavailable: The library is not usable here; the message says what is missing.
         SuiteError: A brick is missing or not what its name says.
     """
+    dtypes, layouts = list(dict.fromkeys(dtypes)), list(dict.fromkeys(layouts))
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise UsageError(f"no plans are asked for in {dtype!r}", remedy=f"use {', '.join(DTYPES)}")
@@ -146,8 +147,9 @@ class _Library:
         for layout in layouts:
             row = BrickPlans(key, operators, dtype, layout)
             request = AskPlans(str(path), dtype, layout is Layout.NHWC)
+            worker = self._started()
             try:
-                reply = self._started().ask(request, OfferedPlans, self._timeout_s)
+                reply = worker.ask(request, OfferedPlans, self._timeout_s)
             except UnsupportedBrick as error:
                 return [replace(row, layout=None, reason=str(error))]
             except BackendError as error:
@@ -174,8 +176,7 @@ class _Library:
     def _started(self) -> Worker:
         if self._worker is None:
             self._worker = Worker(command=COMMAND)
-            start = Start(self._gpu.description, psutil.virtual_memory().available // 2)
-            self._worker.ask(start, Done, _START_S)
+            self._worker.ask(Start(self._gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
         return self._worker
 
     def _end(self) -> None:

@@ -75,8 +75,8 @@ class Node:
         Raises:
             UnsupportedBrick: Another output is wanted too.
         """
-        if any(self.outputs[1:]):
-            raise self.refuse("has more than one output here")
+        if any(self.build.is_wanted(name) for name in self.outputs[1:] if name):
+            raise self.refuse("has more than one output that is wanted")
         self.build.name(self.outputs[0], tensor)
 
     def refuse(self, why: str) -> UnsupportedBrick:
@@ -92,6 +92,7 @@ class Builder:
 
     Attributes:
         graph: The network.
+        one_axis: Whether its images have one axis, and become images of one row.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -107,8 +108,8 @@ class Builder:
         kinds = {node.op_type for node in model.graph.node}
         widest = max((len(shape) for shape in self._shapes.values()), default=0)
         self._rank = max(_LEAST_RANK, widest)
-        self._one_axis = "Conv" in kinds and self._rank == _LEAST_RANK
-        self._images = not kinds & _MIXING
+        self.one_axis = "Conv" in kinds and self._rank == _LEAST_RANK
+        self._images = "Conv" in kinds or not kinds & _MIXING
         self._tensors: dict[str, Tensor] = {}
         self._named: dict[str, str] = {}
         self._operations: list[Operation] = []
@@ -123,16 +124,21 @@ class Builder:
             raise UnsupportedBrick(f"cuDNN: the shape of {name} is not known")
         return self._shapes[name]
 
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of the value that has most of them."""
+        return self._rank
+
     def lifted(self, shape: Shape) -> Shape:
         """A shape in the rank of all tensors of the graph."""
         whole = (1,) * (self._rank - len(shape)) + tuple(shape)
-        return (*whole[:2], 1, *whole[2:]) if self._one_axis else whole
+        return (*whole[:2], 1, *whole[2:]) if self.one_axis else whole
 
     def axis(self, name: str, axis: int) -> int:
         """A dimension of a value, counted among those of its tensor."""
         rank = len(self.shape(name))
         found = axis % max(rank, 1) + self._rank - rank
-        return found + 1 if self._one_axis and found >= 2 else found
+        return found + 1 if self.one_axis and found >= 2 else found
 
     def constant(self, name: str) -> list[float] | None:
         """The elements of a small constant; None for any other value."""
@@ -159,7 +165,7 @@ class Builder:
         self._require_float(name)
         if name in self._named:
             raise UnsupportedBrick("cuDNN: an operand in another shape is the result of an operation of the same graph")
-        whole = (len(shape) >= _IMAGE_RANK and self._images) if image is None else image
+        whole = self._is_image(shape) if image is None else image
         role = Role.WEIGHT if name in self._weights else Role.INPUT
         return self._add(Tensor(tuple(shape), role, tuple(order), (name,), image=whole, relaid=relaid), name)
 
@@ -171,12 +177,21 @@ class Builder:
         """
         if not self._weights.issuperset(sources):
             raise UnsupportedBrick("cuDNN: parameters of a normalization that are no constants")
-        found = Tensor(shape, Role.WEIGHT, (), tuple(sources), derivation, epsilon, self._images)
+        found = Tensor(shape, Role.WEIGHT, (), tuple(sources), derivation, epsilon, self._is_image(shape))
         return self._add(found, f"{derivation}({sources[0]})")
 
     def given(self, name: str) -> bool:
         """Whether a value comes from outside of the graph: an input, a weight or a constant."""
         return not any(name in node.output for node in self.graph.node)
+
+    def readers(self, name: str) -> int:
+        """How often nodes read a value."""
+        return sum(list(node.input).count(name) for node in self.graph.node)
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a value is read by a node, or an output of the network."""
+        exposed = any(name == value.name for value in self.graph.output)
+        return exposed or any(name in node.input for node in self.graph.node)
 
     def scalar(self, value: float) -> str:
         """A number that is passed by value."""
@@ -192,8 +207,8 @@ class Builder:
 
     def write(self, kind: str, inputs: Mapping[str, str], shape: Shape, settings: Mapping[str, Any]) -> str:
         """Add an operation; gives the tensor that it writes."""
-        image = len(shape) >= _IMAGE_RANK and self._images
-        output = self._add(Tensor(tuple(shape), Role.VIRTUAL, image=image), f"%{len(self._operations)}")
+        found = Tensor(tuple(shape), Role.VIRTUAL, image=self._is_image(shape))
+        output = self._add(found, f"%{len(self._operations)}")
         self._operations.append(Operation(kind, dict(inputs), output, dict(settings)))
         return output
 
@@ -233,7 +248,10 @@ class Builder:
         kind = self._types.get(name, onnx.TensorProto.UNDEFINED)
         if kind not in _FLOATS:
             text = onnx.TensorProto.DataType.Name(kind).lower()
-            raise UnsupportedBrick(f"cuDNN: a value of type {text}; only floating-point numbers are translated")
+            raise UnsupportedBrick(f"cuDNN: a value of type {text}; only float32, float16 and bfloat16 are translated")
+
+    def _is_image(self, shape: Shape) -> bool:
+        return self._images and len(shape) >= _IMAGE_RANK
 
     def _is_last(self, value: str) -> bool:
         return not any(value in node.input for node in self.graph.node)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .operations import OperationGraph, Role, Tensor
+from .operations import OperationGraph, Tensor
 
 __all__ = ["merged"]
 
@@ -30,10 +30,9 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
         return graph
     shapes = {name: _in_memory(tensor, channels_last=channels_last) for name, tensor in graph.tensors.items()}
     rights = {operation.inputs["B"] for operation in graph.operations if operation.kind == "matmul"}
-    others = [shape for name, shape in shapes.items() if name not in rights]
-    groups = _groups(others, kept=2 if rights else 0)
+    groups = _groups(list(shapes.values()), kept=2 if rights else 0)
     if rights and all(set(shapes[name][:-2]) == {1} for name in rights):
-        groups = _rows(groups, others)
+        groups = _rows(groups, [shape for name, shape in shapes.items() if name not in rights])
     ones = (1,) * max(_LEAST - len(groups), 0)
     tensors = {}
     for name, tensor in graph.tensors.items():
@@ -48,7 +47,7 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
 
 def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:
     """Dimensions from the slowest in memory to the fastest; of a transposed operand, as they stand."""
-    if not (channels_last and tensor.image) and not (channels_last and tensor.role is Role.SCALAR):
+    if not (channels_last and tensor.image):
         return tensor.shape
     return (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
 

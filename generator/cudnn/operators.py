@@ -49,6 +49,8 @@ def _convolution(node: Node) -> None:
     axes = len(kernel) - 2
     if axes not in {1, 2, 3}:
         raise node.refuse(f"over {axes} axes")
+    if len(kernel) != node.build.rank:
+        raise node.refuse("beside values of more dimensions")
     pads = list(node.get("pads", [0] * (2 * axes)))
     strides, dilations = list(node.get("strides", [1] * axes)), list(node.get("dilations", [1] * axes))
     before, after = pads[:axes], pads[axes:]
@@ -73,6 +75,7 @@ def _convolution(node: Node) -> None:
 def _product(node: Node) -> None:
     if min(len(node.shape(0)), len(node.shape(1))) < 2:
         raise node.refuse("of a vector")
+    _require_rows(node)
     node.give(node.write("matmul", {"A": node.tensor(0), "B": node.tensor(1)}))
 
 
@@ -88,6 +91,7 @@ def _gemm(node: Node) -> None:
 
     if node.has(2) and node.get("beta", 1.0) != 1.0:
         raise node.refuse("with a scaled bias")
+    _require_rows(node)
     found = node.write("matmul", {"A": operand(0, "transA"), "B": operand(1, "transB")})
     if node.get("alpha", 1.0) != 1.0:
         found = node.write("mul", {"a": found, "b": node.build.scalar(node.get("alpha"))})
@@ -183,7 +187,7 @@ def _layer_normalization(node: Node) -> None:
     axis = node.get("axis", -1) % len(node.result)
     rows, width = math.prod(node.result[:axis]), math.prod(node.result[axis:])
     for index in range(1, len(node.inputs)):
-        if node.has(index) and math.prod(node.shape(index)) != width:
+        if node.has(index) and node.shape(index) != node.result[axis:]:
             raise node.refuse("with a scale or bias that is broadcast")
     whole, row = (rows, width, 1, 1), (1, width, 1, 1)
     read = node.build.read
@@ -217,11 +221,13 @@ def _global_pool(node: Node) -> None:
 
 @_operator(*_REDUCTIONS)
 def _reduction(node: Node) -> None:
-    rank = len(node.shape(0))
-    axes = [int(each) for each in (node.build.constant(node.inputs[1]) or [])] if node.has(1) else []
-    if not axes and (node.has(1) or node.get("noop_with_empty_axes", 0)):
+    given = node.build.constant(node.inputs[1]) if node.has(1) else []
+    if given is None:
         raise node.refuse("over axes that are no constants")
-    chosen = {node.build.axis(node.inputs[0], axis) for axis in (axes or range(rank))}
+    if not given and node.get("noop_with_empty_axes", 0):
+        raise node.refuse("computes nothing")
+    axes = [int(each) for each in given] or range(len(node.shape(0)))
+    chosen = {node.build.axis(node.inputs[0], axis) for axis in axes}
     x = node.tensor(0)
     shape = tuple(1 if at in chosen else size for at, size in enumerate(node.build.shape_of(x)))
     node.give(node.write("reduction", {"input": x}, shape, mode=_REDUCTIONS[node.op_type]))
@@ -235,6 +241,12 @@ def _pool(node: Node) -> None:
 @_operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
 def _view(node: Node) -> None:
     raise node.refuse("computes nothing")
+
+
+def _require_rows(node: Node) -> None:
+    """Make sure that the last two dimensions are rows and columns, not the row and the columns of an image."""
+    if node.build.one_axis:
+        raise node.refuse("beside a convolution over one axis")
 
 
 def _pair(node: Node, how: tuple[str, str, str], first: str, second: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...errors import DlbricksError
 from .lowering import lower
 from .operations import OperationGraph
 
@@ -35,6 +36,8 @@ _DESELECTED = "Deselecting execution plan"
 _DECLINED = "the backend declined:"
 _NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
 """What the library says of a graph that none of its engines can run."""
+_DEVICE = "cuda_get_device"
+"""What it calls where a description of the device is not enough."""
 _QUOTED = re.compile(r"\{.*", re.DOTALL)
 _REASON_LENGTH = 200
 
@@ -92,6 +95,9 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
         channels_last: Layout of images.
         **target: As ``lowering.lower``.
 
+    Raises:
+        BackendError: The library infers other dimensions than the translation has.
+
     Returns:
         What is offered. A graph that the library does not support has no plans, and the reason; a plan that cannot be
         built keeps its row, with the reason.
@@ -103,6 +109,8 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
     for mode in MODES:
         try:
             built = _planned(graph, [mode], **how)
+        except DlbricksError:
+            raise  # it is the translation that is wrong, not the library that has nothing
         except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the reason is kept
             reasons.append(_reason(error))
             continue
@@ -189,4 +197,6 @@ def _reason(error: Exception) -> str:
     found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
     if any(words in found for words in _NONE):
         return "cuDNN: no engine supports this graph"
+    if _DEVICE in found:
+        return "cuDNN: this graph is not planned without a device"
     return f"cuDNN: {found or type(error).__name__}"

@@ -110,6 +110,29 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
     assert len(planned(report).summary) == 2
 
 
+_UNWILLING = """
+import sys
+for line in sys.stdin:
+    print('{"ok": false, "kind": "unavailable", "reason": "cuDNN does not plan here"}', flush=True)
+"""
+
+
+def test_a_library_that_does_not_start_ends_the_command(small_suite, monkeypatch):
+    monkeypatch.setattr("dlbricks.generator.plans.COMMAND", (sys.executable, "-c", _UNWILLING))
+    monkeypatch.setattr("dlbricks.generator.plans.require_library", lambda: Availability(ok=True))
+
+    with pytest.raises(BackendUnavailable, match="does not plan here"):
+        library_plans(small_suite)
+
+
+def test_what_is_asked_for_twice_is_asked_once(small_suite, monkeypatch):
+    monkeypatch.setattr("dlbricks.generator.plans.COMMAND", (sys.executable, "-c", _FRAGILE.format(crash="none")))
+    monkeypatch.setattr("dlbricks.generator.plans.require_library", lambda: Availability(ok=True))
+    report = library_plans(small_suite, dtypes=["float16", "float16"], layouts=[Layout.NHWC, Layout.NHWC])
+
+    assert [row.key for row in report.rows] == list(small_suite.keys)
+
+
 def test_what_the_library_answered_is_read_and_shown():
     """Recorded from the real library; see ``RECORDED``."""
     answer = json.loads(RECORDED.read_text())
