@@ -10,13 +10,14 @@ visit, on this machine or another one like it, and it goes on, also after a kill
 which ``visit_folder.py`` describes; ``dlbricks db merge`` takes its databases. docs/gpu.md tells the whole way.
 
 ``--report`` makes the tables on a machine that measures nothing. Exit code 0: all stages are done; 3: some are left;
-1: nothing could be done.
+1: nothing could be done; 2: wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from typing import Any
 
 from dlbricks.errors import BackendUnavailable, DlbricksError, MachineBusy, UsageError
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.settings import Settings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from visit_clock import TABLES, Clock, Terminated, TimeUp
@@ -58,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     try:
         if options.report:
-            _report([Folder(path) for path in options.report], options.out)
+            _report([Folder.begun(path) for path in options.report], options.out)
             return 0
+        if not (math.isfinite(options.minutes) and options.minutes > 0):
+            raise UsageError(f"--minutes cannot be {options.minutes:g}", remedy="use a positive number")
         folder = Folder(options.out)
         asked = {name: getattr(options, name) for name in _DEFAULTS}
         folder.settle(asked, _DEFAULTS)
@@ -99,6 +103,8 @@ def _option(text: str) -> tuple[str, str]:
 
 def _check(settings: Mapping[str, Any]) -> None:
     """Make sure that the settings make sense here, before they are kept."""
+    names = ("backend", "device", "options", "threads", "processes", "rounds")
+    Settings(**{name: settings[name] for name in names}, item_budget_s=settings["item_budget"]).check()
     get(settings["backend"]).stack(settings["device"], settings["options"])
     for source in find_models(settings["models"], batches=[settings["batch"]]):
         if source.problem is not None:
@@ -120,6 +126,7 @@ def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
         visit = Visit(folder, clock, Path(work))
         records: dict[str, Record] = {}
         try:
+            records.update((stage.name, visit.record(stage)) for stage in chosen)  # what earlier visits did counts
             noted["ended"] = _stages(visit, chosen, records, noted)
             with clock.alarm(TABLES):
                 _report([folder], None)
@@ -201,6 +208,8 @@ def _report(folders: Sequence[Folder], out: Path | None) -> None:
         folder.results = found
         (folder.path / "results.md").write_text(markdown(found))
         return
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is no folder", remedy="name another --out")
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps({"schema": 1, **found}, indent=1) + "\n")
     (out / "results.md").write_text(markdown(found))

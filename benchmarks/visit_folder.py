@@ -62,26 +62,40 @@ class Folder:
     """The folder of a visit.
 
     Args:
-        path: Made where it is not there.
+        path: Made where it is not there, once there is something to write.
 
     Raises:
-        UsageError: It holds something that no visit wrote.
+        UsageError: It is no folder, or holds something that no visit wrote.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is no folder", remedy="name an empty folder, or a new one")
         self._state_file = path / "visit.json"
         self._rows_file = path / "agreement.jsonl"
-        (path / "visit.json.new").unlink(missing_ok=True)
+        if path.exists():
+            (path / "visit.json.new").unlink(missing_ok=True)
         state = json.loads(self._state_file.read_text()) if self._state_file.exists() else {}
-        if not state and any(path.iterdir()):
+        if not state and path.exists() and any(path.iterdir()):
             raise UsageError(f"{path} holds something else than visits", remedy="name an empty folder, or a new one")
         self.settings: dict[str, Any] = state.get("settings", {})
         self.stacks: dict[str, Any] = state.get("stacks", {})
         self.visits: list[dict[str, Any]] = state.get("visits", [])
         self.records = [Record(**record) for record in state.get("records", [])]
         self.results: dict[str, Any] = state.get("results", {})
+
+    @classmethod
+    def begun(cls, path: Path) -> Folder:
+        """The folder of visits that were there.
+
+        Raises:
+            UsageError: No visit began in it.
+        """
+        found = cls(path)
+        if not found.visits:
+            raise UsageError(f"{path} holds no visit", remedy="name the --out of one")
+        return found
 
     def settle(self, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         """Take the settings of the first visit, which are those of all.
@@ -132,12 +146,16 @@ class Folder:
             "records": [asdict(record) for record in self.records],
             "results": self.results,
         }
+        self._make()
         new = self.path / "visit.json.new"
         with new.open("w") as file:
             file.write(json.dumps(state, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._state_file)
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
 
     # Agreement ----------------------------------------------------------------------------------------------------
 
@@ -153,6 +171,7 @@ class Folder:
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Keep one brick's row, now."""
+        self._make()
         with self._rows_file.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -173,6 +192,7 @@ class Folder:
         Raises:
             StoreError: There is no room left.
         """
+        self._make()
         if not record.database:
             expected = items * _BYTES_PER_ITEM
             for number in range(1, _PARTS + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -64,7 +65,7 @@ class Settings:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}", remedy="use 1 or more")
         for name in ("budget_s", "item_budget_s", "item_timeout_s"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} cannot be {value}", remedy="use a positive number of seconds")
 
     @property

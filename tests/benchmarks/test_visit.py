@@ -360,17 +360,40 @@ def test_without_the_device_a_visit_says_so_and_ends(here, branches):
     ("more", "message"),
     [
         (["--backend", "abacus"], "no backend 'abacus'"),
+        (["--device", "abacus"], "no device 'abacus'"),
         (["--models", "nonesuch"], "nonesuch"),
         (["--option", "speed=high"], "no option 'speed'"),
         (["--stage", "float8"], "no stage float8"),
+        (["--minutes", "0"], "--minutes cannot be 0"),
+        (["--minutes", "-3"], "--minutes cannot be -3"),
+        (["--minutes", "nan"], "--minutes cannot be nan"),
+        (["--item-budget", "nan"], "item_budget_s cannot be nan"),
+        (["--rounds", "0"], "rounds cannot be 0"),
+        (["--report", "nodir"], "nodir holds no visit"),
     ],
 )
-def test_wrong_settings_are_refused_before_they_are_kept(here, more, message):
-    done = visit(here / "visits", "--device", "cpu", "--backend", "onnxruntime", *more)
+def test_wrong_usage_is_refused_and_nothing_is_made(part, here, capsys, more, message):
+    main = importlib.import_module("visit").main
 
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (here / "visits/visit.json").exists()
+    code = main(["--out", "visits", "--device", "cpu", "--backend", "onnxruntime", *more])
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert message in line
+    assert not [*here.iterdir()]
+
+
+def test_what_earlier_visits_did_counts_where_there_is_no_time(going, part, here, capsys):
+    visit, plan = importlib.import_module("visit"), part("plan")
+    chosen = [stage for stage in plan.stages(2) if stage.name in {"agreement-float32", "float32", "bfloat16"}]
+    for stage in chosen[:2]:
+        going.record(stage).status = "done"
+
+    code = visit._visit(going.folder, chosen, part("clock").Clock(0.001))
+
+    assert code == 3
+    assert "2 of 3 stages are over" in capsys.readouterr().err
+    assert state(here / "visits")["visits"][0]["ended"] == "the time was up"
 
 
 def test_the_default_models_need_no_extra(part):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from dlbricks.errors import UsageError
 from dlbricks.generator.settings import Settings
 
 
@@ -17,3 +20,10 @@ from dlbricks.generator.settings import Settings
 )
 def test_copies_that_would_change_the_latency_are_not_made(settings, copies):
     assert settings.unroll == copies
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["budget_s", "item_budget_s", "item_timeout_s"])
+def test_times_are_positive_numbers(name, seconds):
+    with pytest.raises(UsageError, match=f"{name} cannot be"):
+        Settings(**{name: seconds}).check()
