@@ -1,9 +1,10 @@
 """The kernels that PyTorch executes, from its profiler.
 
 On a device with kernels of its own, these are what the profiler saw there. On the CPU they are the operators that
-compute: those that call no other operator, but such as allocate, view or copy. What runs inside such an operator,
-oneDNN itself tells where it is built in: its primitives, the reorders around them included, are then listed, and the
-operator with what is left of its time.
+compute: those that call no other operator, but such as allocate, view or copy. What only makes views or memory is none
+of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself tells
+where it is built in: its primitives, the reorders around them included, are then listed, and the operator with what is
+left of its time.
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
@@ -30,18 +31,22 @@ _SOURCE = "torch.profiler"
 _MARK = "dlbricks execution"
 _NS_PER_US = 1000
 
-_HELPERS = frozenset(
+_VIEWS = frozenset(
     {
-        *("alias", "as_strided", "as_strided_", "copy_", "detach", "empty", "empty_like", "empty_strided", "expand"),
-        *("fill_", "narrow", "permute", "resize_", "resolve_conj", "resolve_neg", "result_type", "select", "slice"),
-        *("squeeze", "t", "to", "transpose", "unsqueeze", "view", "zero_", "_nnpack_available", "_reshape_alias"),
-        *("_unsafe_view", "contiguous", "reshape", "view_as", "set_", "is_nonzero", "item", "_local_scalar_dense"),
+        *("alias", "as_strided", "as_strided_", "broadcast_to", "chunk", "contiguous", "detach", "detach_"),
+        *("diagonal", "expand", "expand_as", "flatten", "lift_fresh", "movedim", "narrow", "permute", "positive"),
+        *("ravel", "reshape", "_reshape_alias", "reshape_as", "resolve_conj", "resolve_neg", "select", "slice"),
+        *("split", "split_with_sizes", "squeeze", "squeeze_", "swapaxes", "swapdims", "t", "tensor_split", "to"),
+        *("transpose", "transpose_", "unbind", "unflatten", "unfold", "_unsafe_view", "unsafe_chunk"),
+        *("unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_", "view", "view_as"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_"),
+        *("is_nonzero", "item", "_local_scalar_dense", "_nnpack_available", "result_type"),
     }
 )
-"""Operators of ``aten`` that prepare for others: an operator that calls nothing else is the one that computes."""
+"""Operators of ``aten`` that make views or memory, or ask for something; where one of them copies, it calls another."""
 
-_QUESTIONS = frozenset({"aten::_nnpack_available"})
-"""Operators that only ask for something."""
+_MOVES = frozenset({"copy_", "fill_", "zero_"})
+"""Operators of ``aten`` that write for others: what calls one of them and nothing else is what computes."""
 
 _NUMBERED = re.compile(r"^graph_\d+_")
 """TorchInductor counts the graphs of a process: no part of a kernel's name."""
@@ -125,15 +130,20 @@ def _computing(event: FunctionEvent, operator: str) -> Iterator[tuple[FunctionEv
     """The operators below one that compute, each with the outermost operator that it is part of."""
     for child in event.cpu_children:
         outermost = operator or (child.name if "::" in child.name else "")
-        if any(_computes(inner) for inner in child.cpu_children):
+        if _short(child) in _VIEWS or any(_computes(inner) for inner in child.cpu_children):
             yield from _computing(child, outermost)
-        elif " " not in child.name and child.name not in _QUESTIONS:  # else a note of the framework about itself
+        elif " " not in child.name:  # else a note of the framework about itself
             yield child, outermost
 
 
 def _computes(event: FunctionEvent) -> bool:
-    helps = event.name.removeprefix("aten::") in _HELPERS or " " in event.name
+    helps = _short(event) in _VIEWS | _MOVES or " " in event.name
     return not helps or any(_computes(child) for child in event.cpu_children)
+
+
+def _short(event: FunctionEvent) -> str:
+    name: str = event.name
+    return name.removeprefix("aten::")
 
 
 def _on_cpu(event: FunctionEvent) -> bool:

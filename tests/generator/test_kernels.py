@@ -110,6 +110,38 @@ def test_torch_tells_the_operators_that_compute(skeleton_of):
     assert view.source == "torch.profiler"
 
 
+def test_torch_lists_no_views_and_no_memory(skeleton_of):
+    graph = (
+        "(float[1,8,12,12] x, float[8,4,3,3] w) => (float[1,4,144] y, float[1,4,24,12] z)"
+        "{a = Conv<pads=[1,1,1,1], group=2>(x, w) s, q = Split<axis=1, num_outputs=2>(a) f = Flatten<axis=2>(s)"
+        "shape = Constant<value=int64[3] {1,4,144}>() y = Reshape(f, shape) z = Concat<axis=2>(q, q)}"
+    )
+    view = view_of("torch", skeleton_of(graph), onednn="off")
+
+    assert [(one.name, one.operator, one.calls) for one in view.kernels] == [
+        ("aten::_slow_conv2d_forward", "aten::conv2d", 2),
+        ("aten::cat", "aten::conv2d", 1),
+        ("aten::cat", "aten::cat", 1),
+    ]
+
+
+def test_a_brick_of_views_has_no_kernels_and_a_view(skeleton_of):
+    view = view_of("torch", skeleton_of("(float[2,3,4] x) => (float[4,3,2] y) {y = Transpose<perm=[2,1,0]>(x)}"))
+
+    assert view.kernels == ()
+    assert view.wall_ns > 0
+
+
+def test_torch_lists_copies(skeleton_of):
+    graph = (
+        "(float[2,3,4] x) => (float[24] y)"
+        "{a = Transpose<perm=[2,1,0]>(x) shape = Constant<value=int64[1] {24}>() y = Reshape(a, shape)}"
+    )
+    view = view_of("torch", skeleton_of(graph))
+
+    assert [(one.name, one.operator, one.calls) for one in view.kernels] == [("aten::clone", "aten::reshape", 1)]
+
+
 @pytest.fixture(scope="module")
 def fresh_view(skeleton_of, tmp_path_factory) -> KernelView:
     """A view from a worker: oneDNN decides with its first line whether it tells the time."""
