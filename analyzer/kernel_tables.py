@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _LONGEST_NAME = 72
 """Characters of a kernel's name in a table; those of CUDA are a page long."""
 
 _MISSING = 5
+"""Kinds of sequences without a view that are listed per model."""
 
 
 def told(found: Sequence[ModelKernels]) -> Answer:
@@ -107,14 +109,20 @@ def _remarks(one: ModelKernels) -> list[str]:
         what = "the model" if one.whole else counted(sum(missing.count for missing in one.missing), "sequence")
         lines.append(f"{one.name}: the kernels of {what} are not known" + (f": {one.command}" if one.command else ""))
         if not one.whole:
-            lines += [f"  {missing.count:>4} x {'+'.join(missing.op_types)}" for missing in one.missing[:_MISSING]]
-            if len(one.missing) > _MISSING:
-                lines.append(f"  and {len(one.missing) - _MISSING} more (--json lists all)")
+            kinds = Counter[str]()
+            for missing in one.missing:
+                kinds["+".join(missing.op_types)] += missing.count
+            lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
+            if len(kinds) > _MISSING:
+                rest_count = sum(count for _, count in kinds.most_common()[_MISSING:])
+                lines.append(f"  and {rest_count} more (--json lists all)")
     return lines
 
 
 def _in_words(kernels: Sequence[KernelShare]) -> str:
     """The shares of time by what the names say of matrix units."""
+    if not kernels:
+        return "no kernels"
     shares = _shares(kernels)
     if shares["yes"] is None:
         return "times are not known"

@@ -49,7 +49,7 @@ _GPU_ARCHITECTURE = r"(?:fermi|maxwell|pascal|volta|turing|ampere|hopper|blackwe
 _RULES: tuple[tuple[str, Units], ...] = (
     # CPU: names of oneDNN, of frameworks that call it, and of OpenVINO. Upper case in older versions of the latter.
     (r"^reorder|^aten::(?:mkldnn_)?reorder", Units(Use.NO)),
-    (r"amx", Units(Use.YES, "AMX")),
+    (r"(?<![a-z0-9])amx(?![a-z])", Units(Use.YES, "AMX")),
     (r"avx512|avx10", Units(Use.NO, "AVX-512")),
     (r"avx2", Units(Use.NO, "AVX2")),
     (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", Units(Use.NO, "AVX")),

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Store
+from dlbricks.analyzer.kernel_tables import told, view_lines
+from dlbricks.constructor.kernels import MissingView, ModelKernels
+from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
+from dlbricks.db.identity import Identity
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.ort import OrtBackend
 from dlbricks.generator.generate import generate
@@ -86,6 +89,7 @@ def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
     assert missing.code == 3
     assert f"the kernels of 6 sequences are not known: dlbricks generate {branches} " in missing.out
     assert "--kernels" in missing.out
+    assert "     2 x Conv\n" in missing.out
     assert "kernels: 4 told, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
     assert cli("kernels", branches).code == 0
 
@@ -98,6 +102,16 @@ def test_a_brick_shows_its_kernels(cli, profiled):
     assert (view["backend"], view["threads"], view["executions"]) == ("onnxruntime", 1, 5)
     assert [kernel["operator"] for kernel in view["kernels"]] == ["Sigmoid"]
     assert "1 x Sigmoid" in cli("brick", "show", key, "--db", profiled.database).out
+
+
+def test_a_brick_without_kernels_says_so():
+    stack = Stack("torch", "cpu", (), ())
+    identity = Identity(Subject.BRICK, "key", "system", stack.key, Conditions(threads=1, cache="hot"))
+    views = {identity: KernelView((), wall_ns=1000, executions=5, source="torch.profiler")}
+
+    (line,) = view_lines(views, {stack.key: stack})
+
+    assert line.endswith(", torch.profiler): no kernels")
 
 
 @pytest.fixture
@@ -115,3 +129,21 @@ def test_a_backend_without_a_profiler_is_refused_before_anything_is_measured(cli
 
     assert done.code == 2
     assert "backend plain does not tell which kernels it executes; leave out --kernels" in done.error
+
+
+def test_missing_views_are_counted_by_their_operators():
+    """Of five kinds that are listed, the most frequent ones; different bricks of the same operators are one kind."""
+    names = ("Add", "Mul", "Exp", "Sqrt", "Tanh")
+    missing = (
+        *(MissingView(f"brick {number}", ("Conv", "Relu"), number) for number in (1, 2, 3)),
+        *(MissingView(name, (name,), 2) for name in names),
+        MissingView(None, ("Loop",), 1),
+    )
+    lines = told([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
+
+    assert lines == [
+        "m: the kernels of 17 sequences are not known",
+        "     6 x Conv+Relu",
+        *(f"     2 x {name}" for name in names[:4]),
+        "  and 3 more (--json lists all)",
+    ]

@@ -31,7 +31,10 @@ def test_real_names(row):
     assert units_of(row["name"]) == EXPECTED[row["units"]], row["seen"]
 
 
-@pytest.mark.parametrize("name", ["", "my_own_kernel", "triton_tem_fused_mm_0", "sm80_xmma_gemm", "fused_gemm_relu"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "my_own_kernel", "triton_tem_fused_mm_0", "sm80_xmma_gemm", "fused_gemm_relu", "examxp", "my_amxp_gemm"],
+)
 def test_a_name_that_says_nothing_is_unknown(name):
     assert units_of(name) == Units(Use.UNKNOWN)
 
@@ -48,6 +51,13 @@ def test_a_name_that_says_nothing_is_unknown(name):
 )
 def test_an_operator_without_products_uses_no_matrix_units(name, operator, use):
     assert units_of(name, operator).matrix is use
+
+
+@pytest.mark.parametrize(
+    "name", ["brg:avx512_core_amx_fp16", "jit_avx512_amx_bf16", "brgconv:avx10_2_amx_2", "BRGEMM_AMX"]
+)
+def test_matrix_units_of_the_cpu_are_a_word_of_the_name(name):
+    assert units_of(name) == Units(Use.YES, "AMX")
 
 
 def test_one_generator_writes_kernels_for_both_units():
