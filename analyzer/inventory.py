@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -52,7 +53,7 @@ def runtimes() -> Answer:
     summary = []
     for name, availability in registry.backends().items():
         found = _abilities(name)
-        devices, algorithms, options = found["devices"], found["algorithms"], found["options"]
+        devices, algorithms, options = found["devices"], found["algorithms"], found["options_by_device"]
         row = {
             "name": name,
             "available": availability.ok,
@@ -60,7 +61,8 @@ def runtimes() -> Answer:
             "devices": devices,
             "reasons": {device: availability.why_not(device) or None for device in devices},
             "versions": dict(availability.versions),
-            "options": options,
+            "options": options.get(devices[0], {}) if devices else {},
+            "options_by_device": options,
             "dtypes": found["dtypes"],
             "algorithms": algorithms,
         }
@@ -70,9 +72,7 @@ def runtimes() -> Answer:
             table.append(row | {"device": device, "available": not reason, "reason": reason or None})
         if found["dtypes"]:
             summary.append(f"precisions of {name}: {', '.join(found['dtypes'])}")
-        if options:
-            defaults = " ".join(f"{option}={value}" for option, value in options.items())
-            summary.append(f"options of {name}, with their defaults: {defaults}")
+        summary += _option_lines(name, options)
         if algorithms:
             summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
     library = cudnn_availability()
@@ -107,16 +107,32 @@ def _abilities(name: str) -> dict[str, Any]:
     try:
         backend = registry.get(name)
     except BackendUnavailable:  # its availability has the reason
-        return {"devices": [], "dtypes": [], "algorithms": {}, "options": {}}
+        return {"devices": [], "dtypes": [], "algorithms": {}, "options_by_device": {}}
+    options = {device: backend.resolve(device, {}) for device in backend.devices}
     device = backend.devices[0]
-    options = backend.resolve(device, {})
-    offered = backend.algorithms(device, options, AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
+    offered = backend.algorithms(device, options[device], AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
     return {
         "devices": list(backend.devices),
         "dtypes": list(backend.dtypes),
         "algorithms": {algorithm.name: algorithm.help for algorithm in offered},
-        "options": options,
+        "options_by_device": options,
     }
+
+
+def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """The options of the first device, and how those of each other one differ."""
+    first: Mapping[str, str] = next(iter(options.values()), {})
+    if first:
+        yield f"options of {name}, with their defaults: {_assigned(first)}"
+    for device, own in options.items():
+        if more := {option: value for option, value in own.items() if first.get(option) != value}:
+            yield f"options of {name} on {device}, beside these: {_assigned(more)}"
+        if less := [option for option in first if option not in own]:
+            yield f"options that {name} has not on {device}: {' '.join(less)}"
+
+
+def _assigned(options: Mapping[str, str]) -> str:
+    return " ".join(f"{option}={value}" for option, value in options.items())
 
 
 def machine() -> Answer:

@@ -8,6 +8,7 @@ import json
 import math
 
 import pytest
+from dlbricks.analyzer.inventory import _option_lines
 from dlbricks.analyzer.tables import Answer, Column, Format, printable, render
 
 ROWS = [
@@ -85,3 +86,16 @@ def test_the_frame_has_one_column_per_key() -> None:
 
     assert list(frame.columns) == ["name", "ms", "coverage", "missing"]
     assert len(frame) == 2
+
+
+def test_options_are_told_where_devices_differ() -> None:
+    lines = _option_lines(
+        "own", {"cpu": {"a": "on", "b": "1"}, "cuda": {"a": "off", "c": "2"}, "npu": {"a": "on", "b": "1"}}
+    )
+
+    assert [*lines] == [
+        "options of own, with their defaults: a=on b=1",
+        "options of own on cuda, beside these: a=off c=2",
+        "options that own has not on cuda: b",
+    ]
+    assert [*_option_lines("none", {"cpu": {}})] == []
