@@ -76,7 +76,7 @@ class Folder:
         self._rows_file = path / "agreement.jsonl"
         if path.exists():
             (path / "visit.json.new").unlink(missing_ok=True)
-        state = json.loads(self._state_file.read_text()) if self._state_file.exists() else {}
+        state = _read_state(self._state_file) if self._state_file.exists() else {}
         if not state and path.exists() and any(path.iterdir()):
             raise UsageError(f"{path} holds something else than visits", remedy="name an empty folder, or a new one")
         self.settings: dict[str, Any] = state.get("settings", {})
@@ -223,3 +223,20 @@ class Folder:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    """What earlier visits left.
+
+    Raises:
+        UsageError: It cannot be read; it is replaced as a whole, so that no visit leaves half of it.
+    """
+    try:
+        state = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{file} cannot be read: {error}", remedy="name another folder, or take a copy of it"
+        ) from error
+    if not isinstance(state, dict):
+        raise UsageError(f"{file} is not what a visit writes", remedy="name another folder, or take a copy of it")
+    return state

@@ -50,8 +50,8 @@ _RULES: tuple[tuple[str, Units], ...] = (
     # CPU: names of oneDNN, of frameworks that call it, and of OpenVINO. Upper case in older versions of the latter.
     (r"^reorder|^aten::(?:mkldnn_)?reorder", Units(Use.NO)),
     (r"(?<![a-z0-9])amx(?![a-z])", Units(Use.YES, "AMX")),
-    (r"avx512|avx10", Units(Use.NO, "AVX-512")),
-    (r"avx2", Units(Use.NO, "AVX2")),
+    (r"(?<![a-z])avx(?:512|10)", Units(Use.NO, "AVX-512")),
+    (r"(?<![a-z])avx2", Units(Use.NO, "AVX2")),
     (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", Units(Use.NO, "AVX")),
     (r"(?:jit|uni)\w*[_:]sse4", Units(Use.NO, "SSE")),
     # GPU. CUDA cores first: such a name may also hold that of the generator.

@@ -107,6 +107,13 @@ def test_settings_are_those_of_the_first_visit(part, tmp_path):
         again.settle({"device": "cuda"}, {})
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_broken_state_is_named(part, tmp_path, text):
+    (tmp_path / "visit.json").write_text(text)
+    with pytest.raises(UsageError, match=r"visit\.json"):
+        part("folder").Folder(tmp_path)
+
+
 def test_a_folder_of_something_else_is_left_alone(part, tmp_path):
     (tmp_path / "thesis.tex").write_text("")
 
