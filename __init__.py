@@ -34,13 +34,16 @@ if TYPE_CHECKING:
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
+    from .generator.agreement import AgreementReport, check_agreement
     from .generator.generate import GenerateReport, generate
     from .generator.measure import MeasureReport, measure
+    from .generator.plans import PlanReport, library_plans
     from .generator.run import RunReport, run
     from .models.source import ModelSource, find_models
 
 __all__ = [
     "Advice",
+    "AgreementReport",
     "Brick",
     "Comparison",
     "Conditions",
@@ -54,6 +57,7 @@ __all__ = [
     "ModelGraph",
     "ModelKernels",
     "ModelSource",
+    "PlanReport",
     "Run",
     "RunReport",
     "Sequence",
@@ -65,11 +69,13 @@ __all__ = [
     "advise",
     "build_brick",
     "build_graph",
+    "check_agreement",
     "compare",
     "estimate",
     "find_models",
     "generate",
     "kernels",
+    "library_plans",
     "load_brick",
     "make_sequence",
     "measure",
@@ -83,6 +89,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "Advice": "analyzer.advice",
+        "AgreementReport": "generator.agreement",
         "Brick": "bricks.brick",
         "Comparison": "analyzer.comparison",
         "Conditions": "db.values",
@@ -96,6 +103,7 @@ __getattr__, __dir__ = lazy(
         "ModelGraph": "bricks.graph",
         "ModelKernels": "constructor.kernels",
         "ModelSource": "models.source",
+        "PlanReport": "generator.plans",
         "Run": "db.values",
         "RunReport": "generator.run",
         "Sequence": "bricks.sequence",
@@ -106,11 +114,13 @@ __getattr__, __dir__ = lazy(
         "advise": "analyzer.advice",
         "build_brick": "bricks.brick",
         "build_graph": "bricks.graph",
+        "check_agreement": "generator.agreement",
         "compare": "analyzer.comparison",
         "estimate": "constructor.estimate",
         "find_models": "models.source",
         "generate": "generator.generate",
         "kernels": "constructor.kernels",
+        "library_plans": "generator.plans",
         "load_brick": "bricks.brick",
         "make_sequence": "bricks.wiring",
         "measure": "generator.measure",
