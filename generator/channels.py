@@ -96,7 +96,7 @@ def _spread(
 ) -> None:
     """Carry the axis that is known of one value of a node to its others."""
     if node.op_type in GLOBAL_POOLS or node.op_type == "BatchNormalization":
-        if node.input[0] in axes or node.output[0] in axes:
+        if node.input[0] not in constants and (node.input[0] in axes or node.output[0] in axes):
             _assign(axes, node, (node.input[0], node.output[0]), shapes)
     elif node.op_type in POINTWISE:
         values = [value for value in (*node.input, node.output[0]) if value and value not in constants]
@@ -112,7 +112,10 @@ def _assign(axes: dict[str, int], node: onnx.NodeProto, values: Iterable[str], s
     for value in values:
         if value not in shapes:
             raise UnsupportedBrick(f"{node.op_type} of a value without a static shape")
-        _set(axes, node, [(value, 1 - len(shapes[value]) if node.op_type in _OF_IMAGES else -1)])
+        axis = 1 - len(shapes[value]) if node.op_type in _OF_IMAGES else -1
+        if not -len(shapes[value]) <= axis < 0:
+            raise UnsupportedBrick(f"{node.op_type} of a value that has too few dimensions for channels")
+        _set(axes, node, [(value, axis)])
 
 
 def _set(axes: dict[str, int], node: onnx.NodeProto, found: Iterable[tuple[str, int]]) -> None:

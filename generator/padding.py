@@ -33,6 +33,12 @@ _SMALLEST = 8
 _ONES = frozenset({"Div", "Mul", "Pow"})
 """Operators whose constants are padded with ones: zeros would be divided by, or make zeros of what others divide by."""
 
+_WITH_PARAMETERS = frozenset({"Clip", "Dropout"})
+"""Operators whose further inputs are single numbers, which are not broadcast."""
+
+_ROUNDING = 1e-5
+"""By how much a number may differ that a runtime computed, as a share of it, or of one."""
+
 
 def padded_network(network: Network, multiple: int) -> Network:
     """Pad the channels of what convolutions, pools and products with constants read and write, and what shares them.
@@ -73,7 +79,8 @@ def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, mul
 class _Padder:
     """The padded network while it is made.
 
-    All padded elements of a value are equal; ``_fills`` has what they are, by the value.
+    All padded elements of a value are equal; ``_fills`` has what they are, by the value. A runtime rounds: those of
+    ``_loose`` are only about that.
     """
 
     def __init__(self, network: Network, model: onnx.ModelProto, channels: Channels, multiple: int) -> None:
@@ -83,6 +90,7 @@ class _Padder:
         self._multiple = multiple
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._fills = {value.name: 0.0 for value in model.graph.input if self._is_padded(value.name)}
+        self._loose: set[str] = set()
         self._constants: dict[str, Array] = {}
         self._arrays: dict[tuple[int | bytes, np.dtype[Any], Shape, float], Array] = {}
 
@@ -179,6 +187,8 @@ class _Padder:
         fill = self._fills[node.input[0]]
         if fill and any(attribute.name == "count_include_pad" and attribute.i for attribute in node.attribute):
             raise UnsupportedBrick("an average over the edge of padded channels is not the same everywhere")
+        if fill or node.input[0] in self._loose:
+            self._loose.add(node.output[0])
         return fill
 
     def _pointwise(self, node: onnx.NodeProto) -> float:
@@ -195,7 +205,7 @@ class _Padder:
                 fills.append((name, self._fills[name]))
                 continue
             shape = self._channels.shapes[name]
-            if len(shape) >= -axis and shape[axis] == count:
+            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in _WITH_PARAMETERS):
                 node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
                 continue
@@ -207,8 +217,18 @@ class _Padder:
         source.CopyFrom(node)
         source.input[:] = original
         found = _evaluated(source, dict(fills), self._model.opset_import)
+        loose = [(name, value) for name, value in fills if name in self._loose]
+        for name, value in loose:
+            step = _ROUNDING * max(abs(value), 1.0)
+            near = (
+                _evaluated(source, {**dict(fills), name: value + by}, self._model.opset_import) for by in (-step, step)
+            )
+            if not np.isfinite(list(near)).all():
+                raise UnsupportedBrick(f"{node.op_type} of padded channels may not be finite")
         if not np.isfinite(found):
             raise UnsupportedBrick(f"{node.op_type} of padded channels is not finite")
+        if loose or found not in {0.0, 1.0}:
+            self._loose.add(node.output[0])
         return found
 
     def _is_padded(self, value: str) -> bool:
@@ -265,8 +285,11 @@ def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iter
     outputs = [helper.make_tensor_value_info(node.output[0], kind, [1])]
     model = helper.make_model(helper.make_graph([node], "one", inputs, outputs), opset_imports=list(opsets))
     feeds = {name: np.full(1, value, np.float32) for name, value in operands.items()}
-    with np.errstate(all="ignore"):
-        (result,) = ReferenceEvaluator(model).run(None, feeds)
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(model).run(None, feeds)
+    except Exception as error:  # the reference's exceptions share no base class
+        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels cannot be told: {error!r:.80}") from error
     return float(np.asarray(result).reshape(-1)[0])
 
 

@@ -64,12 +64,30 @@ PRODUCTS = {
     "gemm": (
         "(float[5,12] x, float[30,12] w0, float[30] w1) => (float[5,30] y){y = Gemm<transB=1, alpha=0.5>(x, w0, w1)}"
     ),
+    "clipped": (
+        "(float[2,5,12] x, float[12,1] w0) => (float[2,5,1] y) <float low = {-0.1}, float high = {0.2}>"
+        "{a = MatMul(x, w0) y = Clip(a, low, high)}"
+    ),
     "two": (
         "(float[5,12] x, float[12,30] w0, float[5,30] w1, float[30,7] w2) => (float[5,7] y)"
         "{a = Gemm(x, w0, w1) b = Relu(a) y = MatMul(b, w2)}"
     ),
 }
 REFUSED = {
+    "Sqrt of padded channels may not be finite": (  # 0 in exact arithmetic, and below 0 as it is rounded
+        "(float[1,3,9,9] x, float[5,3,1,1] w0, float[6,5,1,1] w1) => (float[1,6,1,1] y)"
+        "{a = Conv(x, w0) s = Softplus(a) q = Mul(s, s) m = GlobalAveragePool(s) n = GlobalAveragePool(q)"
+        " o = Mul(m, m) d = Sub(n, o) v = Sqrt(d) y = Conv(v, w1)}"
+    ),
+    "GlobalAveragePool cannot be carried over": (
+        "(float[1,3,4,4] x, float[5,3,1,1] w0, float[1,5,4,4] w1) => (float[1,5,4,4] y)"
+        "{a = Conv(x, w0) b = GlobalAveragePool(w1) y = Add(a, b)}"
+    ),
+    "BatchNormalization cannot be carried over": (
+        "(float[1,3,4,4] x, float[5,3,1,1] w0, float[1,5,4,4] w1, float[5] w2, float[5] w3, float[5] w4, float[5] w5)"
+        " => (float[1,5,4,4] y) {a = Conv(x, w0) b = BatchNormalization(w1, w2, w3, w4, w5) y = Add(a, b)}"
+    ),
+    "too few dimensions": "(float[12] x, float[12] w0) => (float y) {y = MatMul(x, w0)}",
     "no convolution, pool or product": "(float[1,3,4,4] x) => (float[1,3,4,4] y) {y = Relu(x)}",
     "product with constant weights": ("(float[2,5,12] x, float[2,12,30] z) => (float[2,5,30] y) {y = MatMul(x, z)}"),
     "all channels are multiples of 8 already": (
