@@ -23,9 +23,9 @@ RUN_WEIGHT = 3
 """How many degrees of freedom that expectation is worth beside those of the references."""
 
 _SEVERAL_THREADS_SD = 0.045
-"""At least that much at more than one thread. It was the least with which the intervals held 91 % of the 22 models of the
-tuning half at two threads, in a run whose threads were not bound; of one whose threads are (docs/results/
-accuracy-t2-b1.json) they hold 95 %, and 94 % of the others."""
+"""At least that much at more than one thread. It was the least with which the intervals held 91 % of the 22 models of
+the tuning half at two threads, in a run whose threads were not bound; of one whose threads are
+(docs/results/accuracy-t2-b1.json) they hold 95 %, and 94 % of the others."""
 
 _MODEL_ERROR_SD = {
     # ONNX Runtime 1.31 on a CPU, batch 1, one thread. The first is the least with which the intervals hold 93 % of the
