@@ -34,7 +34,8 @@ from dlbricks.models.zoo import names
 from visit_clock import TABLES, Clock, Terminated, TimeUp
 from visit_folder import Folder, Record
 from visit_plan import Stage, stages
-from visit_stages import Visit
+from visit_stages import do
+from visit_state import Visit
 from visit_tables import markdown, results
 
 _DEFAULTS: dict[str, Any] = {
@@ -184,7 +185,7 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
     record.status, record.reason = "open", ""
     _say(f"{stage.name}: at most {allowed_s:.0f} s")
     try:
-        visit.do(stage, record, allowed_s)
+        do(visit, stage, record, allowed_s)
     except DlbricksError as error:
         record.status, record.reason = "refused" if isinstance(error, UsageError) else "failed", str(error)
         if isinstance(error, MachineBusy) or (isinstance(error, BackendUnavailable) and not stage.options):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
@@ -15,9 +15,7 @@ from dlbricks.generator.progress import Progress
 from dlbricks.generator.run import run
 from visit_folder import Record
 from visit_plan import Stage
-
-if TYPE_CHECKING:
-    from visit_stages import Visit
+from visit_state import Visit
 
 _FEW = 3
 """Models of a stage that takes long for each."""

@@ -12,25 +12,21 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.bricks.suite import Suite
-from dlbricks.errors import UsageError
 from dlbricks.generator.agreement import Verdict, agreements
-from dlbricks.generator.backends.registry import backends, get
-from dlbricks.generator.generate import generate
+from dlbricks.generator.backends.registry import backends
 from dlbricks.generator.system import machine_state, probe_system
-from dlbricks.models import ModelSource, find_models
-from visit_clock import Clock
-from visit_folder import Folder, Record
+from visit_folder import Record
 from visit_measuring import bricks, kernels, models
 from visit_plan import Stage
+from visit_state import Visit
 
 _ITEM_TIMEOUT_S = 60.0
 
@@ -41,79 +37,14 @@ _PACKAGES = (
 """Beginnings of the names of packages that may decide a latency."""
 
 
-@dataclass(slots=True)
-class Visit:
-    """What the stages of one visit share.
+def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """Go on with a stage for some time; its record then says how far it came.
 
-    Attributes:
-        folder: What it leaves behind.
-        clock: Its time.
-        work: A folder that goes with the visit.
+    Raises:
+        DlbricksError: It cannot be done here, or not now.
     """
-
-    folder: Folder
-    clock: Clock
-    work: Path
-    _suites: dict[tuple[int | None, tuple[str, ...]], Suite] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Models, backend, device and so on."""
-        return self.folder.settings
-
-    def options(self, stage: Stage) -> dict[str, str]:
-        """Options of the backend: those of the stage, and those of the visit."""
-        return {**self.settings["options"], **stage.options}
-
-    def sources(self, batch: int | None, names: Collection[str] = ()) -> list[ModelSource]:
-        """The models at a batch.
-
-        Args:
-            batch: None: the models' own.
-            names: Only these; empty: all.
-        """
-        found = find_models(self.settings["models"], batches=[batch] if batch else [])
-        return [source for source in found if not names or source.name in names]
-
-    def suite(self, batch: int | None, names: Collection[str] = ()) -> Suite:
-        """Their bricks at G=1; made anew in each visit, which takes a second for the whole zoo.
-
-        Raises:
-            UsageError: None of the models can be read.
-        """
-        key = (batch, tuple(sorted(names)))
-        if key not in self._suites:
-            report = generate(self.sources(batch, names), granularity=1, out=self.work / f"suite-{len(self._suites)}")
-            if report.suite is None:
-                raise UsageError(f"no model can be read at batch {batch or 'of its own'}: {report.rows[0].error}")
-            self._suites[key] = report.suite
-        return self._suites[key]
-
-    def record(self, stage: Stage) -> Record:
-        """What is known of a stage on this system and the stack that it would run on.
-
-        Raises:
-            BackendUnavailable: The backend is not installed.
-        """
-        stack = reason = ""
-        if stage.kind != "stack":
-            try:
-                stack = get(self.settings["backend"]).stack(self.settings["device"], self.options(stage)).key
-            except UsageError as error:
-                reason = str(error)
-        record = self.folder.record(asdict(stage), probe_system().key, stack)
-        if reason:
-            record.status, record.reason = "refused", reason
-        return record
-
-    def do(self, stage: Stage, record: Record, allowed_s: float) -> None:
-        """Go on with a stage for some time; its record then says how far it came.
-
-        Raises:
-            DlbricksError: It cannot be done here, or not now.
-        """
-        kinds = {"stack": _stack, "agreement": _agreement, "bricks": bricks, "kernels": kernels, "models": models}
-        kinds[stage.kind](self, stage, record, allowed_s)
+    kinds = {"stack": _stack, "agreement": _agreement, "bricks": bricks, "kernels": kernels, "models": models}
+    kinds[stage.kind](visit, stage, record, allowed_s)
 
 
 def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001

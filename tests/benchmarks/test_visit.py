@@ -215,17 +215,17 @@ def going(part, branches, here):
         "processes": 1, "rounds": 1, "item_budget": 0.02,
     }  # fmt: skip
     folder.settle(dict.fromkeys(settings), settings)
-    return part("stages").Visit(folder, part("clock").Clock(60), here)
+    return part("state").Visit(folder, part("clock").Clock(60), here)
 
 
 def test_bricks_are_checked_until_the_time_is_up_and_then_the_others(going, part):
     stage = part("plan").Stage("agreement", "agreement", 0.1)
     record = going.record(stage)
 
-    going.do(stage, record, 0.0)
+    part("stages").do(going, stage, record, 0.0)
     assert (record.status, record.result["unchecked"], len(going.folder.rows())) == ("open", 3, 1)
 
-    going.do(stage, record, 20.0)
+    part("stages").do(going, stage, record, 20.0)
     assert (record.status, record.result["counts"]) == ("done", {"same": 4})
     assert len({row["key"] for row in going.folder.rows()}) == len(going.folder.rows()) == 4
 
@@ -245,10 +245,10 @@ def test_a_model_at_a_time_is_done_where_the_time_is_short(going, part, write_br
     stage = part("plan").Stage("float32", "bricks", 0.1)
     record = going.record(stage)
 
-    going.do(stage, record, 1.0)  # less than anything is begun with
+    part("stages").do(going, stage, record, 1.0)  # less than anything is begun with
     assert (record.status, record.result["waiting"]) == ("open", ["branches", "wider"])
 
-    going.do(stage, record, 20.0)
+    part("stages").do(going, stage, record, 20.0)
     assert (record.status, record.result["waiting"], record.result["left"]) == ("done", [], 0)
     assert record.result["failures"].keys() == {"broken"}
 
@@ -257,12 +257,12 @@ def test_models_alone_are_measured_once(going, part, here):
     stage = part("plan").Stage("alone", "models", 0.1)
     record = going.record(stage)
 
-    going.do(stage, record, 1.0)  # less than anything is begun with
+    part("stages").do(going, stage, record, 1.0)  # less than anything is begun with
     assert (record.status, record.result) == ("open", {"left": 1, "rows": {}})
 
-    going.do(stage, record, 20.0)
+    part("stages").do(going, stage, record, 20.0)
     known = stored(here / "visits")
-    going.do(stage, record, 20.0)
+    part("stages").do(going, stage, record, 20.0)
 
     assert record.status == "done"
     assert record.result["rows"]["branches"]["latency_ms"] > 0
@@ -273,7 +273,7 @@ def test_kernels_are_of_what_is_measured(going, part):
     stage = part("plan").Stage("kernels-float32", "kernels", 0.1)
     record = going.record(stage)
 
-    going.do(stage, record, 20.0)
+    part("stages").do(going, stage, record, 20.0)
 
     assert (record.status, record.reason) == ("open", "float32 is not measured yet")
 
