@@ -152,11 +152,9 @@ class _Library:
                 reply = worker.ask(request, OfferedPlans, self._timeout_s)
             except UnsupportedBrick as error:
                 return [replace(row, layout=None, reason=str(error))]
-            except BackendError as error:
-                rows.append(replace(row, reason=str(error), failed=True))
-                continue
-            except WorkerError as error:
-                self._end()
+            except (BackendError, WorkerError) as error:
+                if isinstance(error, WorkerError):
+                    self._end()
                 rows.append(replace(row, reason=str(error), failed=True))
                 continue
             rows.append(

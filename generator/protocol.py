@@ -328,12 +328,17 @@ _REQUESTS: dict[str, type[Request]] = {
 _R = TypeVar("_R", bound=Reply)
 
 
-def parse_request(line: str) -> Request:
-    """Read one request; raises ``WorkerError`` for anything else."""
+def parse_request(line: str, known: Mapping[str, type[Request]] = _REQUESTS) -> Request:
+    """Read one request; raises ``WorkerError`` for anything else.
+
+    Args:
+        line: Of JSON.
+        known: Requests by name; a worker's where not given.
+    """
     found = parse_line(line)
-    kind = _REQUESTS.get(str(found.get("op")))
+    kind = known.get(str(found.get("op")))
     if kind is None:
-        raise WorkerError(f"unknown request {found.get('op')!r}", remedy=f"known are {', '.join(_REQUESTS)}")
+        raise WorkerError(f"unknown request {found.get('op')!r}", remedy=f"known are {', '.join(known)}")
     return kind.from_fields(found)
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import onnx
 
-from ..errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
+from ..errors import UsageError
 from .backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
 from .backends.registry import get
 from .backends.requirements import require_dtype, require_profiling, require_rotating, with_algorithm
@@ -30,7 +30,6 @@ from .execution import executed_types, write_arrays
 from .extraction import write_graph
 from .network import Network, file_network, read_network, synthetic_network
 from .padding import brick_network, padded_network
-from .places import without_places
 from .protocol import (
     INNER,
     Bye,
@@ -45,8 +44,6 @@ from .protocol import (
     Prepared,
     Profile,
     Profiled,
-    Refusal,
-    Refused,
     Release,
     Reply,
     Request,
@@ -61,13 +58,12 @@ from .protocol import (
 from .reference import GAP, GAP_BASE, GAP_NODES, GEMM, built_in
 from .rotation import Rotation
 from .rotor import Rotor, build_rotor, gap_rotor
-from .sandbox import confine, limit_memory, private_bytes, shed_variables, take_streams
+from .sandbox import limit_memory, private_bytes
+from .serving import answer_all, confined
 from .timing import Evictor, measure, time_once
 from .unroll import choose_unroll
 
 __all__ = ["main", "serve"]
-
-_REASON_LENGTH = 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,48 +346,14 @@ def _whole_model(request: Prepare | Extract | Examine | Profile) -> Network:
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 
 
-def refusal(error: Exception, path: str = "") -> Refused:
-    """The reply for an exception: its kind, and one line that names no place on this machine.
-
-    Args:
-        error: What was raised.
-        path: The file that the request was about.
-    """
-    kinds: tuple[tuple[type[Exception], Refusal], ...] = (
-        (UnsupportedBrick, Refusal.UNSUPPORTED),
-        (BackendUnavailable, Refusal.UNAVAILABLE),
-        (UsageError, Refusal.USAGE),
-        (MemoryError, Refusal.MEMORY),
-    )
-    kind = next((kind for cause, kind in kinds if isinstance(error, cause)), Refusal.ERROR)
-    text = str(error) if isinstance(error, DlbricksError) else f"{type(error).__name__}: {error}"
-    if kind is Refusal.MEMORY:
-        text = f"the memory limit was hit: {error}" if str(error) else "the memory limit was hit"
-    return Refused(kind=kind, reason=" ".join(without_places(text, path).split())[:_REASON_LENGTH])
-
-
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
     """Answer requests until ``Bye`` or the end of the input."""
-    worker = _Worker()
-    for line in requests:
-        request: Request | None = None
-        try:
-            request = parse_request(line)
-            reply = worker.answer(request)
-        except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
-            reply = refusal(error, getattr(request, "path", ""))
-        replies.write(reply.to_json() + "\n")
-        replies.flush()
-        if isinstance(request, Bye):
-            return
+    answer_all(requests, replies, parse_request, _Worker().answer)
 
 
 def main() -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
-    confine()
-    shed_variables()
-    with take_streams() as (requests, replies):
-        serve(requests, replies)
+    confined(serve)
 
 
 if __name__ == "__main__":

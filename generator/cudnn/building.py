@@ -92,6 +92,7 @@ class Builder:
 
     Attributes:
         graph: The network.
+        rank: Number of dimensions of the value that has most of them, at least three.
         one_axis: Whether its images have one axis, and become images of one row.
     """
 
@@ -107,8 +108,8 @@ class Builder:
         self._weights = {name for name, value in inputs.items() if is_weight(value)} | self._constants.keys()
         kinds = {node.op_type for node in model.graph.node}
         widest = max((len(shape) for shape in self._shapes.values()), default=0)
-        self._rank = max(_LEAST_RANK, widest)
-        self.one_axis = "Conv" in kinds and self._rank == _LEAST_RANK
+        self.rank = max(_LEAST_RANK, widest)
+        self.one_axis = "Conv" in kinds and self.rank == _LEAST_RANK
         self._images = "Conv" in kinds or not kinds & _MIXING
         self._tensors: dict[str, Tensor] = {}
         self._named: dict[str, str] = {}
@@ -124,20 +125,15 @@ class Builder:
             raise UnsupportedBrick(f"cuDNN: the shape of {name} is not known")
         return self._shapes[name]
 
-    @property
-    def rank(self) -> int:
-        """Number of dimensions of the value that has most of them."""
-        return self._rank
-
     def lifted(self, shape: Shape) -> Shape:
         """A shape in the rank of all tensors of the graph."""
-        whole = (1,) * (self._rank - len(shape)) + tuple(shape)
+        whole = (1,) * (self.rank - len(shape)) + tuple(shape)
         return (*whole[:2], 1, *whole[2:]) if self.one_axis else whole
 
     def axis(self, name: str, axis: int) -> int:
         """A dimension of a value, counted among those of its tensor."""
         rank = len(self.shape(name))
-        found = axis % max(rank, 1) + self._rank - rank
+        found = axis % max(rank, 1) + self.rank - rank
         return found + 1 if self.one_axis and found >= 2 else found
 
     def constant(self, name: str) -> list[float] | None:
@@ -190,8 +186,7 @@ class Builder:
 
     def is_wanted(self, name: str) -> bool:
         """Whether a value is read by a node, or an output of the network."""
-        exposed = any(name == value.name for value in self.graph.output)
-        return exposed or any(name in node.input for node in self.graph.node)
+        return bool(self.readers(name)) or any(name == value.name for value in self.graph.output)
 
     def scalar(self, value: float) -> str:
         """A number that is passed by value."""
@@ -215,7 +210,7 @@ class Builder:
     def name(self, value: str, tensor: str) -> None:
         """Let a tensor be a value of the network; later operations read it as that."""
         self._require_float(value)
-        if self._tensors[tensor].shape != self.lifted(self.shape(value)) and not self._is_last(value):
+        if self._tensors[tensor].shape != self.lifted(self.shape(value)) and self.readers(value):
             raise UnsupportedBrick("cuDNN: a result is read in another shape than it is computed in")
         self._named[value] = tensor
 
@@ -252,9 +247,6 @@ class Builder:
 
     def _is_image(self, shape: Shape) -> bool:
         return self._images and len(shape) >= _IMAGE_RANK
-
-    def _is_last(self, value: str) -> bool:
-        return not any(value in node.input for node in self.graph.node)
 
 
 def _shape(value: onnx.ValueInfoProto) -> Shape:

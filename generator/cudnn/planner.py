@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from ...errors import BackendUnavailable, WorkerError
-from ..message import Reply, Request, parse_line
-from ..protocol import Bye, Done
-from ..sandbox import confine, limit_memory, shed_variables, take_streams
-from ..worker import refusal
+from ..message import Reply, Request
+from ..protocol import Bye, Done, parse_request
+from ..sandbox import limit_memory
+from ..serving import answer_all, confined
 from .plans import Plan
 
 __all__ = ["COMMAND", "AskPlans", "OfferedPlans", "Start"]
@@ -110,29 +110,18 @@ class _Planner:
         return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
 
 
+def _parse(line: str) -> Request:
+    return parse_request(line, _REQUESTS)
+
+
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
     """Answer requests until ``Bye`` or the end of the input."""
-    planner = _Planner()
-    for line in requests:
-        request: Request | None = None
-        try:
-            found = parse_line(line)
-            request = _REQUESTS[found["op"]].from_fields(found)
-            reply = planner.answer(request)
-        except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
-            reply = refusal(error, getattr(request, "path", ""))
-        replies.write(reply.to_json() + "\n")
-        replies.flush()
-        if isinstance(request, Bye):
-            return
+    answer_all(requests, replies, _parse, _Planner().answer)
 
 
 def main() -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
-    confine()
-    shed_variables()
-    with take_streams() as (requests, replies):
-        serve(requests, replies)
+    confined(serve)
 
 
 if __name__ == "__main__":

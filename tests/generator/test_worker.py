@@ -38,8 +38,9 @@ from dlbricks.generator.protocol import (
     parse_reply,
 )
 from dlbricks.generator.reference import OVERHEAD, REFERENCE
+from dlbricks.generator.serving import refusal
 from dlbricks.generator.unroll import MOST_COPIES
-from dlbricks.generator.worker import refusal, serve
+from dlbricks.generator.worker import serve
 
 COMMAND = [sys.executable, "-P", "-m", "dlbricks.generator.worker"]
 CONV = (
