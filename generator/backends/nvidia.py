@@ -12,22 +12,26 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["built_without_cuda", "has_driver", "missing_for_torch"]
+__all__ = ["DRIVER_LIBRARY", "built_without_cuda", "can_load", "has_driver", "missing_for_torch"]
 
 _SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
-_LIBRARY = "libcuda.so.1"
+DRIVER_LIBRARY = "libcuda.so.1"
+"""What programs link against; it does nothing when it is loaded. A CUDA toolkit has a stub of it."""
 _CUDA = re.compile(r"^cuda\b[^=\n]*=(.*)$", re.MULTILINE)
 
 
-def has_driver(signs: Iterable[Path] = _SIGNS, library: str = _LIBRARY) -> bool:
+def has_driver(signs: Iterable[Path] = _SIGNS, library: str = DRIVER_LIBRARY) -> bool:
     """Whether NVIDIA's driver is found on this machine; True on systems where this module cannot tell.
 
     Args:
         signs: Files of which the kernel's part of it shows one.
-        library: The other part of it: all there is under WSL and on Tegra. It does nothing when it is loaded.
+        library: The other part of it: all there is under WSL and on Tegra.
     """
-    if sys.platform != "linux" or any(sign.exists() for sign in signs):
-        return True
+    return sys.platform != "linux" or any(sign.exists() for sign in signs) or can_load(library)
+
+
+def can_load(library: str) -> bool:
+    """Whether a shared library is found, and can be loaded."""
     try:
         ctypes.CDLL(library)
     except OSError:

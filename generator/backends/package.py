@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from ...db.values import Stack
 from ...errors import BackendUnavailable
 from .base import AS_GIVEN, WORKER_COMMAND, Availability, Backend, Option, resolve_options
 
-__all__ = ["PackagedBackend"]
+__all__ = ["PackagedBackend", "installed"]
 
 
 class PackagedBackend(Backend):
@@ -44,13 +44,7 @@ class PackagedBackend(Backend):
         """The installed packages of ``distributions`` with their versions, sorted; empty where there is none."""
         if importlib.util.find_spec(self.module) is None:
             return ()
-        found = []
-        for distribution in self.distributions:
-            try:
-                found.append((distribution, version(distribution)))
-            except PackageNotFoundError:
-                continue
-        return tuple(sorted(found))
+        return installed(self.distributions)
 
     def probe(self) -> Availability:
         """Whether the module and its package are installed (see ``Backend``)."""
@@ -75,3 +69,14 @@ class PackagedBackend(Backend):
         if not found:
             raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
         return Stack(self.name, device, found, tuple(sorted(effective.items())))
+
+
+def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Those packages that are installed, with their versions, sorted."""
+    found = []
+    for distribution in distributions:
+        try:
+            found.append((distribution, version(distribution)))
+        except PackageNotFoundError:
+            continue
+    return tuple(sorted(found))

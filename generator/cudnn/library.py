@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-from importlib.metadata import PackageNotFoundError, version
 
 from ...errors import BackendUnavailable
 from ..backends.base import Availability
+from ..backends.nvidia import DRIVER_LIBRARY, can_load
+from ..backends.package import installed
 
 __all__ = ["availability", "require_library"]
 
 _FRONTEND = "nvidia-cudnn-frontend"
 _LIBRARIES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-_DRIVER = "libcuda.so.1"
 
 
 def availability() -> Availability:
@@ -24,18 +23,13 @@ def availability() -> Availability:
     """
     if importlib.util.find_spec("cudnn") is None:
         return Availability(ok=False, reason=f"not installed; pip install {_FRONTEND} {_LIBRARIES[0]}")
-    versions = {}
-    for name in (_FRONTEND, *_LIBRARIES):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    versions = dict(installed((_FRONTEND, *_LIBRARIES)))
     if not versions.keys() & set(_LIBRARIES):
         return Availability(ok=False, reason=f"cuDNN itself is missing; pip install {' or '.join(_LIBRARIES)}")
-    try:
-        ctypes.CDLL(_DRIVER)
-    except OSError:
-        reason = f"{_DRIVER} is missing: no NVIDIA driver, and no stub of it from a CUDA toolkit in LD_LIBRARY_PATH"
+    if not can_load(DRIVER_LIBRARY):
+        reason = (
+            f"{DRIVER_LIBRARY} is missing: no NVIDIA driver, and no stub of it from a CUDA toolkit in LD_LIBRARY_PATH"
+        )
         return Availability(ok=False, reason=reason)
     return Availability(ok=True, versions=versions)
 
