@@ -67,7 +67,7 @@ def _result(row: BrickPlans) -> dict[str, object]:
         "plans": [_plan(plan) for plan in row.plans],
         "reason": row.reason or None,
         "failed": row.failed,
-        "planning_ms": row.planning_ns / 1e6,
+        "planning_ms": None if row.planning_ns is None else row.planning_ns / 1e6,
     }
 
 

@@ -49,7 +49,7 @@ class BrickPlans:
         plans: What is offered; mode A's first one is what the library suggests.
         reason: Why nothing is offered; empty where something is.
         failed: Whether the library broke, rather than answered.
-        planning_ns: What it took to ask.
+        planning_ns: What it took to ask; None where the library was not asked, or broke.
     """
 
     key: str
@@ -60,7 +60,7 @@ class BrickPlans:
     plans: tuple[Plan, ...] = ()
     reason: str = ""
     failed: bool = False
-    planning_ns: int = 0
+    planning_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

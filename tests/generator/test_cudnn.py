@@ -108,6 +108,9 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
     assert len(failed) == 2  # one for each layout: whether it has images is not known
     assert not report.complete
     assert len(planned(report).summary) == 2
+    times = {row["key"]: row["planning_ms"] for row in planned(report).results}
+    assert times.pop(crash) is None  # and not nought
+    assert set(times.values()) == {1e-6}
 
 
 _UNWILLING = """
