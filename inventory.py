@@ -47,8 +47,9 @@ def models_list(*, form: str) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="NAME...")
 @binding_options
 @click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
+@click.option("--force", is_flag=True, help="Replace other files of these names.")
 @format_options
-def models_export(*, out: Path, form: str, **options: Any) -> None:
+def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
     """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
 
     \b
@@ -57,7 +58,7 @@ def models_export(*, out: Path, form: str, **options: Any) -> None:
     """
     from .analyzer.exports import export_models
 
-    result, complete = export_models(take_models(options), out)
+    result, complete = export_models(take_models(options), out, force=force)
     answer(result, form, complete=complete)
 
 

@@ -41,8 +41,13 @@ def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, fo
     return Answer([row], summary=[f"{path}: {size(written)}"])
 
 
-def export_models(sources: Sequence[ModelSource], folder: Path) -> tuple[Answer, bool]:
+def export_models(sources: Sequence[ModelSource], folder: Path, *, force: bool = False) -> tuple[Answer, bool]:
     """Write models of the zoo into a folder.
+
+    Args:
+        sources: Models of the zoo.
+        folder: Where to; made where it is missing.
+        force: Replace files that are there and hold something else: a model's own weights, say.
 
     Returns:
         One row per model, and whether all of them were written.
@@ -59,7 +64,7 @@ def export_models(sources: Sequence[ModelSource], folder: Path) -> tuple[Answer,
         path = folder / f"{source.name}.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            written = export.export_model(source, path)
+            written = export.export_model(source, path, force=force)
         except DlbricksError as error:
             rows.append({"name": source.name, "file": None, "bytes": None, "error": str(error)})
         else:

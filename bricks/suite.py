@@ -10,6 +10,9 @@ Sorted by key, without names or times: the same bricks give the same bytes on ev
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +20,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,8 +151,9 @@ def write_suite(
 ) -> Suite:
     """Write a suite; all of it appears at once, or nothing.
 
-    It is written beside ``path`` and renamed into place. A suite that stood there is moved aside for the rename and
-    removed after it, so that it survives every failure.
+    A new folder is written beside ``path`` and renamed into place. Where a suite stands already, only what a suite
+    owns is replaced: first the bricks that are new come in, then the manifest is renamed over the old one, then the
+    bricks that only the old one named go. Whatever else lies in the folder is not touched.
 
     Args:
         path: The folder. It must not exist, or be empty, or be a suite (which is replaced).
@@ -165,10 +169,12 @@ def write_suite(
             that hold it.
 
     Raises:
-        SuiteError: Something else stands at ``path``, or it cannot be written (read-only, disk full).
+        SuiteError: Something else stands at ``path`` or has the name of a brick there, or it cannot be written
+            (read-only, disk full). What was there before is still there.
     """
     target = Path(path)
     refuse_foreign(target)
+    fresh = not (target / MANIFEST).exists()
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "granularity": granularity,
@@ -190,13 +196,17 @@ def write_suite(
         manifest["bound_to"] = bound_to
     if annotations is not None:
         manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
-    staging = target.parent / f".{target.name}.{uuid.uuid4().hex}.partial"
+    # On the file system of what it will replace, which need not be that of the folder above.
+    staging = (target.parent if fresh else target) / f".{target.name}.{uuid.uuid4().hex}.partial"
     try:
         (staging / _FOLDER).mkdir(parents=True)
         for key, brick in bricks.items():
             (staging / _FOLDER / f"{key}.onnx").write_bytes(brick.model)
         _write_durably(staging / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
-        _swap_in(staging, target)
+        if fresh:
+            staging.rename(target)
+        else:
+            _replace(staging, target)
     except OSError as error:
         raise SuiteError(
             f"suite {target} cannot be written: {error.strerror or error}", remedy="choose another place for it"
@@ -207,7 +217,7 @@ def write_suite(
 
 
 def refuse_foreign(target: Path) -> None:
-    """Make sure that a suite may be written: what stands at ``target`` is replaced, and its folder can be written.
+    """Make sure that a suite may be written: nothing or a suite stands at ``target``, and its folder can be written.
 
     Raises:
         SuiteError: Something else stands there, or the folder cannot be written.
@@ -229,19 +239,57 @@ def refuse_foreign(target: Path) -> None:
     Suite.open(target)
 
 
-def _swap_in(staging: Path, target: Path) -> None:
-    """Rename the finished folder into place; the one it replaces is put back if that fails."""
-    if not target.exists() or not any(target.iterdir()):
-        staging.rename(target)
-        return
-    aside = staging.with_suffix(".old")
-    target.rename(aside)
+def _replace(staging: Path, target: Path) -> None:
+    """Put a finished suite in the place of another, file by file; until its manifest is there, the old one holds.
+
+    A brick whose file differs from the old one of the same key (another version of dlbricks wrote it) is exchanged
+    just before the manifest: a process that is killed between the two leaves a suite that says so when it is read.
+    """
+    with _locked(target), contextlib.ExitStack() as undo:
+        old = Suite.open(target)
+        folder = target / _FOLDER
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise SuiteError(f"{folder} is not the folder of a suite", remedy="move it away, or choose another place")
+        folder.mkdir(exist_ok=True)
+        bricks = sorted((staging / _FOLDER).iterdir())
+        incoming = [path for path in bricks if not _same(path, folder / path.name)]
+        for path in incoming:
+            place = folder / path.name
+            if os.path.lexists(place) and (place.stem not in old.keys or not place.is_file() or place.is_symlink()):
+                raise SuiteError(f"{place} is not of the suite that stands there", remedy="move it away")
+        incoming.sort(key=lambda path: path.stem in old.keys)
+        for number, path in enumerate(incoming):
+            place = folder / path.name
+            if place.exists():
+                kept = shutil.copyfile(place, staging / f"{number}.old")
+                undo.callback(kept.replace, place)
+            else:
+                undo.callback(place.unlink, missing_ok=True)
+            path.replace(place)
+        (staging / MANIFEST).replace(target / MANIFEST)
+        undo.pop_all()
+        for key in set(old.keys).difference(path.stem for path in bricks):
+            (folder / f"{key}.onnx").unlink(missing_ok=True)
+
+
+def _same(path: Path, place: Path) -> bool:
+    """Whether a file stands in its place already."""
+    return place.is_file() and not place.is_symlink() and place.read_bytes() == path.read_bytes()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time replace what a folder holds, where its file system has locks for folders."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        staging.rename(target)
-    except OSError:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in {errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP}:  # as NFS answers for folders
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -171,6 +171,12 @@ def _version(python: str) -> str | None:
 def _build(environment: Environment, python: str) -> None:
     """Build it aside and put it in its place; what was there is kept until then."""
     place = environment.folder
+    ours = os.path.lexists(environment.interpreter) or (place / "pyvenv.cfg").is_file()
+    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
+        raise BackendUnavailable(
+            f"{place} exists and is no environment of Python",
+            remedy="move it away, or set DLBRICKS_CACHE to another folder",
+        )
     for remains in place.parent.glob(f".{place.name}-*"):  # of an installation that was killed
         shutil.rmtree(remains, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))

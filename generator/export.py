@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 
 from ..bricks.brick import Brick
+from ..errors import UsageError
 from ..models import ModelSource
 from .network import export_network
 
@@ -32,13 +33,14 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
     return _write(Path(path), export_network(onnx.load_from_string(brick.model), seed))
 
 
-def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0) -> int:
+def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = True) -> int:
     """Write a model of the zoo with synthetic weights.
 
     Args:
         source: A model of the zoo (``find_models``).
         path: File to write; it appears complete or not at all.
         seed: Of the weights.
+        force: Replace another file that is there.
 
     Returns:
         Bytes written.
@@ -46,9 +48,13 @@ def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int
     Raises:
         ModelError: There is no such model, or it cannot be bound.
         BackendError: It cannot be assembled, or is larger than a protobuf can be.
+        UsageError: Another file is there.
         OSError: The file cannot be written.
     """
-    return _write(Path(path), export_network(source.skeleton().model, seed))
+    path, data = Path(path), export_network(source.skeleton().model, seed)
+    if not force and path.exists() and path.read_bytes() != data:
+        raise UsageError(f"{path} exists already and is another file", remedy="name a new folder, or give --force")
+    return _write(path, data)
 
 
 def _write(path: Path, data: bytes) -> int:

@@ -386,6 +386,31 @@ def test_models_are_listed_and_exported(cli: Cli, here: Path) -> None:
     assert cli("generate", "zoo/squeezenet.onnx", "-o", "s", "--json").json["layers"] == 66
 
 
+def test_an_export_replaces_no_other_file(cli: Cli, here: Path) -> None:
+    model = here / "zoo" / "squeezenet.onnx"
+    model.parent.mkdir()
+    model.write_bytes(b"trained for weeks")
+
+    done = cli("models", "export", "squeezenet", "-o", "zoo", "--json")
+
+    assert done.code == 1
+    assert "--force" in done.json["results"][0]["error"]
+    assert model.read_bytes() == b"trained for weeks"
+    assert cli("models", "export", "squeezenet", "-o", "zoo", "--force").code == 0
+    assert cli("models", "export", "squeezenet", "-o", "zoo").code == 0  # the same again
+
+
+def test_a_database_in_the_folder_of_a_suite_survives_the_next_generation(cli: Cli, branches: Path) -> None:
+    assert cli("generate", branches, "-o", "out").code == 0
+    assert cli("run", "out", "--db", "out/m.db", "--budget", "5s").code in {0, 3}
+    known = cli("db", "info", "--db", "out/m.db", "--json").json["counts"]
+
+    assert cli("generate", branches, "-g", "2", "-o", "out").code == 0
+
+    assert cli("db", "info", "--db", "out/m.db", "--json").json["counts"] == known
+    assert cli("brick", "list", "--suite", "out", "--json").json["granularity"] == 2
+
+
 def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     (ort,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "onnxruntime"]
 

@@ -7,10 +7,15 @@ import json
 import os
 import resource
 import shutil
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from dlbricks.bricks.brick import Brick, build_brick
 from dlbricks.bricks.graph import ModelGraph
@@ -71,7 +76,8 @@ def test_a_suite_is_replaced_as_a_whole(tmp_path: Path, bricks: dict[str, Brick]
     one = dict([next(iter(bricks.items()))])
     suite = write_suite(target, one, granularity=1)
     assert suite.keys == tuple(one)
-    assert len(list((target / "bricks").iterdir())) == 1
+    assert tree(target) == tree(write_suite(tmp_path / "fresh", one, granularity=1).path)
+    shutil.rmtree(tmp_path / "fresh")
     assert [path.name for path in tmp_path.iterdir()] == ["suite"]
 
 
@@ -118,23 +124,125 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, bricks: dict[str, Brick]) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["suite"]
 
 
+def other_file(brick: Brick) -> Brick:
+    """The same brick as another version might have written it."""
+    model = onnx.load_from_string(brick.model)
+    model.producer_version = "other"
+    return replace(brick, model=model.SerializeToString())
+
+
+def test_what_else_lies_in_the_folder_stays(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    one = dict([next(iter(bricks.items()))])
+    write_suite(target, bricks, granularity=1)
+    with closing(sqlite3.connect(target / "mine.db")) as database:
+        database.execute("create table t (x)")
+        database.commit()
+        (target / "notes").mkdir()
+        (target / "notes" / "a.txt").write_text("mine")
+        (target / "bricks" / "mine.txt").write_text("mine")
+        for granularity, some in ((2, one), (1, bricks)):
+            suite = write_suite(target, some, granularity=granularity)
+            assert suite.granularity == granularity
+            assert {key: suite.brick(key) for key in suite.keys} == some
+        database.execute("insert into t values (1)")
+        database.commit()
+        assert database.execute("select count(*) from t").fetchone() == (1,)
+    assert (target / "notes" / "a.txt").read_text() == (target / "bricks" / "mine.txt").read_text() == "mine"
+    assert {path.name for path in target.iterdir()} == {MANIFEST, "bricks", "mine.db", "notes"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file", "other brick", "linked bricks"])
+def test_a_name_that_is_taken_by_something_else_is_refused(tmp_path: Path, bricks: dict[str, Brick], kind: str) -> None:
+    target, elsewhere = tmp_path / "suite", tmp_path / "elsewhere"
+    first, *_, last = sorted(bricks)
+    old = write_suite(target, {first: bricks[first]}, granularity=1)
+    place = target / "bricks" / f"{last}.onnx"
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "link":
+        elsewhere.write_text("mine")
+        place.symlink_to(elsewhere)
+    elif kind == "file":
+        place.write_text("mine")
+    elif kind == "other brick":
+        place.write_bytes(other_file(bricks[last]).model)
+    else:
+        (target / "bricks").rename(elsewhere)
+        (target / "bricks").symlink_to(elsewhere)
+    before = tree(tmp_path)
+
+    with pytest.raises(SuiteError, match=r"is not (of the suite|the folder)"):
+        write_suite(target, bricks, granularity=1)
+
+    assert tree(tmp_path) == before
+    assert Suite.open(target) == old
+    assert [path for path in target.iterdir() if path.name.endswith(".partial")] == []
+
+
+def test_a_brick_that_stands_there_already_is_taken(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    first, *_, last = sorted(bricks)
+    write_suite(target, {first: bricks[first]}, granularity=1)
+    (target / "bricks" / f"{last}.onnx").write_bytes(bricks[last].model)  # as a process that was killed leaves it
+    assert write_suite(target, bricks, granularity=1).brick(last) == bricks[last]
+
+
+@pytest.mark.parametrize("step", range(4))
 def test_a_failing_rename_puts_the_old_suite_back(
-    tmp_path: Path, bricks: dict[str, Brick], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bricks: dict[str, Brick], monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     target = tmp_path / "suite"
-    old = write_suite(target, bricks, granularity=1)
-    rename = Path.rename
+    first, second, third = sorted(bricks)[:3]
+    write_suite(target, {first: bricks[first], second: bricks[second]}, granularity=1)
+    before = tree(target)
+    to_come = {first: other_file(bricks[first]), third: bricks[third]}
+    rename, done = Path.replace, []
 
-    def fail_for_new(path: Path, to: Path) -> Path:
-        if path.suffix == ".partial":
+    def fail(path: Path, to: Path) -> Path:
+        done.append(to)
+        if len(done) == step + 1:  # putting back works
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return rename(path, to)
 
-    monkeypatch.setattr(Path, "rename", fail_for_new)
+    monkeypatch.setattr(Path, "replace", fail)
+    if step == 3:  # two bricks and the manifest
+        assert write_suite(target, to_come, granularity=2).keys == (first, third)
+        return
     with pytest.raises(SuiteError, match="cannot be written"):
-        write_suite(target, bricks, granularity=2)
+        write_suite(target, to_come, granularity=2)
+    assert tree(target) == before
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from dlbricks.bricks.suite import Suite, write_suite
+target, source, step = Path(sys.argv[1]), Suite.open(sys.argv[2]), int(sys.argv[3])
+done, rename = [], Path.replace
+def replace(path, to):
+    if len(done) == step:
+        os.kill(os.getpid(), 9)
+    done.append(to)
+    return rename(path, to)
+Path.replace = replace
+write_suite(target, {key: source.brick(key) for key in source.keys}, granularity=1)
+"""
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_kill_leaves_the_old_suite_whole(tmp_path: Path, bricks: dict[str, Brick], step: int) -> None:
+    target = tmp_path / "suite"
+    first, second, third = sorted(bricks)[:3]
+    old = write_suite(target, {first: bricks[first]}, granularity=1)
+    source = write_suite(tmp_path / "source", {second: bricks[second], third: bricks[third]}, granularity=1)
+
+    done = subprocess.run([sys.executable, "-c", _KILLED, target, source.path, str(step)], check=False)
+
+    assert done.returncode == -9
     assert Suite.open(target) == old
-    assert [path.name for path in tmp_path.iterdir()] == ["suite"]
+    assert Suite.open(target).brick(first) == bricks[first]
+    assert write_suite(target, {second: bricks[second]}, granularity=1).brick(second) == bricks[second]
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, bricks: dict[str, Brick]) -> None:

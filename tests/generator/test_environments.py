@@ -201,3 +201,14 @@ def test_every_dlbricks_has_an_environment_of_its_own(pinned, monkeypatch, tmp_p
     monkeypatch.setattr(environments, "_PACKAGE", tmp_path)
 
     assert len({first, second, environment.folder}) == 3
+
+
+def test_what_is_no_environment_is_not_replaced(pinned, cache):
+    place = pinned().folder
+    place.mkdir(parents=True)
+    (place / "mine").write_text("mine")
+
+    with pytest.raises(BackendUnavailable, match="no environment of Python"):
+        install_backend("mxnet", again=True)
+
+    assert (place / "mine").read_text() == "mine"
