@@ -22,23 +22,24 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison import Comparison, compare
-    from .bricks.brick import Brick, build_brick, load_brick
-    from .bricks.graph import ModelGraph, build_graph
+    from .bricks.cutting.split import split
+    from .bricks.cutting.wiring import make_sequence, sequences
+    from .bricks.graph.graph import ModelGraph, build_graph
     from .bricks.layer import Layer
     from .bricks.sequence import Sequence
-    from .bricks.split import split
-    from .bricks.suite import Suite, write_suite
-    from .bricks.wiring import make_sequence, sequences
+    from .bricks.suite.brick import Brick, build_brick, load_brick
+    from .bricks.suite.suite import Suite
+    from .bricks.suite.writing import write_suite
     from .constructor.estimate import Estimate, estimate
-    from .constructor.kernels import ModelKernels, kernels
+    from .constructor.kernels.kernels import ModelKernels, kernels
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
-    from .generator.agreement import AgreementReport, check_agreement
-    from .generator.generate import GenerateReport, generate
-    from .generator.measure import MeasureReport, measure
-    from .generator.plans import PlanReport, library_plans
-    from .generator.run import RunReport, run
+    from .generator.decomposition.generate import GenerateReport, generate
+    from .generator.measurement.agreement import AgreementReport, check_agreement
+    from .generator.measurement.measure import MeasureReport, measure
+    from .generator.measurement.run import RunReport, run
+    from .generator.planning.plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
 
 __all__ = [
@@ -89,44 +90,44 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "Advice": "analyzer.advice",
-        "AgreementReport": "generator.agreement",
-        "Brick": "bricks.brick",
+        "AgreementReport": "generator.measurement.agreement",
+        "Brick": "bricks.suite.brick",
         "Comparison": "analyzer.comparison",
         "Conditions": "db.values",
         "DlbricksError": "errors",
         "Estimate": "constructor.estimate",
         "Failure": "db.values",
-        "GenerateReport": "generator.generate",
+        "GenerateReport": "generator.decomposition.generate",
         "Layer": "bricks.layer",
-        "MeasureReport": "generator.measure",
+        "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
-        "ModelGraph": "bricks.graph",
-        "ModelKernels": "constructor.kernels",
+        "ModelGraph": "bricks.graph.graph",
+        "ModelKernels": "constructor.kernels.kernels",
         "ModelSource": "models.source",
-        "PlanReport": "generator.plans",
+        "PlanReport": "generator.planning.plans",
         "Run": "db.values",
-        "RunReport": "generator.run",
+        "RunReport": "generator.measurement.run",
         "Sequence": "bricks.sequence",
         "Stack": "db.values",
         "Store": "db.store",
-        "Suite": "bricks.suite",
+        "Suite": "bricks.suite.suite",
         "System": "db.values",
         "advise": "analyzer.advice",
-        "build_brick": "bricks.brick",
-        "build_graph": "bricks.graph",
-        "check_agreement": "generator.agreement",
+        "build_brick": "bricks.suite.brick",
+        "build_graph": "bricks.graph.graph",
+        "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison",
         "estimate": "constructor.estimate",
         "find_models": "models.source",
-        "generate": "generator.generate",
-        "kernels": "constructor.kernels",
-        "library_plans": "generator.plans",
-        "load_brick": "bricks.brick",
-        "make_sequence": "bricks.wiring",
-        "measure": "generator.measure",
-        "run": "generator.run",
-        "sequences": "bricks.wiring",
-        "split": "bricks.split",
-        "write_suite": "bricks.suite",
+        "generate": "generator.decomposition.generate",
+        "kernels": "constructor.kernels.kernels",
+        "library_plans": "generator.planning.plans",
+        "load_brick": "bricks.suite.brick",
+        "make_sequence": "bricks.cutting.wiring",
+        "measure": "generator.measurement.measure",
+        "run": "generator.measurement.run",
+        "sequences": "bricks.cutting.wiring",
+        "split": "bricks.cutting.split",
+        "write_suite": "bricks.suite.writing",
     },
 )

@@ -124,7 +124,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     """
     check_runtime_options(options["graph"])
     from .analyzer.answers import generated
-    from .generator.generate import generate as generate_suite
+    from .generator.decomposition.generate import generate as generate_suite
 
     with Reporter() as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
@@ -161,10 +161,10 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
     from .analyzer.answers import ran
-    from .bricks.suite import Suite
+    from .bricks.suite.suite import Suite
     from .db import Store
     from .db.place import Place
-    from .generator.run import run as run_suite
+    from .generator.measurement.run import run as run_suite
 
     opened, sources = Suite.open(suite), take_models(options)
     # A forecast leaves no trace: what is there is only read, and where nothing is, nothing is made.
@@ -193,7 +193,7 @@ def measure(*, database: str, form: str, **options: Any) -> None:
     """
     from .analyzer.answers import measured
     from .db import Store
-    from .generator.measure import measure as measure_models
+    from .generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
     with Store.open(database) as store, Reporter() as progress:
@@ -249,7 +249,7 @@ def kernels(*, database: str, form: str, **options: Any) -> None:
         dlbricks kernels squeezenet --backend torch
     """
     from .analyzer.kernel_tables import told
-    from .constructor.kernels import kernels as find_kernels
+    from .constructor.kernels.kernels import kernels as find_kernels
     from .db import Store
 
     with Store.open(database, create=False, read_only=True) as store:

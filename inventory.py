@@ -153,7 +153,7 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
         dlbricks backends install mxnet
     """
     from .analyzer.inventory import installed
-    from .generator.environments import install_backend
+    from .generator.backends.environments import install_backend
 
     answer(installed(install_backend(name, again=again, python=python)), form)
 
@@ -179,8 +179,8 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
         dlbricks backends check torch suite
     """
     from .analyzer.inventory import agreed
-    from .bricks.suite import Suite
-    from .generator.agreement import check_agreement
+    from .bricks.suite.suite import Suite
+    from .generator.measurement.agreement import check_agreement
 
     with Reporter() as progress:
         report = check_agreement(Suite.open(suite), name, progress=progress, **options)
@@ -203,8 +203,8 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
     from .analyzer.planned import planned
-    from .bricks.suite import Suite
-    from .generator.plans import Layout, library_plans
+    from .bricks.suite.suite import Suite
+    from .generator.planning.plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
     with Reporter() as progress:
@@ -238,7 +238,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
         return
     from .analyzer.roofs import measured_ceilings
     from .db import Store
-    from .generator.ceilings import measure_ceilings
+    from .generator.measurement.ceilings.ceilings import measure_ceilings
 
     with Store.open(database) as store, Reporter() as progress:
         report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..bricks.shapes import ShapeOracle
-from ..constructor.contest import Contest, open_contest
+from ..bricks.inference.shapes import ShapeOracle
+from ..constructor.comparison.contest import Contest, open_contest
+from ..constructor.comparison.difference import MINIMUM_EFFECT, Relation
+from ..constructor.comparison.sides import Side
 from ..constructor.decomposition import Decomposition
-from ..constructor.difference import MINIMUM_EFFECT, Relation
 from ..constructor.result import Estimate
 from ..constructor.selection import Query
-from ..constructor.sides import Side
 from ..db import Store
 from ..errors import UsageError
-from ..generator.system import probe_system
+from ..generator.machine.system import probe_system
 from ..models import ModelSource
 from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
 from .side_by_side import LayerComparison, judged, layers_of

@@ -14,11 +14,11 @@ from .units import counted, duration, milliseconds, percent, quantity, ratio, sh
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
-    from ..generator.effect import DataLayer
-    from ..generator.generate import GenerateReport
-    from ..generator.measure import MeasureReport
-    from ..generator.profiling import ProfileReport
-    from ..generator.run import RunReport
+    from ..generator.decomposition.generate import GenerateReport
+    from ..generator.measurement.data.effect import DataLayer
+    from ..generator.measurement.measure import MeasureReport
+    from ..generator.measurement.profiling import ProfileReport
+    from ..generator.measurement.run import RunReport
 
 __all__ = ["estimated", "generated", "measured", "ran"]
 

@@ -10,7 +10,7 @@ from .tables import Answer, Column
 from .units import counted, milliseconds
 
 if TYPE_CHECKING:
-    from ..constructor.sides import Side
+    from ..constructor.comparison.sides import Side
     from .advice import Advice, ModelAdvice
     from .comparison import Comparison, ModelComparison
     from .side_by_side import LayerComparison

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..bricks.shapes import ShapeOracle
-from ..constructor.contest import Contest, Figure, Pair, open_contest
+from ..bricks.inference.shapes import ShapeOracle
+from ..constructor.comparison.contest import Contest, Figure, Pair, open_contest
+from ..constructor.comparison.difference import MINIMUM_EFFECT, Relation
+from ..constructor.comparison.sides import By, Side, pick
 from ..constructor.decomposition import Decomposition
-from ..constructor.difference import MINIMUM_EFFECT, Relation
 from ..constructor.result import Estimate
 from ..constructor.selection import Query
-from ..constructor.sides import By, Side, pick
 from ..db import Store
 from ..errors import UsageError
 from ..models import ModelSource

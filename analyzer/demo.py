@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..constructor.estimate import Estimate, estimate
 from ..db import Store
-from ..generator.generate import GenerateReport, generate
+from ..generator.decomposition.generate import GenerateReport, generate
+from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
-from ..generator.run import RunReport, run
 from ..models import find_models
 from .answers import estimated
 from .drawing import draw_estimates, draw_generated

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..constructor.estimate import Estimate
-    from ..generator.generate import GenerateReport
+    from ..generator.decomposition.generate import GenerateReport
     from .comparison import Comparison, ModelComparison
 
 __all__ = ["draw_comparison", "draw_estimates", "draw_generated"]
@@ -216,7 +216,7 @@ def _between(entry: Estimate) -> Figure:
 
 
 def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
-    from ..bricks.similarity import similarity_matrix
+    from ..bricks.graph.similarity import similarity_matrix
 
     matrix = similarity_matrix(keys)
     return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..bricks.suite import Suite
+from ..bricks.suite.suite import Suite
 from ..errors import DlbricksError, UsageError
-from ..generator import export
+from ..generator.network import export
 from ..models import ModelSource
 from .lookup import find_key
 from .tables import Answer, Column

@@ -10,12 +10,12 @@ from typing import Any
 
 from ..db import Store, Transferred
 from ..errors import BackendUnavailable
-from ..generator.agreement import AgreementReport, Verdict
 from ..generator.backends import registry
 from ..generator.backends.base import AS_GIVEN, AlgorithmBackend
-from ..generator.cudnn.library import availability as cudnn_availability
-from ..generator.environments import Installed
-from ..generator.system import machine_state, probe_system, quietness
+from ..generator.backends.cudnn.library import availability as cudnn_availability
+from ..generator.backends.environments import Installed
+from ..generator.machine.system import machine_state, probe_system, quietness
+from ..generator.measurement.agreement import AgreementReport, Verdict
 from ..models.zoo import names
 from .tables import Answer, Column
 from .units import counted, percent, short, size

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..constructor.kernel_shares import KernelShare, matrix_share, shares_of
-from ..constructor.kernel_units import Use
+from ..constructor.kernels.shares import KernelShare, matrix_share, shares_of
+from ..constructor.kernels.units import Use
 from .tables import Answer, Column
 from .units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
-    from ..constructor.kernels import ModelKernels
+    from ..constructor.kernels.kernels import ModelKernels
     from ..db import KernelView, Stack
     from ..db.identity import Identity
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ..bricks.brick import Brick
-from ..bricks.suite import Suite
+from ..bricks.suite.brick import Brick
+from ..bricks.suite.suite import Suite
 from ..db import Failure, KernelView, Measurement, Stack, Store, Subject
 from ..db.identity import Identity
 from ..db.place import Place
 from ..db.queries import Filter
 from ..errors import MissingBrick, UsageError
-from ..generator.protocol import INNER
+from ..generator.worker.messages.protocol import INNER
 from .kernel_tables import view_lines, view_records
 from .tables import Answer, Column
 from .units import milliseconds, quantity, short, size

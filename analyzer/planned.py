@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from ..generator.cudnn.plans import Plan
-from ..generator.plans import BrickPlans, PlanReport
+from ..generator.backends.cudnn.plans import Plan
+from ..generator.planning.plans import BrickPlans, PlanReport
 from .tables import Answer, Column
 from .units import counted
 

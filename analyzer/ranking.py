@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..constructor.commands import Commands, default_options
-from ..constructor.contest import Contest, Pair
+from ..constructor.comparison.contest import Contest, Pair
+from ..constructor.comparison.difference import Relation
+from ..constructor.comparison.sides import Side
 from ..constructor.decomposition import Decomposition
-from ..constructor.difference import Relation
 from ..constructor.selection import Query
-from ..constructor.sides import Side
 from ..db import Store
 from ..generator.backends.registry import backends
 

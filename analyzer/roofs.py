@@ -13,11 +13,11 @@ from .units import duration, milliseconds, percent, quantity, ratio, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..constructor.ceilings import Ceiling
     from ..constructor.estimate import Estimate
-    from ..constructor.roofline import LayerRoof
-    from ..generator.ceilings import CeilingReport, CeilingRow
-    from ..generator.rates import Rate
+    from ..constructor.roofline.ceilings import Ceiling
+    from ..constructor.roofline.roofline import LayerRoof
+    from ..generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
+    from ..generator.measurement.ceilings.rates import Rate
 
 __all__ = ["chart", "has_roof", "measured_ceilings", "roofline_lines", "roofline_record"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..bricks.sequence import Sequence as Part
-from ..constructor.contest import Contest, Pair
+from ..constructor.comparison.contest import Contest, Pair
+from ..constructor.comparison.difference import Relation, discoveries, relation
+from ..constructor.comparison.sides import Side
 from ..constructor.decomposition import Decomposition
-from ..constructor.difference import Relation, discoveries, relation
 from ..constructor.runtime import executes_as_written
-from ..constructor.sides import Side
 from ..constructor.views import ends_in_view
 
 __all__ = ["Absent", "LayerComparison", "judged", "layers_of"]

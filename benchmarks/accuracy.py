@@ -32,16 +32,16 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.analyzer import plots
-from dlbricks.bricks.footprint import parse_level
-from dlbricks.bricks.graph import build_graph
+from dlbricks.bricks.graph.footprint import parse_level
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Measurement, Store, Subject
-from dlbricks.generator.costs import RunCosts
-from dlbricks.generator.data_effects import measure_data, stored_data_effects
-from dlbricks.generator.generate import generate
-from dlbricks.generator.measure import measure
-from dlbricks.generator.rotor import head_share
-from dlbricks.generator.run import RunReport, run
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.costs import RunCosts
+from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effects
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import RunReport, run
+from dlbricks.generator.worker.execution.rotor import head_share
 from dlbricks.models import ModelSource, find_models
 
 _LIST = Path(__file__).with_name("zoo.csv")

@@ -24,8 +24,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlbricks.bricks.graph import build_graph
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names

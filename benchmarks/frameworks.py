@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.bricks.graph import build_graph
-from dlbricks.bricks.suite import Suite
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Store
-from dlbricks.generator.agreement import AgreementReport, Verdict, check_agreement
-from dlbricks.generator.generate import generate
-from dlbricks.generator.run import RunReport, run
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.agreement import AgreementReport, Verdict, check_agreement
+from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
 
 CNNS = [

@@ -16,10 +16,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from dlbricks.bricks.suite import Suite, write_suite
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db.store import Store
-from dlbricks.generator.generate import generate
-from dlbricks.generator.run import RunReport, run
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import find_models
 
 PARTS = {

@@ -26,14 +26,14 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.analyzer import plots
-from dlbricks.bricks.brick import Brick, build_brick
-from dlbricks.bricks.graph import ModelGraph, build_graph
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.similarity import jaccard
 from dlbricks.bricks.sequence import Sequence
-from dlbricks.bricks.similarity import jaccard
-from dlbricks.bricks.suite import write_suite
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.suite.brick import Brick, build_brick
+from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db import Measurement, Store, Subject
-from dlbricks.generator.run import run
+from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
 
 ZOO = [

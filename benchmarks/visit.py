@@ -28,7 +28,7 @@ from typing import Any
 
 from dlbricks.errors import BackendUnavailable, DlbricksError, MachineBusy, UsageError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.settings import Settings
+from dlbricks.generator.measurement.settings import Settings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from visit_clock import TABLES, Clock, Terminated, TimeUp

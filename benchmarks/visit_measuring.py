@@ -10,9 +10,9 @@ from typing import Any
 
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
-from dlbricks.generator.measure import measure
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Progress
-from dlbricks.generator.run import run
 from visit_folder import Record
 from visit_plan import Stage
 from visit_state import Visit

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.generator.agreement import Verdict, agreements
 from dlbricks.generator.backends.registry import backends
-from dlbricks.generator.system import machine_state, probe_system
+from dlbricks.generator.machine.system import machine_state, probe_system
+from dlbricks.generator.measurement.agreement import Verdict, agreements
 from visit_folder import Record
 from visit_measuring import bricks, kernels, models
 from visit_plan import Stage

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlbricks.bricks.suite import Suite
+from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.generate import generate
-from dlbricks.generator.system import probe_system
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import ModelSource, find_models
 from visit_clock import Clock
 from visit_folder import Folder, Record

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.bricks.graph import build_graph
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Stack, Store, Subject, merge
-from dlbricks.generator.cores import physical_cores
+from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from visit_folder import Folder, Record
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy
 
 if TYPE_CHECKING:
-    from .brick import Brick, build_brick, load_brick
     from .costs import Cost, layer_cost
-    from .graph import ModelGraph, build_graph
+    from .cutting.wiring import make_sequence, sequences
+    from .graph.graph import ModelGraph, build_graph
+    from .graph.similarity import Repetition, SimilarityMatrix, jaccard, layer_keys, repetition, similarity_matrix
     from .layer import Layer, LayerState, Operand, Role
     from .sequence import Sequence
-    from .similarity import Repetition, SimilarityMatrix, jaccard, layer_keys, repetition, similarity_matrix
-    from .suite import Suite, write_suite
+    from .suite.brick import Brick, build_brick, load_brick
+    from .suite.suite import Suite
+    from .suite.writing import write_suite
     from .tensor import TensorType
-    from .wiring import make_sequence, sequences
 
 __all__ = [
     "Brick",
@@ -51,29 +52,29 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "Brick": "brick",
+        "Brick": "suite.brick",
         "Cost": "costs",
         "Layer": "layer",
         "LayerState": "layer",
-        "ModelGraph": "graph",
+        "ModelGraph": "graph.graph",
         "Operand": "layer",
-        "Repetition": "similarity",
+        "Repetition": "graph.similarity",
         "Role": "layer",
         "Sequence": "sequence",
-        "SimilarityMatrix": "similarity",
-        "Suite": "suite",
+        "SimilarityMatrix": "graph.similarity",
+        "Suite": "suite.suite",
         "TensorType": "tensor",
-        "build_brick": "brick",
-        "build_graph": "graph",
-        "jaccard": "similarity",
+        "build_brick": "suite.brick",
+        "build_graph": "graph.graph",
+        "jaccard": "graph.similarity",
         "layer_cost": "costs",
-        "layer_keys": "similarity",
-        "load_brick": "brick",
-        "make_sequence": "wiring",
-        "repetition": "similarity",
-        "sequences": "wiring",
-        "similarity_matrix": "similarity",
-        "write_suite": "suite",
+        "layer_keys": "graph.similarity",
+        "load_brick": "suite.brick",
+        "make_sequence": "cutting.wiring",
+        "repetition": "graph.similarity",
+        "sequences": "cutting.wiring",
+        "similarity_matrix": "graph.similarity",
+        "write_suite": "suite.writing",
     },
 )
 # Functions that share their module's name (split, decoys, rebuild) are imported from there: a name cannot be both.

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import onnx
 
-from .costs.cost import Cost
+from .cost import Cost
 from .tensor import TensorType
 
 __all__ = ["Layer", "LayerState", "Operand", "Role"]

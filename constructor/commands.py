@@ -6,7 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Iterable
 
-from ..bricks.footprint import is_level
+from ..bricks.graph.footprint import is_level
 from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..generator.backends.base import Backend, GraphBackend

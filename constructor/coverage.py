@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..bricks.graph import ModelGraph
+from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..models import ModelSource

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..bricks.footprint import footprint, level_name, level_of
-from ..bricks.graph import ModelGraph
+from ..bricks.cutting.windows import KeyedWindow, windows
+from ..bricks.cutting.wiring import sequences
+from ..bricks.graph.footprint import footprint, level_name, level_of
+from ..bricks.graph.graph import ModelGraph
 from ..bricks.sequence import Sequence as Part
-from ..bricks.windows import KeyedWindow, windows
-from ..bricks.wiring import sequences
 from ..db import Stack
-from ..generator.cores import physical_cores
-from ..generator.decomposer import Cut, Cuttings
-from ..generator.executed import ExecutedModel
-from ..generator.fused import fused_units
+from ..generator.decomposition.decomposer import Cut, Cuttings
+from ..generator.decomposition.executed import ExecutedModel
+from ..generator.decomposition.fused import fused_units
+from ..generator.machine.cores import physical_cores
 from ..models import ModelSource
-from .composition import Quotient, contract
+from .composition.composition import Quotient, contract
 
 __all__ = ["Decomposition", "Interventions", "as_written", "cut_of", "decomposed", "edges", "intervened", "quotient_of"]
 

@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
-from ..bricks.shapes import ShapeOracle
 from ..db import Measurement, Store
 from ..errors import InvalidSequence, UsageError
 from ..generator.backends.base import AS_GIVEN
-from ..generator.decomposer import Cut
-from ..generator.oracle import WorkerOracle
+from ..generator.decomposition.decomposer import Cut
+from ..generator.decomposition.oracle import WorkerOracle
 from ..models import ModelSource, require_known
-from .bound import Cover, LowerBound, further_covers, lower_bound
 from .commands import Commands
-from .composition import CriticalPath, Quotient, critical_path, sequential
-from .cover import Window, cheapest_cover
+from .composition.bound import Cover, LowerBound, further_covers, lower_bound
+from .composition.composition import CriticalPath, Quotient, critical_path, sequential
+from .composition.cover import Window, cheapest_cover
 from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
 from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
-from .excess import benanza_note
 from .headroom import beside_roofline
-from .prediction import Asked, Prediction, predict, unexplained
+from .prediction.excess import benanza_note
+from .prediction.prediction import Asked, Prediction, predict, unexplained
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ..bricks.sequence import Sequence as Part
 from ..generator.backends.base import AS_GIVEN
 from .commands import Commands
-from .composition import Quotient, critical_path, sequential
+from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition
 from .result import Estimate
-from .roofline import roofline
+from .roofline.roofline import roofline
 from .stored import Stored
 from .survey import state_of
 

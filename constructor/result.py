@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .roofline import Roofline
+    from .roofline.roofline import Roofline
 
 __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
 

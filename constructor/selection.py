@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from ..bricks.footprint import is_level
+from ..bricks.graph.footprint import is_level
 from ..db import Combination, Conditions, Stack, Store, Subject, System
 from ..errors import AmbiguousQuery, UsageError
 

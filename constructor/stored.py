@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
 from ..db.queries import Fastest, moments
-from ..generator.data_effects import stored_data_effects
-from ..generator.effect import DATA
-from ..generator.protocol import INNER
-from ..generator.reference import GAP, OVERHEAD, built_in_key
-from .ceilings import Ceilings, find_ceilings
-from .interval import Uncertainty
+from ..generator.measurement.data.data_effects import stored_data_effects
+from ..generator.measurement.data.effect import DATA
+from ..generator.network.reference import GAP, OVERHEAD, built_in_key
+from ..generator.worker.messages.protocol import INNER
+from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
+from .uncertainty.interval import Uncertainty
 
 __all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from ..bricks.footprint import is_level
-from ..bricks.graph import ModelGraph
-from ..bricks.shapes import ShapeOracle
+from ..bricks.graph.footprint import is_level
+from ..bricks.graph.graph import ModelGraph
+from ..bricks.inference.shapes import ShapeOracle
 from ..db import Store, Subject
 from ..errors import DlbricksError
 from ..generator.backends.base import AS_GIVEN
-from ..generator.decompose import unforeseen
-from ..generator.decomposer import Cut, Decomposer
+from ..generator.decomposition.decompose import unforeseen
+from ..generator.decomposition.decomposer import Cut, Decomposer
 from ..models import ModelSource
 from .decomposition import Decomposition, Interventions, as_written, cut_of, decomposed, intervened
 from .result import Estimate

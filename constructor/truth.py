@@ -7,10 +7,10 @@ from typing import Any
 
 from ..db import Measurement
 from ..db.queries import Fastest
-from .bound import LowerBound
-from .drift import reference_of, why_not_comparable
+from .composition.bound import LowerBound
 from .result import Estimate
 from .stored import Stored
+from .uncertainty.drift import reference_of, why_not_comparable
 
 __all__ = ["beside_truth"]
 

@@ -41,7 +41,7 @@ CONFINED = {
 # Expensive to import: only inside the function that needs them. Migrations are run by alembic itself.
 HEAVY = {"onnxruntime", "torch", "transformers", "pandas", "matplotlib", "alembic", "pyarrow", "rich", "onnx.reference"}
 # Modules about PyTorch are imported by the backend's functions alone.
-HEAVY_ALLOWED = ("db/migrations/", "generator/backends/torch_")
+HEAVY_ALLOWED = ("db/migrations/", "generator/backends/torch/")
 
 
 def modules() -> list[Path]:

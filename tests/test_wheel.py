@@ -68,7 +68,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     inside = {name.split("/")[1] for name in names if name.startswith("dlbricks/")}
     assert not inside & {"tests", "benchmarks", "docs", "demo", "Makefile", "pyproject.toml"}
     assert "dlbricks/py.typed" in names
-    assert "dlbricks/generator/backends/mxnet.txt" in names
+    assert "dlbricks/generator/backends/mxnet/pins.txt" in names
     assert any(name.startswith("dlbricks/db/migrations/versions/") for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     in_repository = {

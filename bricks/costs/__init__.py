@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ..cost import Cost
 from ..tensor import TensorType
 from . import (
     attention,
@@ -24,7 +25,6 @@ from . import (
     selection,
 )
 from .call import Call, Formula
-from .cost import Cost
 
 if TYPE_CHECKING:
     from ..layer import Operand

@@ -6,8 +6,8 @@ head. A causal mask is not taken off: runtimes differ in whether they skip maske
 
 from __future__ import annotations
 
+from ..cost import Cost
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 
 __all__ = ["FORMULAS", "scaled_dot_product"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ..constants import decode_constant
+from ..cost import Cost
 from ..tensor import TensorType
-from .cost import Cost
 
 if TYPE_CHECKING:  # layer.py needs Cost, so this package must not need layer.py
     from ..layer import Operand

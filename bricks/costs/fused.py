@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ..cost import Cost
 from .attention import rotary_embedding
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 from .elementwise import ACTIVATIONS, per_element, times
 from .linear import biased, convolution, product
 from .movement import move

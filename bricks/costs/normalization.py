@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from ..cost import Cost
 from ..tensor import TensorType
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 
 __all__ = ["FORMULAS", "group_norm", "layer_norm", "rms_norm", "rows", "softmax"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..cost import Cost
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 
 __all__ = ["FORMULAS", "average_pool", "global_average_pool", "max_pool"]
 

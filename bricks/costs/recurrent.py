@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from ..cost import Cost
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 from .elementwise import times
 
 __all__ = ["FORMULAS", "recurrent"]

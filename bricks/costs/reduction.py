@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..cost import Cost
 from .call import Call, Formula
-from .cost import Cost
 
 __all__ = ["FORMULAS", "reduce_mean", "reduce_sum"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..cost import Cost
 from .call import Call, Formula, UnknownCostError
-from .cost import Cost
 
 __all__ = ["FORMULAS"]
 

@@ -17,8 +17,8 @@ import onnx
 
 from ...db.values import KernelView, Stack
 from ...errors import BackendError, UsageError
-from ..cores import pin
-from ..network import Network
+from ..machine.cores import pin
+from ..network.network import Network
 
 __all__ = [
     "AS_GIVEN",

@@ -13,10 +13,10 @@ __all__ = ["GROUP", "backends", "get", "names", "require_available"]
 GROUP = "dlbricks.backends"
 
 _OWN = (
-    EntryPoint("mxnet", "dlbricks.generator.backends.mx:MxnetBackend", GROUP),
-    EntryPoint("onnxruntime", "dlbricks.generator.backends.ort:OrtBackend", GROUP),
-    EntryPoint("openvino", "dlbricks.generator.backends.ov:OpenVinoBackend", GROUP),
-    EntryPoint("torch", "dlbricks.generator.backends.pytorch:TorchBackend", GROUP),
+    EntryPoint("mxnet", "dlbricks.generator.backends.mxnet.backend:MxnetBackend", GROUP),
+    EntryPoint("onnxruntime", "dlbricks.generator.backends.onnxruntime.backend:OrtBackend", GROUP),
+    EntryPoint("openvino", "dlbricks.generator.backends.openvino.backend:OpenVinoBackend", GROUP),
+    EntryPoint("torch", "dlbricks.generator.backends.torch.backend:TorchBackend", GROUP),
 )
 """Those of this package: found even where it is imported from a checkout that was never installed."""
 

@@ -5,7 +5,7 @@
 * ``built-in``: BERT-base, GPT-2 and ViT-B/16, written from their published configurations;
 * ``export``: with ``pip install 'dlbricks[zoo]'``, architectures of ``transformers`` built from their configurations.
 
-Nothing is downloaded; weights are synthetic (``dlbricks.models.weights``). docs/zoo.md lists every entry.
+Nothing is downloaded; weights are synthetic, made where a model is executed. docs/zoo.md lists every entry.
 """
 
 from .catalog import names, structure

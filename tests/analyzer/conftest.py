@@ -11,14 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from dlbricks.bricks.graph import build_graph
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor.stored import built_in_key
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
-from dlbricks.generator.generate import generate
-from dlbricks.generator.reference import REFERENCE
-from dlbricks.generator.run import run
-from dlbricks.generator.statistics import summarise
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.measurement.sampling.statistics import summarise
+from dlbricks.generator.network.reference import REFERENCE
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)

@@ -9,9 +9,9 @@ import pytest
 from dlbricks.analyzer.advice import Advice, advise
 from dlbricks.analyzer.compared import advised
 from dlbricks.analyzer.tables import render
-from dlbricks.bricks.footprint import footprint, level_name, level_of
-from dlbricks.bricks.graph import build_graph
-from dlbricks.constructor.difference import Relation
+from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor.comparison.difference import Relation
 from dlbricks.db import Conditions, Store, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models

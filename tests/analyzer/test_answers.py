@@ -5,8 +5,8 @@ from __future__ import annotations
 from dlbricks.analyzer.answers import estimated, ran
 from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency
 from dlbricks.db import Conditions, Failure, Subject
-from dlbricks.generator.costs import RunCosts
-from dlbricks.generator.run import RunReport
+from dlbricks.generator.measurement.costs import RunCosts
+from dlbricks.generator.measurement.run import RunReport
 
 
 def _sequence(index: int, latency_ms: float, lowest_ms: float, stack: str, variant: str) -> SequenceLatency:

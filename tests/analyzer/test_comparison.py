@@ -12,9 +12,9 @@ from dlbricks.analyzer.compared import compared
 from dlbricks.analyzer.comparison import Comparison, compare
 from dlbricks.analyzer.drawing import draw_comparison
 from dlbricks.analyzer.tables import render
-from dlbricks.bricks.graph import build_graph
-from dlbricks.bricks.wiring import sequences
-from dlbricks.constructor.difference import Relation
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor.comparison.difference import Relation
 from dlbricks.db import Conditions, Store, Subject, System
 from dlbricks.errors import AmbiguousQuery, UsageError
 from dlbricks.models import find_models

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.kernel_tables import told, view_lines
-from dlbricks.constructor.kernels import MissingView, ModelKernels
+from dlbricks.constructor.kernels.kernels import MissingView, ModelKernels
 from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
 from dlbricks.db.identity import Identity
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.ort import OrtBackend
-from dlbricks.generator.generate import generate
-from dlbricks.generator.run import run
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.run import run
 from dlbricks.models import find_models
 
 RESULT = {

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlbricks.bricks.brick import build_brick, load_brick
 from dlbricks.bricks.costs import Cost
-from dlbricks.bricks.graph import ModelGraph, build_graph
+from dlbricks.bricks.cutting.split import split
+from dlbricks.bricks.cutting.wiring import make_sequence, sequences
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
-from dlbricks.bricks.split import split
-from dlbricks.bricks.wiring import make_sequence, sequences
+from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.skeleton import Skeleton
 from dlbricks.models.source import find_models
 
@@ -119,9 +119,9 @@ def test_layers_and_macs_agree_with_benanza(name: str) -> None:
 
 PRINT_KEYS = """
 import hashlib, json, sys
-from dlbricks.bricks.brick import build_brick
-from dlbricks.bricks.graph import build_graph
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.suite.brick import build_brick
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.models.source import find_models
 
 keys = {}

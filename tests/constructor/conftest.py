@@ -10,8 +10,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlbricks.bricks.graph import ModelGraph, build_graph
-from dlbricks.bricks.wiring import sequences
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.db import (
     Conditions,
     Failure,

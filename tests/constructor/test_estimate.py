@@ -11,8 +11,8 @@ import uuid
 
 import pytest
 from dlbricks.constructor import estimate
-from dlbricks.constructor.calibration import PROCESS_SD, PROCESS_WEIGHT, model_error_sd
-from dlbricks.constructor.interval import student
+from dlbricks.constructor.uncertainty.calibration import PROCESS_SD, PROCESS_WEIGHT, model_error_sd
+from dlbricks.constructor.uncertainty.interval import student
 from dlbricks.db import Conditions, Run, Stack, Store, Subject, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -359,8 +359,8 @@ def test_the_private_round_trip(lab, fork, keys_of, tmp_path):
 
 def test_the_whole_built_in_zoo_from_one_database(lab):
     """Real models: invariants that hold whatever the latencies are."""
-    from dlbricks.bricks.graph import build_graph
-    from dlbricks.bricks.wiring import sequences
+    from dlbricks.bricks.cutting.wiring import sequences
+    from dlbricks.bricks.graph.graph import build_graph
 
     sources = find_models(["squeezenet", "inception_v1", "bert_base"])
     latencies = {

@@ -13,13 +13,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.suite import Suite
+from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db.store import Store
 from dlbricks.errors import BackendUnavailable
-from dlbricks.generator import environments
-from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.mx import MxnetBackend
-from dlbricks.generator.generate import generate
+from dlbricks.generator.backends import environments, registry
+from dlbricks.generator.backends.mxnet.backend import MxnetBackend
+from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import ModelSource, find_models
 from dlbricks.models.skeleton import mark_weight
 from onnx import numpy_helper
@@ -35,55 +34,7 @@ SMALL = (
 SMALL_WEIGHTS = {"w0": (8, 8, 3, 3), "w1": (8,), "w2": (288, 40), "w3": (40,)}
 """Ten layers, ten bricks at G = 1."""
 
-_FAULTY = """
-import json, os, signal, time
-import numpy as np
-from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.ort import OrtBackend
-
-class Faulty:
-    def __init__(self, executable, fault):
-        self._executable, self._fault = executable, fault
-    def __getattr__(self, name):
-        return getattr(self._executable, name)
-    def close(self):
-        fail(self._fault.partition("close:")[2] if self._fault else None)
-        self._executable.close()
-    ruined_by = None
-    def run(self):
-        if Faulty.ruined_by not in (None, self):
-            fail("crash")
-        if self._fault == "later":
-            Faulty.ruined_by = self
-        fail(self._fault)
-        self._executable.run()
-
-def fail(fault):
-    if fault == "crash":
-        print("something broke inside", file=__import__("sys").stderr, flush=True)
-        os.kill(os.getpid(), signal.SIGSEGV)
-    elif fault == "exit":
-        os._exit(3)
-    elif fault == "slow":
-        time.sleep(0.25)
-    elif fault == "hang":
-        time.sleep(3600)
-    elif fault == "memory":
-        held = [np.ones(1 << 24) for _ in range(1 << 12)]
-    elif fault == "unsupported":
-        raise UnsupportedBrick("no kernel for this")
-
-class FaultyBackend(OrtBackend):
-    name = "faulty"
-    def prepare(self, network, settings):
-        faults = json.loads(os.environ["DLBRICKS_TEST_FAULTS"])
-        operators = [node.op_type for node in network.model.graph.node] if network.model is not None else []
-        fault = next((faults[name] for name in operators if name in faults), None)
-        when, _, what = (fault or "").partition(":")
-        if when == "prepare":
-            fail(what)
-        return Faulty(super().prepare(network, settings), what if when == "run" else fault)
-"""
+_FAULTY = Path(__file__).with_name("faulty_backend.py")
 
 
 @pytest.fixture(scope="session")
@@ -216,5 +167,5 @@ def faulty(
     exit, slow, hang, memory and unsupported, in ``prepare`` or in ``run``; ``run:later`` crashes at the next run of
     another network, as memory that was overwritten does, and ``close:crash`` when the network is released.
     """
-    install_backend("faulty", "FaultyBackend", _FAULTY)
+    install_backend("faulty", "FaultyBackend", _FAULTY.read_text())
     return lambda faults: monkeypatch.setenv("DLBRICKS_TEST_FAULTS", json.dumps(faults))

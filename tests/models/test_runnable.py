@@ -9,9 +9,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.errors import BrokenModel, ModelError, UnsupportedModel
+from dlbricks.generator.network.synthetic.weights import synthesise
 from dlbricks.models import Runnable, find_models
 from dlbricks.models.skeleton import is_weight
-from dlbricks.models.weights import synthesise
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 from dlbricks.errors import ModelError, ModelNotFound
+from dlbricks.generator.network.synthetic.weights import synthesise
 from dlbricks.models.skeleton import is_weight
-from dlbricks.models.weights import synthesise
 from dlbricks.models.zoo import names, structure
 from dlbricks.models.zoo.writer import GraphWriter
 

@@ -1,0 +1,300 @@
+"""Assembly: from typed nodes to layers. Which state each is in, what its inputs are, and its canonical form."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import onnx
+from onnx import numpy_helper
+
+from ...errors import BrokenModel
+from ..canonical import Form, Signature, canonical_form, source_form
+from ..canonical.bodies import nameless_attributes
+from ..canonical.draft import ABSENT, Slot
+from ..canonical.roles import constant_role
+from ..canonical.schemas import find_schema
+from ..constants import encode_array, encode_tensor
+from ..costs import Cost, layer_cost
+from ..inference.shapes import Inference
+from ..layer import Layer, LayerState, Operand, Role
+from ..subgraphs import bodies, captures, may_have_bodies
+from ..tensor import TensorType
+
+__all__ = ["Assembly"]
+
+_NO_OPERAND = Operand("", None, Role.ABSENT)
+
+_Types = tuple[TensorType | None, ...]
+_COSTS: dict[tuple[Form, _Types, tuple[int, ...]], Cost | None] = {}
+"""Layers repeat within a model and between models; a form is compared by identity, as ``canonical_form`` keeps it."""
+
+
+class Assembly:
+    """Makes the layers of one model.
+
+    Attributes:
+        layers: One per node, in file order.
+        idle: For each layer that is not live what is known of it, free of names.
+
+    Args:
+        model: The skeleton's model.
+        inference: What is known of its values.
+        as_is: The graph is what a runtime executes: layers keep the form and the outputs that they have.
+
+    Raises:
+        BrokenModel: A value is read before it is defined, or defined twice.
+    """
+
+    def __init__(self, model: onnx.ModelProto, inference: Inference, *, as_is: bool = False) -> None:
+        graph = model.graph
+        self._as_is = as_is
+        self._inference = inference
+        self._nodes = list(graph.node)
+        self._types = inference.types
+        self._constants = inference.constants
+        self._opsets = tuple(sorted({_domain(entry.domain): entry.version for entry in model.opset_import}.items()))
+        self._opset = dict(self._opsets)
+        self._captures = [captures(node) for node in graph.node]
+        _check_order(graph, self._captures)
+        self._read = self._values_read(graph)
+        self._data: dict[str, bytes] = {}
+        self.idle: dict[int, Signature] = {}
+        self.layers = tuple([self._layer(index, node) for index, node in enumerate(graph.node)])
+
+    @cached_property
+    def _makers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self._nodes for name in node.output}
+
+    def _values_read(self, graph: onnx.GraphProto) -> set[str]:
+        """Values that something needs at inference: an operator that is not folded, or the model's user."""
+        read = {value.name for value in graph.output}
+        for index, node in enumerate(graph.node):
+            if index not in self._constants.folded:
+                read.update(node.input)
+                read.update(self._captures[index])
+        return read
+
+    def _layer(self, index: int, node: onnx.NodeProto) -> Layer:
+        outputs = self._wanted(node)
+        types = tuple([self._types.get(name) if name else None for name in outputs])
+        signature = self._signature(index, node, types)
+        folded = self._constants.folded.get(index)
+        if folded is not None:
+            return self._idle(index, signature, outputs, LayerState.FOLDED, folded)
+        why = self._why_untyped(index, signature, outputs) or self._why_captive(index)
+        if not why:
+            form = source_form(signature) if self._as_is else canonical_form(signature)
+            why = form.problem
+            if not why and form.bound and self._captures[index]:
+                why = f"its body reads {self._captures[index][0]!r} and cannot be written at the canonical opset"
+            if not why:
+                layer = self._live(index, form, outputs, types)
+                return self._costed(layer, signature) if self._as_is else layer
+        return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
+
+    def _costed(self, layer: Layer, signature: Signature) -> Layer:
+        """A layer in its own form with the cost of its canonical form, which is what the formulas read."""
+        form = canonical_form(signature)
+        if form.problem:
+            return layer
+        plain = self._live(layer.index, form, layer.outputs, layer.output_types)
+        return dataclasses.replace(layer, cost=plain.cost)
+
+    def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: _Types) -> Layer:
+        node = self._nodes[index]
+        operands = tuple([_operand(slot, position, node) for position, slot in enumerate(form.slots)])
+        canonical = None
+        if not form.bound:
+            canonical = onnx.NodeProto()
+            canonical.CopyFrom(form.node)
+            canonical.input.extend([operand.value for operand in operands])
+            canonical.output.extend(outputs)
+        return Layer(
+            index=index,
+            name=node.name or f"{node.op_type}_{index}",
+            node=node,
+            opsets=self._own_opsets(node),
+            canonical=canonical,
+            canonical_opsets=form.opsets,
+            operands=operands,
+            outputs=outputs,
+            output_types=types,
+            key=form.key,
+            cost=_cost(form, canonical if canonical is not None else node, operands, types),
+            state=LayerState.LIVE,
+        )
+
+    def _idle(
+        self, index: int, signature: Signature, outputs: tuple[str, ...], state: LayerState, reason: str
+    ) -> Layer:
+        node = self._nodes[index]
+        self.idle[index] = signature
+        return Layer(
+            index=index,
+            name=node.name or f"{node.op_type}_{index}",
+            node=node,
+            opsets=self._own_opsets(node),
+            canonical=None,
+            canonical_opsets=(),
+            operands=tuple([_operand(slot, position, node) for position, slot in enumerate(signature.slots)]),
+            outputs=outputs,
+            output_types=signature.outputs,
+            key="",
+            cost=None,
+            state=state,
+            reason=reason,
+        )
+
+    def _own_opsets(self, node: onnx.NodeProto) -> tuple[tuple[str, int], ...]:
+        domain = _domain(node.domain)
+        if may_have_bodies(node) and next(bodies(node), None) is not None:
+            return self._opsets
+        return ((domain, self._opset.get(domain, 1)),)
+
+    def _wanted(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Outputs by slot, without the optional ones that nothing needs."""
+        named = node.output
+        if len(named) == 1:
+            return (named[0],)
+        if self._as_is:
+            made = [slot for slot, name in enumerate(named) if name]
+            return tuple(named[: max(made, default=-1) + 1])
+        domain = _domain(node.domain)
+        schema = find_schema(domain, node.op_type, self._opset.get(domain, 1))
+        if schema is None:
+            return tuple(named)
+        wanted = [name if name in self._read or not schema.may_omit(slot) else "" for slot, name in enumerate(named)]
+        if not any(wanted):  # nothing needs it, yet it is a layer: it makes what the file says
+            wanted = list(named)
+        while wanted and not wanted[-1]:
+            wanted.pop()
+        return tuple(wanted)
+
+    def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> Signature:
+        domain, op_type = _domain(node.domain), node.op_type
+        slots = self._slots(domain, op_type, node)
+        if may_have_bodies(node) and next(bodies(node), None) is not None:
+            typed = self._inference.model.graph.node[index]
+            typed = typed if typed.op_type == op_type else node  # folding may have put a Constant there
+            attributes = nameless_attributes(typed, self._captured(index))
+            return Signature(domain, op_type, self._opsets, attributes, slots, types)
+        opset = self._opset.get(domain, 1)
+        schema = find_schema(domain, op_type, opset)
+        opsets = ((domain, schema.since if schema is not None else opset),)
+        return Signature(domain, op_type, opsets, nameless_attributes(node, {}), slots, types)
+
+    def _slots(self, domain: str, op_type: str, node: onnx.NodeProto) -> tuple[Slot, ...]:
+        slots = []
+        types, constants = self._types, self._constants
+        for index, name in enumerate(node.input):
+            if not name:
+                slots.append(ABSENT)
+                continue
+            found = types.get(name)
+            if name not in constants:
+                slots.append(Slot(Role.ACTIVATION, found, None, index))
+                continue
+            known = found is not None and constants.known(name)
+            role = constant_role(domain, op_type, index, known=known, elements=found.elements if found else 0)
+            slots.append(Slot(role, found, self._constant(name) if role is Role.CONSTANT else None, index))
+        return tuple(slots)
+
+    def _constant(self, name: str) -> bytes:
+        """The value of a known constant, without a name."""
+        data = self._data.get(name)
+        if data is None:
+            tensor = self._constants.tensors.get(name)
+            data = encode_tensor(tensor) if tensor is not None else encode_array(self._constants.arrays[name])
+            self._data[name] = data
+        return data
+
+    def _captured(self, index: int) -> dict[str, onnx.TensorProto]:
+        """The known constants that a node's bodies read."""
+        found: dict[str, onnx.TensorProto] = {}
+        for name in self._captures[index]:
+            if name in self._constants.tensors:
+                found[name] = self._constants.tensors[name]
+            elif name in self._constants.arrays:
+                found[name] = numpy_helper.from_array(self._constants.arrays[name])
+        return found
+
+    def _why_untyped(self, index: int, signature: Signature, outputs: tuple[str, ...]) -> str:
+        """Why a layer has no static type, naming the value; empty where it has all."""
+        node = self._nodes[index]
+        for position, slot in enumerate(signature.slots):
+            if slot.type is None and slot.role is not Role.ABSENT:
+                return f"input {self._describe(node.input[position])}"
+        for name, found in zip(outputs, signature.outputs, strict=True):
+            if found is None and name:
+                if find_schema(signature.domain, node.op_type, signature.opset) is None:
+                    return f"unknown operator {signature.domain or 'ai.onnx'}:{node.op_type}: {self._describe(name)}"
+                return f"output {self._describe(name)}"
+        return "" if any(outputs) else "it has no output"
+
+    def _why_captive(self, index: int) -> str:
+        """Why a layer's bodies cannot leave the graph around them; empty where they can."""
+        for name in self._captures[index]:
+            if name not in self._constants:
+                return f"its body reads {name!r} of the graph around it"
+            if not self._constants.known(name):
+                return f"its body reads the weight {name!r} of the graph around it"
+        return ""
+
+    def _describe(self, name: str) -> str:
+        known = self._inference.unknown.get(name, "no type")
+        maker = self._makers.get(name)
+        origin = f", from {maker.op_type} {maker.name!r}" if maker is not None and maker.name else ""
+        return f"{name!r} has no static type ({known}{origin})"
+
+
+def _operand(slot: Slot, position: int, node: onnx.NodeProto) -> Operand:
+    if slot.role is Role.ABSENT:
+        return _NO_OPERAND
+    value = f"%{position}" if slot.source is None else node.input[slot.source]
+    return Operand(value, slot.type, slot.role, slot.data)
+
+
+def _repeats(operands: tuple[Operand, ...]) -> tuple[int, ...]:
+    """For each operand the first one that reads the same value; empty where all differ (x * x is not x * y)."""
+    names = [operand.value for operand in operands]
+    return tuple(map(names.index, names)) if len(set(names)) < len(names) else ()
+
+
+def _cost(form: Form, node: onnx.NodeProto, operands: tuple[Operand, ...], types: _Types) -> Cost | None:
+    """The cost of a layer: a matter of its form, and of which operands are one value."""
+    decisive = (form, types, _repeats(operands))
+    if decisive not in _COSTS:
+        if len(_COSTS) >= 16384:  # a service that reads models for months must not grow
+            _COSTS.clear()
+        _COSTS[decisive] = layer_cost(node, operands, types)
+    return _COSTS[decisive]
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _check_order(graph: onnx.GraphProto, captured: list[tuple[str, ...]]) -> None:
+    """Refuse a graph whose values are not each defined once, before they are read."""
+    defined = {value.name for value in graph.input}
+    defined.update(tensor.name for tensor in graph.initializer)
+    defined.update(tensor.values.name for tensor in graph.sparse_initializer)
+    defined.add("")
+    for index, node in enumerate(graph.node):
+        for name in (*node.input, *captured[index]):
+            if name not in defined:
+                raise BrokenModel(
+                    f"{node.op_type} {node.name or index} reads {name!r}, which nothing before it makes",
+                    remedy="nodes must be in topological order and every input must exist",
+                )
+        for name in node.output:
+            if name and name in defined:
+                raise BrokenModel(
+                    f"{node.op_type} {node.name or index} makes {name!r}, which exists already",
+                    remedy="every value must have one producer",
+                )
+            defined.add(name)
+    for value in graph.output:
+        if value.name not in defined:
+            raise BrokenModel(f"nothing makes the output {value.name!r}", remedy="check it with onnx.checker")

@@ -1,0 +1,147 @@
+"""Who reads what among the live layers of a model: what splitting and wiring look up, computed once per graph.
+
+The same can be told of units, groups of layers that stay together: what splitting along them looks up.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..layer import Layer, LayerState, Role
+from ..subgraphs import bodies, captures
+from .graph import ModelGraph
+
+__all__ = ["Flow", "flow_of", "flow_over", "pins_opset"]
+
+_FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Dataflow among live layers, by their position in ``ModelGraph.live``; or among units, by position in their order.
+
+    Attributes:
+        position: Layer index to position. Layers of one unit have one; it has the values of all of them.
+        readers: Value to the positions that read it, ascending.
+        leaving: Values that something else than a live layer needs: model outputs and inputs of skipped layers.
+            (Folded layers are computed before inference and need nothing.)
+        feeds_next: Whether a layer's output is an input of the next layer.
+        last_use: The last position that reads any output of a layer; the number of live layers where a value
+            leaves; -1 where nothing reads it.
+        dead_end: Whether nothing at all needs an output of the layer.
+        neighbours: The positions that a layer exchanges values with, either way.
+        pinned: Whether a layer can be written for the opset of its source only (``pins_opset``).
+        detour: The last position from which a path through skipped layers only leads to this layer; -1 if none.
+    """
+
+    position: Mapping[int, int]
+    readers: Mapping[str, tuple[int, ...]]
+    leaving: frozenset[str]
+    feeds_next: tuple[bool, ...]
+    last_use: tuple[int, ...]
+    dead_end: tuple[bool, ...]
+    neighbours: tuple[tuple[int, ...], ...]
+    pinned: tuple[bool | None, ...]
+    detour: tuple[int, ...]
+
+
+def pins_opset(layer: Layer) -> bool | None:
+    """Which opset of ONNX's own domain a live layer can be written for.
+
+    Returns:
+        True for that of its source alone, where it has no canonical form or a body in source form; False for the
+        canonical one; None where it does not care, being of another domain.
+    """
+    if layer.canonical is None or (layer.domain and next(bodies(layer.node), None) is not None):
+        return True
+    return None if layer.domain else False
+
+
+def _reads(layer: Layer) -> list[str]:
+    """Values computed at run time that a layer reads."""
+    values = [operand.value for operand in layer.operands if operand.role is Role.ACTIVATION]
+    if layer.state is LayerState.SKIPPED:  # the bodies of a live layer read no activations around them
+        values.extend(captures(layer.node))
+    return values
+
+
+def flow_of(graph: ModelGraph) -> Flow:
+    """The dataflow of a graph; computed on the first call and kept as long as the graph lives."""
+    flow = _FLOWS.get(graph)
+    if flow is None:
+        flow = _FLOWS[graph] = _compute(graph)
+    return flow
+
+
+def flow_over(graph: ModelGraph, units: Sequence[tuple[int, ...]]) -> Flow:
+    """The dataflow among units: groups of live layers that are to stay together.
+
+    Args:
+        graph: The model.
+        units: Every live layer in exactly one, in an order in which each reads of earlier ones only; layers that
+            cannot be written for one opset are in different ones.
+    """
+    return _compute(graph, units)
+
+
+def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) -> Flow:
+    groups = [(index,) for index in graph.live] if units is None else units
+    position_of = {index: position for position, group in enumerate(groups) for index in group}
+    readers: dict[str, list[int]] = {}
+    leaving = set(graph.outputs)
+    for position, group in enumerate(groups):
+        for value in (value for index in group for value in _reads(graph.layers[index])):
+            positions = readers.setdefault(value, [])
+            if not positions or positions[-1] != position:
+                positions.append(position)
+    for layer in graph.layers:
+        if layer.state is LayerState.SKIPPED:
+            leaving.update(_reads(layer))
+
+    size = len(groups)
+    feeds_next, last_use, dead_end, pinned = [], [], [], []
+    neighbours: list[list[int]] = [[] for _ in range(size)]
+    for position, group in enumerate(groups):
+        outputs = [value for index in group for value in graph.layers[index].outputs if value]
+        last = max((readers[value][-1] for value in outputs if value in readers), default=-1)
+        leaves = any(value in leaving for value in outputs)
+        feeds_next.append(any(position + 1 in readers.get(value, ()) for value in outputs))
+        last_use.append(size if leaves else last)
+        dead_end.append(last < 0 and not leaves)
+        pinned.append(
+            next((pin for pin in (pins_opset(graph.layers[index]) for index in group) if pin is not None), None)
+        )
+        for value in outputs:
+            for reader in readers.get(value, ()):
+                if reader != position:
+                    neighbours[position].append(reader)
+                    neighbours[reader].append(position)
+    return Flow(
+        position=position_of,
+        readers={value: tuple(positions) for value, positions in readers.items()},
+        leaving=frozenset(leaving),
+        feeds_next=tuple(feeds_next),
+        last_use=tuple(last_use),
+        dead_end=tuple(dead_end),
+        neighbours=tuple(map(tuple, neighbours)),
+        pinned=tuple(pinned),
+        detour=_detours(graph, position_of, size),
+    )
+
+
+def _detours(graph: ModelGraph, position_of: Mapping[int, int], size: int) -> tuple[int, ...]:
+    """For each position the last one from which a path through skipped layers only leads to it."""
+    made: dict[str, int] = {}  # value made by a live layer: its position
+    through: dict[str, int] = {}  # value made by a skipped layer: last position it depends on through skipped ones
+    detour = [-1] * size
+    for layer in graph.layers:
+        if layer.state is LayerState.LIVE:
+            position = position_of[layer.index]
+            detour[position] = max((detour[position], *(through.get(value, -1) for value in _reads(layer))))
+            made.update(dict.fromkeys(layer.outputs, position))
+        elif layer.state is LayerState.SKIPPED:
+            last = max((max(made.get(value, -1), through.get(value, -1)) for value in _reads(layer)), default=-1)
+            through.update(dict.fromkeys(layer.outputs, last))
+    return tuple(detour)

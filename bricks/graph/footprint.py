@@ -1,0 +1,82 @@
+"""How many bytes one inference touches: what decides how cold a model's weights are when they are read again.
+
+A weight is read once per inference, so that its reuse distance is the footprint of the whole model. A brick's latency
+is measured at a few levels of that distance, which are a matter of brick and system alone; a model looks up the level
+nearest to its own footprint.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..layer import LayerState, Role
+from .graph import ModelGraph
+
+__all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "parse_level"]
+
+_MIB = 1 << 20
+
+REUSE_LEVELS = tuple(_MIB << power for power in range(2, 9))
+"""Reuse distances, in bytes, that bricks are measured at: 4 to 256 MiB, from just beyond L2 to memory, by factors of
+two. Between neighbours a model's sum changes by 2 to 4 % (docs/measuring.md)."""
+
+
+def footprint(graph: ModelGraph) -> int:
+    """Bytes of memory that one inference touches: all weights, and the most that is alive of activations at once.
+
+    Activations share memory one after the other, as runtimes plan it; weights are touched once each.
+    """
+    weights: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for layer in graph.layers:
+        if layer.state is not LayerState.LIVE:
+            continue
+        for operand in layer.operands:
+            if operand.type is None:
+                continue
+            if operand.role is Role.WEIGHT:
+                weights[operand.value] = operand.type.nbytes
+            elif operand.role is Role.ACTIVATION:
+                last[operand.value] = layer.index
+    return sum(weights.values()) + _peak(graph, last)
+
+
+def level_of(distance: int) -> int:
+    """The level nearest to a reuse distance in bytes, by ratio."""
+    return min(REUSE_LEVELS, key=lambda level: abs(math.log(max(distance, 1) / level)))
+
+
+def level_name(level: int) -> str:
+    """How a level is spelt as a cache state, ``64MiB``."""
+    return f"{level // _MIB}MiB"
+
+
+def parse_level(name: str) -> int | None:
+    """The level of a cache state; None for a cache state that is none."""
+    return next((level for level in REUSE_LEVELS if level_name(level) == name), None)
+
+
+def is_level(name: str) -> bool:
+    """Whether a cache state is a reuse distance."""
+    return parse_level(name) is not None
+
+
+def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
+    """Most bytes of activations alive at once, in file order; ``last`` is the last reader of each."""
+    alive = {value: kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last}
+    ending: dict[int, list[str]] = {}
+    for value, reader in last.items():
+        ending.setdefault(reader, []).append(value)
+    held = peak = sum(alive.values())
+    for layer in graph.layers:
+        if layer.state is not LayerState.LIVE:
+            continue
+        for value in layer.outputs:
+            kind = graph.types.get(value)
+            if value and kind is not None:
+                alive[value] = kind.nbytes
+                held += kind.nbytes
+        peak = max(peak, held)
+        for value in ending.get(layer.index, ()):
+            held -= alive.pop(value, 0)
+    return peak

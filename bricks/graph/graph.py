@@ -1,0 +1,176 @@
+"""The ModelGraph: a model as a DAG of layers with a type on every edge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...models.skeleton import Skeleton, is_weight
+from ..canonical import Signature
+from ..canonical.form import hash_signature
+from ..inference.shapes import ShapeOracle, infer_types, stated_types
+from ..layer import Layer, LayerState
+from ..subgraphs import captures
+from ..tensor import TensorType
+from .assembly import Assembly
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["CAPTURE", "ModelGraph", "build_graph"]
+
+CAPTURE = "capture"
+"""Slot of an edge to a layer whose body reads the value, instead of the layer itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """A model, layer by layer; built once by ``build_graph`` and not changed afterwards.
+
+    Attributes:
+        layers: All operators of the model in file order: live, folded and skipped.
+        live: Indices of the live layers, ascending.
+        inputs: The model's activation inputs and their types (None for one that is no static tensor).
+        outputs: The model's outputs, in order.
+        types: Every value with a known type.
+        weight_bytes: Bytes of the source's constants.
+        bound: What binding fixed: dimension to value.
+        idle: For each layer that is not live what is known of it, free of names.
+        salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
+            that a runtime executes.
+    """
+
+    layers: tuple[Layer, ...]
+    live: tuple[int, ...]
+    inputs: Mapping[str, TensorType | None]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    weight_bytes: int
+    bound: Mapping[str, int]
+    idle: Mapping[int, Signature]
+    salt: str = ""
+
+    @cached_property
+    def graph(self) -> nx.MultiDiGraph[int]:
+        """The DAG, frozen; made on first use.
+
+        Nodes are layer indices with attribute ``layer``. There is an edge from producer to consumer for every input
+        slot that reads a layer's output, with key ``(value, slot)`` and attributes ``value``, ``slot`` (of the
+        source node, or ``CAPTURE``) and ``type`` (None where unknown).
+        """
+        return _wire(self.layers, self.types)
+
+    @cached_property
+    def _producers(self) -> dict[str, int]:
+        return {name: layer.index for layer in self.layers for name in layer.node.output if name}
+
+    @cached_property
+    def _consumers(self) -> dict[str, tuple[int, ...]]:
+        consumers: dict[str, dict[int, None]] = {}
+        for layer in self.layers:
+            if layer.state is not LayerState.FOLDED:
+                for name in (*layer.node.input, *captures(layer.node)):
+                    if name:
+                        consumers.setdefault(name, {})[layer.index] = None
+        return {name: tuple(indices) for name, indices in consumers.items()}
+
+    def producer(self, value: str) -> int | None:
+        """Index of the layer that makes a value; None for an input or a constant of the model."""
+        return self._producers.get(value)
+
+    def consumers(self, value: str) -> tuple[int, ...]:
+        """Indices of the layers that read a value at inference, ascending; folded layers read nothing then."""
+        return self._consumers.get(value, ())
+
+    @cached_property
+    def key(self) -> str:
+        """Content key of the whole model: its layers, their wiring and the outputs, free of names.
+
+        Models that differ in the values of weights only have one key: it identifies ground truth.
+        """
+        numbers: dict[str, int] = {}
+
+        def number(name: str) -> int:
+            return numbers.setdefault(name, len(numbers)) if name else -1
+
+        inputs = [[number(name), _spell(found)] for name, found in self.inputs.items()]
+        layers = [
+            [
+                layer.key or hash_signature(self.idle[layer.index]),
+                [number(name) for name in (*layer.node.input, *captures(layer.node))],
+                [number(name) for name in layer.node.output],
+            ]
+            for layer in self.layers
+        ]
+        description: list[object] = [inputs, layers, [number(name) for name in self.outputs]]
+        if self.salt:
+            description.append(self.salt)
+        return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
+
+
+def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
+    return None if found is None else (found.dtype, found.shape)
+
+
+def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: str = "") -> ModelGraph:
+    """Turn a skeleton into a ModelGraph.
+
+    Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
+    is skipped with its reason; only a model that is broken as a whole is an error.
+
+    Args:
+        skeleton: The model without its weights, bound to static input shapes.
+        oracle: Finds types by one execution, where shape inference is not enough (``shapes.ShapeOracle``).
+        salt: Names the stack and instruction set of a graph that a runtime executes. Such a graph is taken as it is:
+            it states the type of every value, nothing of it is folded, and no layer is brought to another form. The
+            salt enters the keys, so that they never meet those of a model's own graph.
+
+    Raises:
+        BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
+            inference refuses it.
+    """
+    inference = stated_types(skeleton.model) if salt else infer_types(skeleton.model, oracle=oracle)
+    assembly = Assembly(skeleton.model, inference, as_is=bool(salt))
+    layers = assembly.layers
+    source = skeleton.model.graph
+    inputs = {
+        value.name: inference.types.get(value.name)
+        for value in source.input
+        if not is_weight(value) and not inference.constants.known(value.name)
+    }
+    return ModelGraph(
+        layers=layers,
+        live=tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
+        inputs=inputs,
+        outputs=tuple(value.name for value in source.output),
+        types=inference.types,
+        weight_bytes=skeleton.weight_bytes,
+        bound=dict(skeleton.bound),
+        idle=assembly.idle,
+        salt=salt,
+    )
+
+
+def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.MultiDiGraph[int]:
+    import networkx as nx  # 150 ms, which a caller that never asks for the DAG need not wait for
+
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+    graph.add_nodes_from((layer.index, {"layer": layer}) for layer in layers)
+    producers: dict[str, int] = {}
+    for layer in layers:
+        reads: list[tuple[str, int | str]] = [(name, slot) for slot, name in enumerate(layer.node.input)]
+        reads.extend((name, CAPTURE) for name in captures(layer.node))
+        for name, slot in reads:
+            producer = producers.get(name)
+            if producer is not None:
+                found = types.get(name)
+                graph.add_edge(producer, layer.index, (name, slot), value=name, slot=slot, type=found)
+        for name in layer.node.output:
+            if name:
+                producers[name] = layer.index
+    nx.freeze(graph)
+    return graph

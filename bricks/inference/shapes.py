@@ -1,0 +1,190 @@
+"""Static types: what ONNX shape inference, folding, the file and one execution together know of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import numpy_helper, shape_inference
+
+from ...errors import BrokenModel
+from ..constants import element_name, tensor_type, type_of
+from ..tensor import TensorType
+from .folding import Constants, fold
+
+__all__ = ["Inference", "ShapeOracle", "infer_types", "stated_types"]
+
+ShapeOracle = Callable[[onnx.ModelProto, Sequence[str]], Mapping[str, TensorType]]
+"""Finds types by executing a skeleton-form model once, elsewhere: names wanted to types found (may be fewer)."""
+
+_ROUNDS = 8
+"""Bound on alternating inference and folding; real models need two or three."""
+
+_SORTED_AXES = frozenset({"Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What is known of every value of a model.
+
+    Attributes:
+        types: Static types by value.
+        unknown: For values without one, what is known instead, in words: ``float[?, 3]``, ``a sequence``.
+        constants: The constant values and the folded nodes.
+        model: The skeleton's structure with every inferred type in it, bodies of control flow included; nodes are
+            at the skeleton's indices (where folding helped inference, a folded node stands as a Constant).
+    """
+
+    types: Mapping[str, TensorType]
+    unknown: Mapping[str, str]
+    constants: Constants
+    model: onnx.ModelProto
+
+
+def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) -> Inference:
+    """Find the static type of every value of a skeleton.
+
+    Shape inference runs with data propagation. Folding then evaluates shape arithmetic; while that finds values
+    and types are still missing, the values are put in and inference runs again. Types that the file states are
+    believed only where inference has nothing to say. What is still missing is asked of the oracle, once.
+
+    Args:
+        model: A model in normal form (``models.skeleton``); not changed.
+        oracle: Executes the model where inference is not enough.
+
+    Raises:
+        BrokenModel: Shape inference refuses the model as a whole.
+    """
+    stated = {value.name: value for value in (*model.graph.value_info, *model.graph.output) if _static(value)}
+    current = _bare(model)
+    put: set[str] = set()
+    for _ in range(_ROUNDS):
+        inferred = _infer(current)
+        types, unknown = _read_types(inferred.graph)
+        constants = fold(model.graph, types)
+        missing = _missing(model.graph, types, constants)
+        values = constants.found.keys() - put if missing else set[str]()
+        additions = [stated.pop(name) for name in missing if name in stated]
+        if not values and not additions:
+            break
+        put |= values
+        current.graph.value_info.extend(additions)
+        _put_values(current.graph, constants)
+    if missing and oracle is not None:
+        wanted = set(missing)
+        types |= {name: answer for name, answer in oracle(model, missing).items() if name in wanted}
+        constants = fold(model.graph, types)
+    return Inference(types, unknown, constants, inferred)
+
+
+def stated_types(model: onnx.ModelProto) -> Inference:
+    """Take the types as the file states them and fold nothing: for the graph that a runtime executes.
+
+    What could be folded has been, by the runtime; and shape inference knows nothing of a runtime's own operators.
+
+    Args:
+        model: A model in skeleton form that states the type of every value; not changed.
+    """
+    types, unknown = _read_types(model.graph)
+    return Inference(types, unknown, Constants(model.graph), model)
+
+
+def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy to infer in: no stated types but the inputs', so that what inference finds wins."""
+    # Before IR 4 an initializer that is no graph input has no type for shape inference.
+    bare = onnx.ModelProto(
+        ir_version=max(4, model.ir_version), opset_import=model.opset_import, functions=model.functions
+    )
+    source = model.graph
+    bare.graph.name = source.name
+    bare.graph.node.extend(source.node)
+    bare.graph.input.extend(source.input)
+    bare.graph.initializer.extend(source.initializer)
+    bare.graph.sparse_initializer.extend(source.sparse_initializer)
+    bare.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in source.output)
+    for node in bare.graph.node:
+        if node.op_type in _SORTED_AXES:
+            _sort_axes(node)
+    return bare
+
+
+def _sort_axes(node: onnx.NodeProto) -> None:
+    """Sort an attribute's axes, whose order means nothing: onnx infers a wrong shape where they do not ascend."""
+    for attribute in node.attribute:
+        if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
+            attribute.ints[:] = sorted(attribute.ints)
+
+
+def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BrokenModel(f"shape inference refuses the model: {first}", remedy="check it with onnx.checker") from error
+
+
+def _put_values(graph: onnx.GraphProto, constants: Constants) -> None:
+    """Replace the folded nodes whose outputs are all known by Constants, at the same indices."""
+    for index in constants.folded:
+        node = graph.node[index]
+        if len(node.output) == 1 and node.op_type != "Constant" and node.output[0] in constants.arrays:
+            value = onnx.helper.make_attribute("value", numpy_helper.from_array(constants.arrays[node.output[0]]))
+            node.CopyFrom(onnx.NodeProto(op_type="Constant", output=node.output, attribute=[value]))
+
+
+def _read_types(graph: onnx.GraphProto) -> tuple[dict[str, TensorType], dict[str, str]]:
+    types: dict[str, TensorType] = {}
+    unknown: dict[str, str] = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        known = _static_type(value)
+        if known is not None:
+            types[value.name] = known
+        else:
+            unknown[value.name] = _describe(value.type)
+    for tensor in graph.initializer:
+        known = type_of(tensor)
+        if known is not None:
+            types[tensor.name] = known
+    return types, unknown
+
+
+def _static(value: onnx.ValueInfoProto) -> bool:
+    return _static_type(value) is not None
+
+
+def _static_type(value: onnx.ValueInfoProto) -> TensorType | None:
+    """The type of a value whose element type and dimensions are all known."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims = tensor.shape.dim
+    shape = tuple([dim.dim_value for dim in dims])
+    if shape and min(shape) <= 0 and any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in dims):
+        return None
+    return tensor_type(tensor.elem_type, shape)
+
+
+def _describe(kind: onnx.TypeProto) -> str:
+    """What is known of a type that is not a static tensor, in words."""
+    which = kind.WhichOneof("value")
+    if which is None:
+        return "no type"
+    if which != "tensor_type":
+        return f"{'an' if which[0] == 'o' else 'a'} {which.removesuffix('_type').replace('_', ' ')}"
+    tensor = kind.tensor_type
+    element = element_name(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return f"{element} of unknown rank"
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    return f"{element}[{', '.join(dims)}]"
+
+
+def _missing(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> list[str]:
+    """Values that layers read or write and that have no static type, in file order."""
+    missing: dict[str, None] = {}
+    for node in graph.node:
+        for name in (*node.input, *node.output):
+            if name and name not in types and name not in constants.arrays:
+                missing.setdefault(name)
+    return list(missing)

@@ -1,0 +1,281 @@
+"""A brick: a unique sequence as one small ONNX file, and back.
+
+The file is in skeleton form (``models.skeleton``): weights are graph inputs marked ``role=weight``, constants whose
+values matter are initializers. It says nothing about its model: values are numbered, nodes have no names. The same
+sequence gives the same bytes on every machine, and the file alone gives back the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+import onnx.numpy_helper
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+
+from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
+from ...models.skeleton import Skeleton, mark_weight
+from ..canonical.bodies import nameless_attributes
+from ..canonical.schemas import CANONICAL_OPSET
+from ..constants import element_number
+from ..cost import Cost
+from ..cutting.wiring import Numbering, make_sequence, number_values
+from ..graph.flow import pins_opset
+from ..graph.graph import ModelGraph, build_graph
+from ..layer import Layer, LayerState, Operand, Role
+from ..sequence import Sequence
+from ..tensor import TensorType
+
+__all__ = ["IR_VERSION", "MAX_BRICK_BYTES", "Brick", "build_brick", "load_brick"]
+
+IR_VERSION = 10
+"""IR version of brick files: the first with metadata on values, which marks the weights."""
+
+MAX_BRICK_BYTES = 64 << 20
+"""Largest brick file that is read. A brick holds no weights; what is larger is not a brick."""
+
+
+_SALT = "salt"
+"""Where a brick file keeps the salt of its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brick:
+    """A unique sequence: the same network modulo weight values.
+
+    Attributes:
+        key: SHA-256 over its layers, its wiring and what it exposes, hexadecimal.
+        model: Its ONNX file.
+        operators: Its operators in order, ``Conv``, or ``com.microsoft.Gelu`` outside ONNX's own domain.
+        cost: Work and traffic of its layers together; None where that of any is unknown.
+        layers: Number of layers.
+        weight_bytes: Bytes of its weights.
+        input_bytes: Bytes of the activations that it reads from outside.
+        output_bytes: Bytes of the values that it exposes.
+        salt: As ``ModelGraph.salt``: not empty for a brick of a graph that a runtime executes, which is to run as it
+            is, without the runtime's optimisation.
+    """
+
+    key: str
+    model: bytes
+    operators: tuple[str, ...]
+    cost: Cost | None
+    layers: int
+    weight_bytes: int
+    input_bytes: int
+    output_bytes: int
+    salt: str = ""
+
+
+def build_brick(graph: ModelGraph, sequence: Sequence) -> Brick:
+    """Write the brick of a sequence.
+
+    Nodes are in canonical form at the canonical opset, or at the first later one that all of them exist at. Layers
+    whose meaning is bound to older opsets, which share no window with others, are at the newest that they have.
+
+    Args:
+        graph: The model.
+        sequence: One of its sequences.
+
+    Raises:
+        InvalidSequence: A layer of it is not live.
+    """
+    layers = [graph.layers[index] for index in sequence.layers]
+    for layer in layers:
+        if layer.state is not LayerState.LIVE:
+            raise InvalidSequence(
+                f"layer {layer.name} is {layer.state.value} and cannot be in a brick",
+                remedy="take sequences from 'split'",
+            )
+    model = _Writer(layers, number_values(graph, sequence.layers)).write()
+    if graph.salt:
+        model.metadata_props.add(key=_SALT, value=graph.salt)
+    return _describe(graph, sequence, layers, model.SerializeToString(deterministic=True))
+
+
+def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
+    """Read a brick from its file, which may come from anywhere, and recompute its key.
+
+    Args:
+        data: The file.
+        expected: The key that it must have: its name in a suite.
+
+    Raises:
+        BrokenModel: It is too large, not ONNX, or not what ``build_brick`` writes.
+        TamperedBrick: Its key is not the expected one.
+    """
+    if len(data) > MAX_BRICK_BYTES:
+        raise BrokenModel(f"a brick of {len(data)} bytes is larger than {MAX_BRICK_BYTES}")
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise BrokenModel(f"brick {expected or ''} is not ONNX", remedy="generate the suite again") from error
+    if not _is_sound(model):
+        raise BrokenModel(
+            f"brick {expected or ''} holds names that are not text, or constants that do not fill their shape",
+            remedy="generate the suite again",
+        )
+    _refuse_foreign_parts(model)
+    try:
+        graph = build_graph(Skeleton(model), salt=_salt(model))
+    except ModelError as error:
+        raise BrokenModel(f"brick {expected or ''} is no valid network: {error.message}") from error
+    if not graph.live or len(graph.live) != len(graph.layers):
+        dead = next((layer for layer in graph.layers if layer.state is not LayerState.LIVE), None)
+        reason = f"layer {dead.name} is {dead.state.value}: {dead.reason}" if dead else "it has no layers"
+        raise BrokenModel(f"brick {expected or ''} cannot run: {reason}", remedy="generate the suite again")
+    sequence = make_sequence(graph, graph.live)
+    if expected is not None and sequence.key != expected:
+        raise TamperedBrick(
+            f"the file of brick {expected} holds another network ({sequence.key})", remedy="generate the suite again"
+        )
+    return _describe(graph, sequence, list(graph.layers), data)
+
+
+def _salt(model: onnx.ModelProto) -> str:
+    """The salt that a brick file states; empty where there is none.
+
+    Raises:
+        BrokenModel: It states several.
+    """
+    salts = [entry.value for entry in model.metadata_props if entry.key == _SALT]
+    if len(salts) > 1:
+        raise BrokenModel("a brick belongs to one stack, not to several", remedy="generate the suite again")
+    return salts[0] if salts else ""
+
+
+def _is_sound(message: Message) -> bool:
+    """Whether all text of a message is UTF-8 (protobuf gives ``bytes`` where it is not) and all tensors are whole."""
+    for field, value in message.ListFields():
+        values = (value,) if isinstance(value, str | bytes | Message) else value
+        if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(item, str) for item in values):
+            return False
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_sound, values)):
+            return False
+    return not isinstance(message, onnx.TensorProto) or _is_whole(message)
+
+
+def _is_whole(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor holds as many values as its shape says."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return True  # refused by name, below
+    try:
+        onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, LookupError):
+        return False
+    return True
+
+
+def _refuse_foreign_parts(model: onnx.ModelProto) -> None:
+    """Refuse what no brick has, so that nothing in the file escapes the key or leads out of it.
+
+    Raises:
+        BrokenModel: It has functions, training information, sparse or external constants.
+    """
+    graph = model.graph
+    if model.functions or model.training_info or graph.sparse_initializer or graph.quantization_annotation:
+        raise BrokenModel("a brick holds nothing but nodes and constants", remedy="generate the suite again")
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
+        raise BrokenModel("a brick holds its constants itself, not in another file", remedy="generate the suite again")
+
+
+def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: bytes) -> Brick:
+    """The brick with its sums."""
+    cost: Cost | None = Cost()
+    for layer in layers:
+        cost = cost + layer.cost if cost is not None and layer.cost is not None else None
+    types = _operand_types(layers)
+    return Brick(
+        key=sequence.key,
+        model=data,
+        operators=tuple(f"{layer.domain}.{layer.op_type}" if layer.domain else layer.op_type for layer in layers),
+        cost=cost,
+        layers=len(layers),
+        weight_bytes=sum(types[value].nbytes for value in sequence.weights),
+        input_bytes=sum(types[value].nbytes for value in sequence.inputs),
+        output_bytes=sum(graph.types[value].nbytes for value in sequence.outputs),
+        salt=graph.salt,
+    )
+
+
+def _operand_types(layers: Iterable[Layer]) -> dict[str, TensorType]:
+    """The types of all values that layers read at run time or as weights."""
+    return {
+        operand.value: operand.type
+        for layer in layers
+        for operand in layer.operands
+        if operand.role in {Role.ACTIVATION, Role.WEIGHT} and operand.type is not None
+    }
+
+
+class _Writer:
+    """Writes the ONNX file of one brick."""
+
+    def __init__(self, layers: list[Layer], numbering: Numbering) -> None:
+        self._layers = layers
+        self._numbering = numbering
+        self._constants: dict[bytes, str] = {}
+
+    def write(self) -> onnx.ModelProto:
+        model = onnx.ModelProto(ir_version=IR_VERSION)
+        for domain, version in sorted(self._opsets().items()):
+            model.opset_import.add(domain=domain, version=version)
+        body = model.graph
+        body.name = "brick"
+        for layer in self._layers:
+            body.node.append(self._node(layer))
+        types = _operand_types(self._layers)
+        names = self._numbering.names
+        for value in self._numbering.inputs:
+            body.input.append(_value_info(names[value], types[value]))
+        for value in self._numbering.weights:
+            body.input.append(mark_weight(_value_info(names[value], types[value])))
+        for data, name in self._constants.items():
+            tensor = onnx.TensorProto.FromString(data)
+            tensor.name = name
+            body.initializer.append(tensor)
+        exposed = set(self._numbering.outputs)
+        for layer in self._layers:
+            for value, kind in zip(layer.outputs, layer.output_types, strict=True):
+                if value and kind is not None:
+                    target = body.output if value in exposed else body.value_info
+                    target.append(_value_info(names[value], kind))
+        return model
+
+    def _opsets(self) -> dict[str, int]:
+        """The version of each domain that all nodes are written for."""
+        pinned = any(pins_opset(layer) for layer in self._layers)
+        # Every file imports ONNX's own domain: runtimes expect it, whether or not a node is of it.
+        opsets = {"": 1 if pinned else CANONICAL_OPSET}
+        for layer in self._layers:
+            for domain, version in layer.canonical_opsets:
+                opsets[domain] = max(version, opsets.get(domain, 1))
+        return opsets
+
+    def _node(self, layer: Layer) -> onnx.NodeProto:
+        """A layer's node under canonical names."""
+        node = onnx.NodeProto(op_type=layer.op_type, domain=layer.domain)
+        if layer.canonical is not None:
+            node.op_type = layer.canonical.op_type
+            node.attribute.extend(layer.canonical.attribute)
+        else:
+            node.attribute.extend(map(onnx.AttributeProto.FromString, nameless_attributes(layer.node, {})))
+        node.input.extend(self._operand(operand) for operand in layer.operands)
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        node.output.extend(self._numbering.names[value] if value else "" for value in layer.outputs)
+        return node
+
+    def _operand(self, operand: Operand) -> str:
+        """The name of an input in the brick; constants of equal value share one initializer."""
+        if operand.role is Role.ABSENT:
+            return ""
+        if operand.data is not None:
+            return self._constants.setdefault(operand.data, f"c{len(self._constants)}")
+        return self._numbering.names[operand.value]
+
+
+def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)

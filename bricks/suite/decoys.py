@@ -1,0 +1,209 @@
+"""Decoys: dummy bricks that look like the real ones, to hide which models a suite was made from.
+
+A decoy is a real brick with other channel counts, lengths or planes. Dimensions of equal size change together, which
+keeps most networks valid; what the change breaks is drawn again. Only who knows the seed can tell decoys from bricks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ...errors import DlbricksError, UsageError
+from ...models.skeleton import Skeleton
+from ..cutting.wiring import make_sequence
+from ..graph.graph import build_graph
+from ..layer import Layer, Role
+from .brick import Brick, build_brick
+
+__all__ = ["decoys"]
+
+_SMALLEST = 4
+"""Dimensions below this keep their size: batches, heads, colour channels, kernels, axes."""
+_FACTORS = (0.5, 0.625, 0.75, 0.875, 1.125, 1.25, 1.5, 1.75, 2.0)
+_SIZED_ATTRIBUTES = frozenset({"group", "hidden_size"})
+"""Attributes that hold a number of channels."""
+_ATTEMPTS = 40
+"""Draws per decoy before it is given up."""
+_GROWTH = 4
+"""A decoy does not exceed this multiple of its brick's work or bytes, so that it costs no more than its like."""
+
+
+def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Brick]:
+    """Draw decoys.
+
+    Args:
+        bricks: The real bricks.
+        n: How many decoys.
+        seed: The secret; the same bricks, number and seed give the same decoys on every machine.
+
+    Returns:
+        Decoys by key; none has the key of a real brick.
+
+    Raises:
+        UsageError: ``n`` is negative, or so many different ones cannot be made from these bricks.
+    """
+    if n < 0:
+        raise UsageError(f"{n} decoys cannot be made", remedy="give a number from 0")
+    models = [brick for _, brick in sorted({brick.key: brick for brick in bricks}.items())]
+    taken = {brick.key for brick in models}
+    found: dict[str, Brick] = {}
+    dice = _Dice(seed)
+    for _ in range(n * _ATTEMPTS if models else 0):
+        if len(found) == n:
+            break
+        decoy = _vary(models[dice.below(len(models))], dice)
+        if decoy is not None and decoy.key not in taken:
+            taken.add(decoy.key)
+            found[decoy.key] = decoy
+    if len(found) < n:
+        raise UsageError(f"only {len(found)} of {n} decoys can be made from these bricks", remedy="ask for fewer")
+    return found
+
+
+class _Dice:
+    """Draws that depend on the seed alone, not on the Python version, and do not give the seed away."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._numbers = self._draw(f"dlbricks decoys {seed}")
+
+    def below(self, limit: int) -> int:
+        """A number from 0 to ``limit - 1``; the bias of the remainder is below 1e-12."""
+        return next(self._numbers) % limit
+
+    @staticmethod
+    def _draw(secret: str) -> Iterator[int]:
+        counter = 0
+        while True:
+            yield int.from_bytes(hashlib.sha256(f"{secret} {counter}".encode()).digest()[:8], "big")
+            counter += 1
+
+
+def _vary(brick: Brick, dice: _Dice) -> Brick | None:
+    """One draw: the brick with some dimensions changed; None where that is no valid network."""
+    model = onnx.ModelProto.FromString(brick.model)
+    sizes = _draw_sizes(model, dice)
+    if not sizes:
+        return None
+    _resize(model.graph, sizes)
+    try:
+        graph = build_graph(Skeleton(model))
+        if len(graph.live) != len(graph.layers) or not all(map(_consistent, graph.layers)):
+            return None
+        decoy = build_brick(graph, make_sequence(graph, graph.live))
+    except DlbricksError:  # not a valid network: the caller draws again
+        return None
+    return decoy if _comparable(brick, decoy) else None
+
+
+def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
+    """Choose some of the sizes that occur in the inputs, and a new size for each."""
+    occurring = sorted(
+        {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
+    )
+    sizes = {}
+    common = _FACTORS[dice.below(len(_FACTORS))]
+    for size in occurring:
+        # Sizes that belong together (a plane and its half) fit again most often where they change by one factor.
+        choice = dice.below(3)
+        if choice == 0:
+            continue
+        factor = common if choice == 1 else _FACTORS[dice.below(len(_FACTORS))]
+        step = math.gcd(size, 8)
+        changed = max(step, round(size * factor / step) * step)
+        if changed != size:
+            sizes[size] = changed
+    return sizes
+
+
+def _resizable(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The dimensions of the inputs that may change: all but the kernels of filters, which attributes repeat."""
+    slots = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
+    filters = {node.input[slots[node.op_type]] for node in graph.node if node.op_type in slots}
+    for value in graph.input:
+        dimensions = value.type.tensor_type.shape.dim
+        yield from dimensions[:2] if value.name in filters else dimensions
+
+
+def _resize(graph: onnx.GraphProto, sizes: Mapping[int, int]) -> None:
+    """Change sizes in inputs, constants and attributes, and forget what followed from the old ones."""
+    for dimension in _resizable(graph):
+        dimension.dim_value = sizes.get(dimension.dim_value, dimension.dim_value)
+    targets = {node.input[1] for node in graph.node if node.op_type == "Reshape" and len(node.input) > 1}
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT64:
+            name = tensor.name
+            array = numpy_helper.to_array(tensor)
+            changed = np.array([sizes.get(int(item), int(item)) for item in array.ravel()], np.int64)
+            if name in targets and changed.size:
+                changed[changed.argmax()] = -1  # most often a product of other sizes: it follows from them
+            tensor.CopyFrom(numpy_helper.from_array(changed.reshape(array.shape), name))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in _SIZED_ATTRIBUTES:
+                attribute.i = sizes.get(attribute.i, attribute.i)
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+
+
+def _consistent(layer: Layer) -> bool:
+    """Whether the operands of a layer fit each other where ONNX's shape inference does not look."""
+    shapes = [operand.type.shape if operand.type else None for operand in layer.operands]
+    data = shapes[0] if shapes else None
+    if data is None:
+        return False
+    node = layer.canonical or layer.node
+    group = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+    others = [shape for shape in shapes[1:] if shape is not None]
+    match layer.op_type:
+        case "Conv":
+            fits = data[1] == others[0][1] * group and others[0][0] % group == 0
+        case "ConvTranspose":
+            fits = data[1] == others[0][0] and others[0][0] % group == 0
+        case "BatchNormalization" | "InstanceNormalization" | "GroupNormalization":
+            fits = all(shape == (data[1],) for shape in others)
+        case "LayerNormalization" | "RMSNormalization":
+            fits = all(data[-len(shape) :] == shape for shape in others if shape)
+        case "Reshape":
+            produced = layer.output_types[0]
+            fits = produced is not None and produced.elements == math.prod(data)
+        case "MaxPool" | "AveragePool" | "LpPool":
+            fits = _whole_windows(node, data)
+        case "Gather" | "GatherElements" | "GatherND":  # constant indices may no longer be in range
+            fits = all(operand.role is not Role.CONSTANT for operand in layer.operands)
+        case _:
+            fits = True
+    return fits
+
+
+def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
+    """Whether pooling windows fill the plane: runtimes do not agree on what ``ceil_mode`` makes of a rest."""
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if not values.get("ceil_mode", 0):
+        return True
+    spatial = len(data) - 2
+    pads = values.get("pads", [0] * 2 * spatial)
+    return all(
+        (data[2 + axis] + pads[axis] + pads[axis + spatial] - kernel) % stride == 0
+        for axis, (kernel, stride) in enumerate(
+            zip(values["kernel_shape"], values.get("strides", [1] * spatial), strict=True)
+        )
+    )
+
+
+def _comparable(brick: Brick, decoy: Brick) -> bool:
+    """Whether a decoy is of about the same size as the brick that it imitates."""
+    pairs = [
+        (brick.weight_bytes, decoy.weight_bytes),
+        (brick.input_bytes, decoy.input_bytes),
+        (brick.output_bytes, decoy.output_bytes),
+    ]
+    if brick.cost is not None and decoy.cost is not None:
+        pairs.append((brick.cost.flops, decoy.cost.flops))
+    return all(mine <= _GROWTH * max(1, theirs) for theirs, mine in pairs)

@@ -1,0 +1,1 @@
+"""Whether two latencies differ: sides, their differences, and what the machine did between them."""

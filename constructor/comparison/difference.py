@@ -1,0 +1,129 @@
+"""Whether one latency differs from another: their ratio, its interval, and a verdict.
+
+Latencies are compared by the difference of their logarithms, so that to swap both sides swaps the verdict. Its standard
+error comes from what processes and rounds differ by (``interval.py``); what the machine may have done in between is
+added (``timeline.py``). The verdict knows two questions, as in Lakens, Scheel and Isager (2018, "Equivalence testing
+for psychological research: a tutorial"):
+
+* *Is there a difference?* Student's t test at 5 %. Of many differences at once, those that Benjamini and Hochberg
+  (1995, "Controlling the false discovery rate") let pass: of what is called FASTER or SLOWER at most 5 % is chance.
+* *Is there none that matters?* Two one-sided tests (Schuirmann 1987, "A comparison of the two one-sided tests
+  procedure..."): the 95 % interval of the ratio lies within the minimum effect, either way. (The procedure asks for the
+  90 % interval at 5 %; this one is stricter, and the same that is shown.)
+
+SAME is the second; FASTER and SLOWER are the first, of a ratio that is itself beyond the minimum effect (the noise
+threshold of criterion.rs); anything else is UNCLEAR, which tells of the measurements and nothing of the latencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from ..uncertainty.interval import student
+from .timeline import Drift
+
+__all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
+
+MINIMUM_EFFECT = 0.03
+"""Relative difference below which latencies count as the same, where nothing else is asked for: two runs of two
+processes each tell apart no less than 2 %, and up to 3 % of change in the references a machine counts as the same."""
+
+_LEVEL = 0.05
+"""Share of chance among the differences that are found."""
+
+_NORMAL_DEGREES = 1e4
+"""Degrees of freedom from which on Student's distribution is the normal one."""
+
+_STEPS = 2001
+
+
+class Relation(StrEnum):
+    """What the other side is, as seen from the base."""
+
+    SAME = "SAME"
+    """Any difference is smaller than the minimum effect."""
+    FASTER = "FASTER"
+    """Takes less time, by more than the minimum effect."""
+    SLOWER = "SLOWER"
+    """Takes more time, likewise."""
+    UNCLEAR = "UNCLEAR"
+    """The measurements cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much longer the other side takes.
+
+    Attributes:
+        ratio: Other latency / base latency.
+        ci95: Its 95 % interval.
+        p: Probability of at least this difference between two sides that do not differ.
+    """
+
+    ratio: float
+    ci95: tuple[float, float]
+    p: float
+
+
+def difference(base: float, other: float, *, error: float, degrees: float, drift: Drift) -> Difference:
+    """The difference of two latencies.
+
+    Args:
+        base: Positive latency, in any unit.
+        other: Likewise.
+        error: Standard error of the difference of their logarithms, by what was sampled.
+        degrees: Degrees of freedom that it is known with.
+        drift: What the machine may have done in between: what is known of it widens the interval by as much, what is
+            not known adds to the variance.
+    """
+    centre = math.log(other) - math.log(base)
+    total = math.hypot(error, drift.sd)
+    share = (error / total) ** 4 if total > 0 else 0.0
+    degrees = degrees / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the drift counts as known
+    half = (student(degrees) * total if total > 0 else 0.0) + drift.bias
+    beyond = max(0.0, abs(centre) - drift.bias)
+    p = two_sided(beyond / total, degrees) if total > 0 else float(beyond == 0)
+    return Difference(math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), p)
+
+
+def discoveries(ps: Sequence[float]) -> list[bool]:
+    """Which of several differences are more than chance (Benjamini and Hochberg's step-up procedure at 5 %)."""
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    passed = max((rank for rank, index in enumerate(order, 1) if ps[index] <= _LEVEL * rank / len(ps)), default=0)
+    found = set(order[:passed])
+    return [index in found for index in range(len(ps))]
+
+
+def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Relation:
+    """The verdict.
+
+    Args:
+        seen: The difference.
+        minimum_effect: Relative difference that matters, either way: 0.03 is a ratio between 1 / 1.03 and 1.03.
+        discovered: Whether it is more than chance, all differences that were looked at considered.
+    """
+    largest = 1 + minimum_effect
+    low, high = seen.ci95
+    if 1 / largest <= low and high <= largest:
+        return Relation.SAME
+    if discovered and not 1 / largest <= seen.ratio <= largest:
+        return Relation.FASTER if seen.ratio < 1 else Relation.SLOWER
+    return Relation.UNCLEAR
+
+
+def two_sided(t: float, degrees: float) -> float:
+    """Probability that Student's t is at least so far from 0, on either side.
+
+    With t = sqrt(degrees) tan(angle) it is an integral of cos(angle) ** (degrees - 1), over a finite range and smooth.
+    """
+    if degrees >= _NORMAL_DEGREES:
+        return math.erfc(t / math.sqrt(2))
+    angles = np.linspace(math.atan2(t, math.sqrt(degrees)), math.pi / 2, _STEPS)
+    density = np.cos(angles) ** (degrees - 1)
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
+    return min(1.0, 2 * scale * float(np.trapezoid(density, angles)))

@@ -1,0 +1,190 @@
+r"""From raw sums of bricks to a prediction of the model, and the distance between both in terms of their causes.
+
+With every sum over the sequences of the model,
+
+.. math:: measured = bricks - fusion - layout - overhead + cache + data + gaps + unexplained
+
+* *bricks*: the sum that was asked for; along the critical path where the runtime executes branches in parallel.
+* *overhead*: calls that the model does not pay: each brick is called by itself (one call for so many copies as its
+  network has), the model once. What is measured at a reuse distance is free of calls already; then one is added.
+* *layout*: changes of memory layout at the edges of bricks, beyond the share that the model has at the same edges
+  itself (``generator.fused.edge_layouts``).
+* *fusion*: what the runtime saves by fusing and removing operators across the edges of bricks: what is left of the sum
+  beyond the bricks of the graph that is executed, under the same cache state.
+* *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.
+* *data*: the values of this model (such as denormal numbers), less synthetic ones.
+* *gaps*: an executor's change to the next node, whose code and data are cold in a running model.
+
+A model that is asked for in cold caches stays there: *cache* and *gaps* are none of its causes.
+
+None of these uses the measured latency of the model. The prediction is *bricks* corrected by what is known of them;
+where the executed bricks are measured at the model's reuse distance, that is their sum, one call, and the gaps,
+whichever bricks were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...bricks.graph.footprint import is_level
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.sequence import Sequence as Part
+from ..composition.composition import Quotient
+from ..decomposition import Interventions
+from ..result import SIGNS, Term
+from ..selection import COLD, MODEL
+from ..stored import Stored
+from ..uncertainty.calibration import model_error_sd
+from ..uncertainty.interval import NORMAL, combined
+from .terms import (
+    Known,
+    Total,
+    Unknown,
+    call_cost,
+    change,
+    data_effect,
+    executed_total,
+    gap_costs,
+    layout_changes,
+    minus,
+    net,
+    significant,
+    term_of,
+    total_of,
+    value_ms,
+)
+
+__all__ = ["Asked", "Prediction", "predict", "unexplained"]
+
+_OPTIONAL = ("layout", "data")
+"""Terms that may stay unknown: what they would say is then part of fusion, and of what is unexplained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The bricks that an estimate was asked to compose.
+
+    Attributes:
+        model: Key of the model.
+        graph: The graph that was cut.
+        kind: Which one that is: ``source``, ``runtime`` or ``fused``.
+        parts: Its sequences, all of them measured.
+        quotient: Their quotient DAG.
+        state: Cache state; a level's name for a reuse distance.
+        level: The state that the model itself is in: its own reuse distance, or ``cold`` where it is measured cold too.
+        parallel: Whether independent branches run at once.
+    """
+
+    model: str
+    graph: ModelGraph
+    kind: str
+    parts: tuple[Part, ...]
+    quotient: Quotient
+    state: str
+    level: str
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model will take, and why that is not the raw sum.
+
+    Attributes:
+        ms: The prediction.
+        half_ms: Half of its 95 % interval, model error included.
+        basis: (latency, reference latency beside it) of the bricks that it is composed of.
+        terms: The causes, but for what is left unexplained.
+        explained_ms: What they come to together; None where one that is needed is not known.
+        explained_half_ms: Half of its interval, without model error.
+    """
+
+    ms: float
+    half_ms: float
+    basis: tuple[tuple[float, float | None], ...]
+    terms: Mapping[str, Term]
+    explained_ms: float | None
+    explained_half_ms: float
+
+
+def predict(
+    asked: Asked, stored: Stored, interventions: Interventions, command: Callable[[str, str], str | None]
+) -> Prediction:
+    """Predict a model all of whose bricks are measured.
+
+    Args:
+        asked: What it is composed of.
+        stored: What is known.
+        interventions: The bricks of the executed graph.
+        command: The command that measures bricks, given graph and cache state; given ``data`` as the graph, the one
+            that examines the model's values.
+    """
+    total = total_of(asked.parts, asked.quotient, stored.shelf(asked.state), asked.state, parallel=asked.parallel)
+    same = executed_total(interventions, stored, asked.state, command, parallel=asked.parallel)
+    there = executed_total(interventions, stored, asked.level, command, parallel=asked.parallel)
+    call = call_cost(stored, asked.state, command(asked.kind, asked.state))
+    written = interventions.written is not None
+    layout: Known = {}
+    if asked.kind != "runtime" and not written:
+        layout = layout_changes(total, stored.shelf(asked.state), interventions, asked.parts)
+    fusion: Known = {}
+    if asked.kind != "runtime":
+        removed = {} if isinstance(layout, Unknown) else layout
+        fusion = same if isinstance(same, Unknown) else minus(minus(net(total, call), net(same, call)), removed)
+    terms: dict[str, Known] = {
+        "bricks": total.weights,
+        "fusion": fusion,
+        "layout": layout,
+        "overhead": call if isinstance(call, Unknown) else combined((total.calls - 1, call)),
+        "cache": {} if asked.state == asked.level else change(there, same, call),
+        "data": data_effect(stored, asked.model, command("data", asked.level)),
+        "gaps": gap_costs(there, interventions, stored, asked.level, command),
+    }
+    # The nearest to the model that is stored, plus what it lacks, as far as that is known.
+    if isinstance(there, Total):
+        once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
+        basis, lacking = there, [once, significant(terms["data"], stored), significant(terms["gaps"], stored)]
+        kind = ("written" if written else "runtime", COLD if asked.level == COLD else MODEL)
+    else:
+        state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
+        basis, kind = total, ("written" if written else asked.kind, state)
+        lacking = [minus({}, terms["overhead"]), minus({}, terms["layout"])]
+        if is_level(asked.state):
+            gaps = gap_costs(there, interventions, stored, asked.state, command)
+            lacking.append(significant(gaps, stored))
+    weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
+    ms, half_ms = value_ms(weights, stored)
+    threads = stored.choice.conditions.threads if stored.choice is not None else 1
+    explained_ms, explained_half_ms = None, 0.0
+    if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
+        known = [(SIGNS[name], term) for name, term in terms.items() if not isinstance(term, Unknown)]
+        explained_ms, explained_half_ms = value_ms(combined(*known), stored)
+    return Prediction(
+        ms=ms,
+        half_ms=math.hypot(half_ms, NORMAL * model_error_sd(*kind, threads=threads) * ms),
+        basis=tuple((one.median_ns, one.reference_ns) for one in basis.members),
+        terms={name: term_of(term, stored) for name, term in terms.items()},
+        explained_ms=explained_ms,
+        explained_half_ms=explained_half_ms,
+    )
+
+
+def unexplained(prediction: Prediction, measured: tuple[float, float] | None, reason: str | None) -> Term:
+    """What is left of the measured latency when all causes are taken into account.
+
+    What the model's values do is part of it where that is not measured.
+
+    Args:
+        prediction: With its terms.
+        measured: Ground truth and half of its interval, in ms; None where there is none.
+        reason: Why it cannot be compared; None where it can.
+    """
+    if measured is None or reason is not None:
+        return Term(reason=reason)
+    if prediction.explained_ms is None:
+        unknown = [name for name, term in prediction.terms.items() if term.ms is None and name not in _OPTIONAL]
+        return Term(reason=f"it cannot be told from {' and '.join(unknown)}, not known either")
+    latency, half = measured
+    left, reach = latency - prediction.explained_ms, math.hypot(prediction.explained_half_ms, half)
+    return Term(left, (left - reach, left + reach))

@@ -1,0 +1,204 @@
+"""What an estimate adds up, and each cause of its distance from the model, as combinations of measurements."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...bricks.graph.footprint import is_level
+from ...bricks.sequence import Sequence as Part
+from ...db import Measurement
+from ...generator.decomposition.fused import edge_layouts
+from ..composition.composition import Quotient, critical_path
+from ..decomposition import Interventions, quotient_of
+from ..result import Term
+from ..selection import COLD
+from ..stored import Shelf, Stored
+from ..uncertainty.interval import Weights, combined
+
+__all__ = [
+    "Known",
+    "Total",
+    "Unknown",
+    "call_cost",
+    "change",
+    "data_effect",
+    "executed_total",
+    "gap_costs",
+    "layout_changes",
+    "minus",
+    "net",
+    "significant",
+    "term_of",
+    "total_of",
+    "value_ms",
+]
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A term whose intervention is not stored: why, and the command that would measure it."""
+
+    reason: str
+    command: str | None = None
+
+
+Known = Weights | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Measurements that a prediction adds up, each as often as it occurs.
+
+    Attributes:
+        parts: The sequences.
+        members: Their measurements.
+        state: Their cache state.
+    """
+
+    parts: tuple[Part, ...]
+    members: tuple[Measurement, ...]
+    state: str
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """As a combination."""
+        return {id_: float(count) for id_, count in Counter(one.id for one in self.members).items()}
+
+    @property
+    def calls(self) -> float:
+        """Calls in it: a copy has its share of that of its network; what is measured at a level is free of them."""
+        return 0.0 if is_level(self.state) else math.fsum(1 / one.unroll for one in self.members)
+
+
+def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool) -> Total:
+    """All sequences; where branches run at once, those on the critical path."""
+    if parallel:
+        path = critical_path(quotient, [shelf.bricks[part.key].median_ns for part in parts])
+        parts = tuple(parts[index] for index in path.members)
+    return Total(parts, tuple(shelf.bricks[part.key] for part in parts), state)
+
+
+def executed_total(
+    interventions: Interventions,
+    stored: Stored,
+    state: str,
+    command: Callable[[str, str], str | None],
+    *,
+    parallel: bool,
+) -> Total | Unknown:
+    """The bricks of the executed graph in a cache state."""
+    if interventions.graph is None:
+        return Unknown(interventions.reason, command("runtime", state))
+    shelf = stored.shelf(state)
+    keys = {part.key for part in interventions.parts}
+    missing = sum(key not in shelf.bricks for key in keys)
+    if missing:
+        text = f"{missing} of {len(keys)} bricks of the executed graph are not measured with cache {state}"
+        return Unknown(text, command("runtime", state))
+    quotient = quotient_of(interventions.graph, interventions.parts)
+    return total_of(interventions.parts, quotient, shelf, state, parallel=parallel)
+
+
+def call_cost(stored: Stored, state: str, command: str | None) -> Known:
+    """What one call costs; in cold caches that of a call in cold caches."""
+    found = (stored.overheads.get(COLD) if state == COLD else None) or stored.overheads.get("hot")
+    if found is None:
+        return Unknown("what a call costs is not measured", _anew(command))
+    return {found.id: 1.0}
+
+
+def net(found: Total | Unknown, call: Known) -> Known:
+    """A sum without calls."""
+    if isinstance(found, Unknown) or not found.calls:
+        return found if isinstance(found, Unknown) else found.weights
+    return call if isinstance(call, Unknown) else combined((1, found.weights), (-found.calls, call))
+
+
+def minus(one: Known, other: Known) -> Known:
+    """One less another; unknown where either is."""
+    if isinstance(one, Unknown):
+        return one
+    return other if isinstance(other, Unknown) else combined((1, one), (-1, other))
+
+
+def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
+    """From one cache state to another."""
+    unknown = next((one for one in (there, same) if isinstance(one, Unknown)), None)
+    return unknown or minus(net(there, call), net(same, call))
+
+
+def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, parts: tuple[Part, ...]) -> Known:
+    """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
+
+    A brick without a measurement of its inner part has no layout changes, where other bricks have one.
+    """
+    pairs = [
+        (part.layers, shelf.bricks[part.key], shelf.inner[part.key]) for part in total.parts if part.key in shelf.inner
+    ]
+    if not pairs:
+        return Unknown("layout changes at the edges of bricks are not measured by themselves: fusion includes them")
+    if interventions.executed is None:
+        return Unknown(f"the layouts that the model has itself are not known: {interventions.reason}")
+    own = edge_layouts(interventions.executed, parts)
+    shares = {part.layers: share for part, share in zip(parts, own, strict=True)}
+    return combined(
+        *((1 - shares[layers], {whole.id: 1.0, inner.id: -1.0}) for layers, whole, inner in pairs),
+    )
+
+
+def data_effect(stored: Stored, model: str, command: str | None) -> Known:
+    """What the model's own values cost more than synthetic ones, over all layers that its runtime executes."""
+    found = stored.data.get(model)
+    if found is None:
+        return Unknown("what the model's own values cost is not measured", command)
+    return {found.id: 1.0}
+
+
+def significant(found: Known, stored: Stored) -> Known:
+    """A term that is to correct a prediction: nothing where its interval includes nothing."""
+    if isinstance(found, Unknown):
+        return found
+    ms, half = value_ms(found, stored)
+    return found if abs(ms) > half else {}
+
+
+def gap_costs(
+    there: Total | Unknown,
+    interventions: Interventions,
+    stored: Stored,
+    level: str,
+    command: Callable[[str, str], str | None],
+) -> Known:
+    """The executor's changes from node to node; what is measured cold holds them already."""
+    if level == COLD:
+        return {}
+    if interventions.graph is None:
+        return Unknown(f"the number of executed nodes is not known: {interventions.reason}")
+    if level not in stored.gaps:
+        text = f"what changing to the next node costs is not measured with cache {level}"
+        return Unknown(text, _anew(command("runtime", level)))
+    parts: Iterable[Part] = there.parts if isinstance(there, Total) else interventions.parts
+    return {stored.gaps[level].id: float(sum(len(part.layers) for part in parts))}
+
+
+def _anew(command: str | None) -> str | None:
+    """A run measures this beside bricks: where these are stored, they must be measured again for it."""
+    return None if command is None else f"{command} --again all"
+
+
+def value_ms(weights: Weights, stored: Stored) -> tuple[float, float]:
+    """Value and half of the interval, in ms."""
+    return stored.uncertainty.value_ns(weights) / _NS_PER_MS, stored.uncertainty.half_ns(weights) / _NS_PER_MS
+
+
+def term_of(found: Known, stored: Stored) -> Term:
+    """As it is reported."""
+    if isinstance(found, Unknown):
+        return Term(reason=found.reason, command=found.command)
+    ms, half = value_ms(found, stored)
+    return Term(ms, (ms - half, ms + half))

@@ -1,0 +1,154 @@
+"""The ceilings of a system, as they are stored: the best that any of its runtimes reached."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...db import Measurement, Store, Subject
+from ...generator.backends.base import AS_GIVEN
+from ...generator.measurement.ceilings.rates import (
+    GEMM_SIZES,
+    STREAM_SIZES,
+    Rate,
+    ceiling_names,
+    ceiling_work,
+    level_of_cache,
+    node_ns,
+    rate_of,
+)
+from ...generator.network.reference import GAP_BASE, OVERHEAD, built_in_key
+from ..selection import Choice
+
+__all__ = ["Ceiling", "Ceilings", "find_ceilings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The best rate of some networks, and where it was reached.
+
+    Attributes:
+        rate: FLOP/s or bytes/s.
+        network: Name of the built-in network.
+        backend: The runtime.
+        stack: Key of its stack.
+    """
+
+    rate: Rate
+    network: str
+    backend: str
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a system does at most, with so many threads in a precision.
+
+    Attributes:
+        dtype: The precision of ``compute``.
+        compute: FLOP/s; None where it was not measured in this precision.
+        bandwidths: Working set to bytes/s, ascending; never more for a larger one than for a smaller.
+        levels: Name of a cache, or ``memory``, to the most of the working sets that it holds; nearest first.
+        call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
+        node_ms: What a node takes there that has next to nothing to do; likewise.
+        single: FLOP/s of float32, where ``dtype`` is another; None where that was not measured.
+    """
+
+    dtype: str = AS_GIVEN
+    compute: Ceiling | None = None
+    bandwidths: tuple[tuple[int, Ceiling], ...] = ()
+    levels: tuple[tuple[str, Ceiling], ...] = ()
+    call_ms: float | None = None
+    node_ms: float | None = None
+    single: Ceiling | None = None
+
+    @property
+    def rest(self) -> Ceiling | None:
+        """FLOP/s of what is computed in float32 although the precision is another."""
+        return self.compute if self.dtype == AS_GIVEN else self.single
+
+    @property
+    def known(self) -> bool:
+        """Whether bounds can be told from them."""
+        return self.compute is not None and bool(self.bandwidths)
+
+    def bandwidth(self, working_set: int) -> Ceiling | None:
+        """The bandwidth of a working set: that of the next larger one that was measured, else of the largest."""
+        if not self.bandwidths:
+            return None
+        return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
+
+
+def find_ceilings(store: Store, choice: Choice) -> Ceilings:
+    """The ceilings of the system, device, threads and precision of a combination, over all stacks.
+
+    Args:
+        store: The database.
+        choice: The combination; what a call and a node cost is that of its own stack.
+    """
+    dtype = choice.conditions.dtype
+    products, streams = (
+        ceiling_names((), dtype=dtype, gemm_sizes=GEMM_SIZES),
+        ceiling_names(STREAM_SIZES, gemm_sizes=()),
+    )
+    single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=GEMM_SIZES)
+    names = {built_in_key(name): name for name in (OVERHEAD, GAP_BASE, *products, *single, *streams)}
+    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
+    for one in store.measurements(
+        subject=Subject.REFERENCE,
+        keys=list(names),
+        system=choice.system_key,
+        threads=choice.conditions.threads,
+        cache="hot",
+        device=choice.stack.device,
+    ):
+        found[one.stack, one.conditions.dtype][names[one.key]] = one
+    backends = {key: stack.backend for key, stack in store.stacks().items()}
+    own = found.get((choice.stack_key, dtype), {})
+    call, node = own.get(OVERHEAD), node_ns(own.get(GAP_BASE), own.get(OVERHEAD))
+    bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
+    levels: dict[str, Ceiling] = {}
+    for size, ceiling in bandwidths:
+        levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads), ceiling)
+    return Ceilings(
+        dtype,
+        compute=_best(_rates(found, backends, products, dtype)),
+        bandwidths=bandwidths,
+        levels=tuple(levels.items()),
+        call_ms=None if call is None else call.median_ns / 1e6,
+        node_ms=None if node is None else node / 1e6,
+        single=_best(_rates(found, backends, single, AS_GIVEN)),
+    )
+
+
+def _rates(
+    found: Mapping[tuple[str, str], Mapping[str, Measurement]],
+    backends: Mapping[str, str],
+    names: Sequence[str],
+    dtype: str,
+) -> list[Ceiling]:
+    """What any stack reached with some networks."""
+    rates = []
+    for (stack, precision), measured in found.items():
+        for name in names if precision == dtype else ():
+            rate = rate_of(name, measured[name], measured.get(OVERHEAD)) if name in measured else None
+            if rate is not None:
+                rates.append(Ceiling(rate, name, backends[stack], stack))
+    return rates
+
+
+def _best(ceilings: Iterable[Ceiling]) -> Ceiling | None:
+    return max(ceilings, key=lambda one: one.rate.best, default=None)
+
+
+def _falling(ceilings: Sequence[Ceiling]) -> tuple[tuple[int, Ceiling], ...]:
+    """By working set, the best of it and of all larger ones: what is nearer is never slower."""
+    sizes = sorted({ceiling_work(one.network)[1] for one in ceilings}, reverse=True)
+    steps: list[tuple[int, Ceiling]] = []
+    for size in sizes:
+        here = [one for one in ceilings if ceiling_work(one.network)[1] == size]
+        best = _best([*here, *(step for _, step in steps[-1:])])
+        if best is not None:
+            steps.append((size, best))
+    return tuple(reversed(steps))

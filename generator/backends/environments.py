@@ -1,0 +1,235 @@
+"""Virtual environments for runtimes whose pins exclude those of dlbricks itself.
+
+Such a runtime's packages are pinned in a file beside its backend, dependencies included. Its environment lies in the
+cache folder, under a name that tells what it is made of: the pins, the version of Python, and the dlbricks that it
+serves, whose very code runs in it through a link. It appears there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ...errors import BackendUnavailable, UsageError
+from ...models.zoo.cache import cache_folder
+from . import registry
+from .base import Backend
+
+__all__ = ["Environment", "EnvironmentBackend", "Installed", "find_python", "install_backend"]
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
+_FOREIGN = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIREMENT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
+            "PIP_USER", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
+            "__PYVENV_LAUNCHER__")  # fmt: skip
+"""Settings of the caller's that would install something else, or elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a runtime needs around it.
+
+    Attributes:
+        backend: Name of its backend.
+        pins: File that names every package with its version, dependencies included.
+        python: Version of Python that the packages are built for, such as ``3.11``.
+    """
+
+    backend: str
+    pins: Path
+    python: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies once it is installed."""
+        parts = (self.pins.read_bytes(), self.python.encode(), os.fsencode(_PACKAGE))
+        digest = hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
+        return cache_folder().absolute() / "backends" / f"{self.backend}-{digest}"
+
+    @property
+    def interpreter(self) -> Path:
+        """Its Python."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def active(self) -> bool:
+        """Whether this process runs in it."""
+        return Path(sys.prefix).name == self.folder.name
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is there, and its Python still is."""
+        return self.active or self.interpreter.exists()
+
+    def versions(self, *names: str) -> tuple[tuple[str, str], ...]:
+        """Installed packages with their versions, read without importing any; those that are missing are left out."""
+        site = _site(Path(sys.prefix) if self.active else self.folder, self.python)
+        found = {name: list(metadata.distributions(name=name, path=[str(site)])) for name in names}
+        return tuple(sorted((name, hits[0].version) for name, hits in found.items() if hits))
+
+
+@runtime_checkable
+class EnvironmentBackend(Backend, Protocol):
+    """A backend whose runtime lives in an environment of its own."""
+
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What ``install_backend`` left behind.
+
+    Attributes:
+        backend: Name of the backend.
+        folder: Its environment.
+        versions: Package to version of what decides its latencies.
+        fresh: Whether it was installed now; otherwise it was there already.
+    """
+
+    backend: str
+    folder: Path
+    versions: Mapping[str, str]
+    fresh: bool
+
+
+def install_backend(name: str, *, again: bool = False, python: str | None = None) -> Installed:
+    """Install the environment of a backend; the one that dlbricks runs in stays as it is.
+
+    Args:
+        name: Of the backend.
+        again: Replace one that is there.
+        python: Interpreter to build it from; else this one, where it has the right version, or one on the PATH.
+
+    Returns:
+        Where it is. It was tried: the backend runs.
+
+    Raises:
+        UsageError: No backend has this name, or it needs no environment of its own.
+        BackendUnavailable: There is no suitable Python, or a package cannot be installed; what was there is kept.
+    """
+    backend = registry.get(name)
+    if not isinstance(backend, EnvironmentBackend):
+        raise UsageError(f"backend {name} runs in the environment of dlbricks itself", remedy=_usual_way(backend))
+    environment = backend.environment
+    with _lock(environment):
+        fresh = again or not environment.installed
+        if fresh:
+            _build(environment, find_python(environment, python))
+    return Installed(name, environment.folder, dict(backend.probe().versions), fresh)
+
+
+def _usual_way(backend: Backend) -> str:
+    reason = backend.probe().reason
+    return reason if reason else "it is installed already"
+
+
+def find_python(environment: Environment, chosen: str | None = None) -> str:
+    """A Python of the version that the packages of an environment are built for.
+
+    Args:
+        environment: To be built.
+        chosen: Interpreter; else this one, where it has the right version, or one on the PATH.
+
+    Raises:
+        BackendUnavailable: There is none.
+    """
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"python{environment.python}"
+    found = chosen or (sys.executable if own == environment.python else shutil.which(name))
+    version = _version(found) if found else None
+    if version != environment.python:
+        what = f"{found} is {f'Python {version}' if version else 'no Python that runs'}" if found else f"no {name} here"
+        raise BackendUnavailable(
+            f"backend {environment.backend} needs Python {environment.python}, for its packages have no wheel for "
+            f"others: {what}",
+            remedy=f"install Python {environment.python}, or name one with --python",
+        )
+    assert found is not None  # noqa: S101  # it told its version
+    return found
+
+
+def _version(python: str) -> str | None:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _build(environment: Environment, python: str) -> None:
+    """Build it aside and put it in its place; what was there is kept until then."""
+    place = environment.folder
+    ours = os.path.lexists(environment.interpreter) or (place / "pyvenv.cfg").is_file()
+    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
+        raise BackendUnavailable(
+            f"{place} exists and is no environment of Python",
+            remedy="move it away, or set DLBRICKS_CACHE to another folder",
+        )
+    for remains in place.parent.glob(f".{place.name}-*"):  # of an installation that was killed
+        shutil.rmtree(remains, ignore_errors=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        new = aside / "new"
+        _call(environment, [python, "-m", "venv", str(new)], "an environment cannot be made", "")
+        _call(
+            environment,
+            [str(new / "bin" / "python"), *_PIP, "--requirement", str(environment.pins)],
+            "its packages cannot be installed",
+            "check the network, or the index that pip uses (pip config list), and install again",
+        )
+        (_site(new, environment.python) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
+        if place.exists() or place.is_symlink():
+            place.rename(aside / "old")
+        # Only its Python is used, which finds its packages from where it lies: the scripts, which do not, stay unused.
+        new.rename(place)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"the environment of backend {environment.backend} cannot be written: {error}",
+            remedy="set DLBRICKS_CACHE to a folder with room",
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _site(folder: Path, python: str) -> Path:
+    return folder / "lib" / f"python{python}" / "site-packages"
+
+
+def _call(environment: Environment, command: list[str], what: str, remedy: str) -> None:
+    own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        blamed = [line for line in said if line.startswith("ERROR")] or said
+        raise BackendUnavailable(
+            f"backend {environment.backend}: {what}: {blamed[-1] if blamed else f'exit status {done.returncode}'}",
+            remedy=remedy,
+        )
+
+
+@contextlib.contextmanager
+def _lock(environment: Environment) -> Iterator[None]:
+    """Let one process at a time install; another waits and finds it done."""
+    path = environment.folder.with_suffix(".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise BackendUnavailable(
+            f"the cache folder cannot be written: {error}", remedy="set DLBRICKS_CACHE to a folder that can"
+        ) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,175 @@
+"""MXNet, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from ....errors import BackendUnavailable, UnsupportedBrick
+from ...network.network import Network
+from ..base import Executable, Option, Settings, bind, released
+from ..environments import Environment
+from ..package import PackagedBackend
+from ..wording import Wording
+
+if TYPE_CHECKING:
+    from .operators.graph import Translated
+
+__all__ = ["MxnetBackend"]
+
+_SWITCH = ("on", "off")
+_ENGINES = {"threaded": "ThreadedEnginePerDevice", "naive": "NaiveEngine"}
+
+_OPTIONS = (
+    Option("engine", "threaded", tuple(_ENGINES), "operators run in a thread of the engine's, or in the calling one"),
+    Option("subgraph", "onednn", ("onednn", "none"), "whether operators are fused for oneDNN"),
+    Option("onednn", "on", _SWITCH, "whether operators use oneDNN"),
+    Option("common_expressions", "on", _SWITCH, "compute equal operators on equal inputs once"),
+    Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
+)
+
+_TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
+
+_WORDING = Wording(
+    "MXNet",
+    unsupported=re.compile(
+        r"[Uu]nknown type|[Nn]ot (been )?(implemented|supported)|does ?n.t support|does not support|only supports?|"
+        r"currently ?only|Unsupported|[Oo]nly support|Expected (float|int)"
+    ),
+    noise=re.compile(r"^\w*MXNetError: "),
+)
+
+
+class MxnetBackend(PackagedBackend):
+    """MXNet 1.9 on the CPU: symbols bound to arrays."""
+
+    name = "mxnet"
+    module = "mxnet"
+    distributions = ("mxnet",)
+    install = "dlbricks backends install mxnet"
+    environment = Environment("mxnet", Path(__file__).with_name("pins.txt"), python="3.11")
+
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """The same on every device."""
+        return _OPTIONS
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Those in its environment; empty where that is not installed."""
+        return self.environment.versions(*self.distributions) if self.environment.installed else ()
+
+    def command(self) -> Sequence[str]:
+        """The same code in the environment of MXNet; settings of the caller's Python stay out of it."""
+        return (str(self.environment.interpreter), "-E", "-P", "-m", "dlbricks.generator.worker")
+
+    def setup(self, settings: Settings) -> None:
+        """Set what MXNet reads while it is loaded, and load it.
+
+        All its threads are bound to as many cores as it computes with: it starts them by itself.
+
+        Raises:
+            UsageError: More threads than cores: some would share one.
+            BackendUnavailable: The runtime cannot be loaded.
+            BackendError: The system does not allow it.
+        """
+        bind(settings)
+        os.environ.update(_variables(settings))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it uses names that NumPy has deprecated since
+                import mxnet as mx
+        except (ImportError, OSError) as error:
+            raise BackendUnavailable(f"mxnet cannot be loaded: {error}", remedy=f"{self.install} --again") from error
+        mx.util.set_np_shape(True)  # tensors without dimensions are what ONNX means by them
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Translate the network and bind its inputs and weights (see ``Backend``)."""
+        from .operators.graph import translate
+
+        for name, array in network.feeds.items():
+            if array.dtype.name not in _TYPES:
+                raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
+        fused = settings.options["subgraph"] == "onednn"
+        translated = translate(network, fused=fused)
+        try:
+            return _MxnetExecutable(translated, fused=fused)
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, translated) from error
+
+
+class _MxnetExecutable:
+    """A bound symbol.
+
+    The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would tell throughput,
+    and what other runtimes tell is latency.
+    """
+
+    def __init__(self, translated: Translated, *, fused: bool) -> None:
+        import mxnet as mx
+
+        self._translated = translated
+        symbol = translated.symbol.optimize_for("MKLDNN") if fused else translated.symbol
+        held: dict[int, Any] = {}  # the weights of copies are the same memory
+        for array in translated.arrays.values():
+            if array.dtype.name not in _TYPES:
+                raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name}")
+            if id(array) not in held:
+                held[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+        bound = {name: held[id(array)] for name, array in translated.arrays.items()}
+        self._executor = symbol.bind(
+            mx.cpu(),
+            args={name: bound[name] for name in symbol.list_arguments()},
+            aux_states={name: bound[name] for name in symbol.list_auxiliary_states()},
+            grad_req="null",
+        )
+        self._forward: Callable[[], object] = partial(self._executor.forward, is_train=False)
+        self._wait = mx.nd.waitall  # one call for all outputs
+
+    def run(self) -> None:
+        try:
+            self._forward()
+            self._wait()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, self._translated) from error
+
+    def synchronize(self) -> None:
+        """Nothing is left to wait for."""
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return [output.asnumpy() for output in self._executor.outputs]
+
+    def output_bytes(self) -> int:
+        return sum(output.size * output.dtype().itemsize for output in self._executor.outputs)
+
+    def close(self) -> None:
+        self._forward = released
+        del self._executor
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    """What MXNet and the libraries inside it read from the environment."""
+    options = settings.options
+    return {
+        "OMP_NUM_THREADS": str(settings.threads),
+        "MXNET_ENGINE_TYPE": _ENGINES[options["engine"]],
+        "MXNET_SUBGRAPH_BACKEND": "NONE",  # ``prepare`` chooses; here, a value that is read twice would break it
+        "MXNET_MKLDNN_ENABLED": "1" if options["onednn"] == "on" else "0",
+        "MXNET_ELIMINATE_COMMON_EXPR": "1" if options["common_expressions"] == "on" else "0",
+        "MXNET_SUBGRAPH_VERBOSE": "0",
+        "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+        "MXNET_USE_SIGNAL_HANDLER": "0",  # a crash is to be told by the signal
+    }
+
+
+def _meaning(error: Exception, translated: Translated) -> Exception:
+    """What the runtime's exception means; the last line of its text says it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
+    names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
+    return _WORDING.meaning(error, where=names, told=told[-1])

@@ -1,0 +1,121 @@
+"""The kernels that ONNX Runtime executes, from its own profile.
+
+The profile names nodes by operator, not by domain; two kernels of one operator, such as the plain and the blocked
+convolution, are told apart by the optimised model that the session saves beside it. Node names stay out: they are those
+of the user's model.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ....db.values import KernelView
+from ....errors import BackendError
+from ..launches import Launch, kernel_view
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+    from ..base import Executable
+
+__all__ = ["profiled"]
+
+_SOURCE = "onnxruntime profiling"
+_SUFFIX = "_kernel_time"
+_INLINE_BYTES = 1024
+_NS_PER_US = 1000
+
+_CONTAINERS = frozenset({"If", "Loop", "Scan"})
+"""Their time is that of the nodes in their bodies, which are listed themselves."""
+
+
+def profiled(
+    options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Executable], executions: int
+) -> KernelView:
+    """Load a network with profiling on, run it, and read the profile.
+
+    Args:
+        options: Of the session; profiling is switched on in it.
+        load: Creates the session.
+        executions: How many to profile, after one that warms up.
+
+    Raises:
+        BackendError: There is no profile, or the runtime failed.
+        UnsupportedBrick: The runtime cannot express the network.
+        MemoryError: There was not enough memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
+        folder = Path(place)
+        model = folder / "optimised.onnx"
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "profile")
+        options.optimized_model_filepath = str(model)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(_INLINE_BYTES)
+        )
+        executable = load(options)
+        try:
+            domains = _domains(onnx.load(str(model), load_external_data=False).graph)
+            executable.run()
+            executable.synchronize()
+            walls_ns = []
+            for _ in range(executions):
+                begin = time.perf_counter_ns()
+                executable.run()
+                executable.synchronize()
+                walls_ns.append(time.perf_counter_ns() - begin)
+        finally:
+            executable.close()  # with the session its profile ends
+        files = sorted(folder.glob("profile*.json"))
+        if len(files) != 1:
+            raise BackendError(f"ONNX Runtime wrote {len(files)} profiles instead of one")
+        events = json.loads(files[0].read_text())
+    runs = _runs(events)[-executions:]
+    return kernel_view([_launches(nodes, domains) for nodes in runs], walls_ns, _SOURCE)
+
+
+def _runs(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The nodes of each execution, in the order in which they started."""
+    spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") == "model_run")
+    nodes = sorted(
+        (one for one in events if one.get("cat") == "Node" and one["name"].endswith(_SUFFIX)),
+        key=lambda one: int(one["ts"]),
+    )
+    return [[node for node in nodes if begin <= node["ts"] <= end] for begin, end in spans]
+
+
+def _launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
+    found = []
+    for node in nodes:
+        operator = node["args"]["op_name"]
+        if operator in _CONTAINERS:
+            continue
+        known = domains.get(operator, {})
+        domain = known.get(node["name"].removesuffix(_SUFFIX), "")
+        if len(set(known.values())) == 1:
+            (domain,) = set(known.values())
+        name = f"{domain}.{operator}" if domain else operator
+        found.append(Launch(name, operator, node["args"]["provider"], node["dur"] * _NS_PER_US))
+    return found
+
+
+def _domains(graph: onnx.GraphProto) -> dict[str, dict[str, str]]:
+    """Per operator the domain of each node of it, by the node's name."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for node in graph.node:
+        found[node.op_type][node.name] = "" if node.domain == "ai.onnx" else node.domain
+        for attribute in node.attribute:
+            graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
+            for body in graphs:
+                for operator, names in _domains(body).items():
+                    found[operator].update(names)
+    return dict(found)

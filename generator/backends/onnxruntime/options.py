@@ -1,0 +1,49 @@
+"""Options of ONNX Runtime that can change a latency, and which of them are algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..base import PADDED, Algorithm, Option
+
+__all__ = ["LEVELS", "OPTIONS", "algorithms"]
+
+LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_SWITCH = ("on", "off")
+
+OPTIONS = (
+    Option("optimization", "all", tuple(LEVELS), "graph optimisation level"),
+    Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
+    Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
+    Option("prepacking", "on", _SWITCH, "store weights as the kernels read them while a network is loaded"),
+    Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
+    Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
+    Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
+    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
+    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
+    Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
+)
+"""Part of every stack."""
+
+_ALGORITHMS = (
+    ("basic", "optimization", "basic", "no fused operators: each writes its result for the next"),
+    ("extended", "optimization", "extended", "fused operators in the network's own layout, not the blocked one"),
+    ("full", "optimization", "all", "fused operators, and convolutions in the blocked layout"),
+    ("packed", "prepacking", "on", "matrix products read weights that were packed ahead"),
+    ("unpacked", "prepacking", "off", "matrix products read weights as they are stored, and pack as they go"),
+)
+"""Name, option, value and what is different: options that take effect for each session by itself."""
+
+
+def algorithms(options: Mapping[str, str]) -> tuple[Algorithm, ...]:
+    """Those that differ from what the effective options choose already, sorted by name."""
+    found = (
+        Algorithm(name, {option: value}, text) for name, option, value, text in _ALGORITHMS if options[option] != value
+    )
+    return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))

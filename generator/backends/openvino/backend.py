@@ -1,0 +1,265 @@
+"""OpenVINO."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper
+
+from ....db.values import KernelView
+from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
+from ...network.network import Network
+from ..base import AS_GIVEN, Executable, Option, Settings, bind, released
+from ..package import PackagedBackend
+from ..wording import Wording
+from .model import input_names, narrow_edges, probe_model, read_model
+
+if TYPE_CHECKING:
+    import openvino
+
+__all__ = ["OpenVinoBackend"]
+
+OPTIONS = (
+    Option("pinning", "on", ("on", "off"), "bind the process to the first physical cores, and each thread to one"),
+    Option("denormal_as_zero", "off", ("on", "off"), "flush denormal numbers to zero"),
+    Option(
+        "dynamic_quantization",
+        "0",
+        help="elements that share a scale where activations that meet compressed weights are quantized; 0: never",
+    ),
+)
+
+_PRECISIONS = {AS_GIVEN: "f32", "bfloat16": "bf16", "float16": "f16"}
+"""Precision to OpenVINO's name of it."""
+
+_NARROW = {"bf16": TensorProto.BFLOAT16, "f16": TensorProto.FLOAT16}
+"""OpenVINO's name of a type that single precision is narrowed to, to ONNX's number."""
+
+_FEW_OUTPUTS = 4
+"""A synchronous execution makes an array and a key of each output, which costs about a microsecond and more the more
+there are; handing the execution over to a thread of the runtime costs five, however many there are."""
+
+_WORDING = Wording(
+    "OpenVINO",
+    unsupported=re.compile(
+        r"OpConversionFailure|OpValidationFailure|NotImplemented|does not support|doesn't support|[Uu]nsupported|"
+        r"not supported|not implemented|hasn't been implemented|[Cc]an'?t convert|[Cc]annot create|"
+        r"No primitive descriptors"
+    ),
+    # The last is a thread whose stack finds no room.
+    memory=re.compile(r"Failed to serialize proto|Resource temporarily unavailable"),
+    noise=re.compile(
+        r"Exception from \S+?:\d+:|Check '[^']*' failed(?: at \S+?:\d+:)?|"
+        r"(?:at )?(?:\.{0,2}/)?(?:src|thirdparty)/\S+?:\d+:?|FrontEnd API failed with \w+:|"
+        r"Model wasn't fully converted\. (?:Summary:|Failed operations detailed log:)(?: --)?|"
+        r"While validating ONNX node '[^']*':|While validating node '.*?' with friendly_name '[^']*':|"
+        r"Summary: -- Conversion is failed for: .*|To facilitate the conversion.*|"
+        r"(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*"
+    ),
+)
+
+
+class OpenVinoBackend(PackagedBackend):
+    """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
+
+    OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
+    converts them there. It would compute double and half precision in single precision, or in the one that is asked
+    for: a network that computes in another floating type than single precision is refused, unless it is that one. It
+    offers bfloat16 also on CPUs that only emulate it, where it is slower than single precision.
+    """
+
+    name = "openvino"
+    dtypes = tuple(_PRECISIONS)
+    module = "openvino"
+    distributions = ("openvino",)
+    install = "pip install openvino"
+
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """The same on every device."""
+        return OPTIONS
+
+    def setup(self, settings: Settings) -> None:
+        """Bind the process to the first physical cores, then load the runtime: it takes its cores from there.
+
+        Raises:
+            UsageError: More threads than cores: OpenVINO would use fewer without a word.
+            BackendUnavailable: The runtime cannot be loaded, or this CPU cannot compute in the precision.
+            BackendError: The system does not allow it.
+        """
+        bind(settings)
+        _require_as_asked(settings)
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Read, compile, and write the inputs of one request (see ``Backend``)."""
+        return _loaded(network, settings, _properties(settings))
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """Its own counters (see ``ProfilingBackend``)."""
+        from .kernels import profiled
+
+        executable = _loaded(network, settings, {**_properties(settings), "PERF_COUNT": True})
+        try:
+            return profiled(executable, executable.counters, executions)
+        finally:
+            executable.close()
+
+
+def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) -> _OvExecutable:
+    """A network that was read and compiled, with its inputs written."""
+    core = _core()
+    try:
+        model, wide = read_model(core, network, settings.dtype), frozenset[int]()
+        if settings.dtype != AS_GIVEN:
+            model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error, unsupported=True) from error
+    try:
+        compiled = core.compile_model(model, "CPU", properties)
+        return _OvExecutable(compiled.create_infer_request(), network, wide)
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error) from error
+
+
+class _OvExecutable:
+    """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run.
+
+    Args:
+        request: The request.
+        network: What it runs.
+        wide: Outputs that are of single precision in the network, whatever the request computes them in.
+    """
+
+    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int]) -> None:
+        self._request = request
+        self._wide = wide
+        for index, name in enumerate(input_names(network)):
+            _write(request, index, network.feeds[name])
+        self._outputs = tuple(range(len(network.outputs)))
+        # The methods of the base class: those of the wrapper look for new inputs first.
+        bare: Any = super(type(request), request)
+        self._infer: Callable[[], object] = partial(bare.infer, {}, True, True)  # noqa: FBT003  # takes no keywords
+        self._start: Callable[[], object] = partial(bare.start_async, {}, None)
+        self._step = self._infer if len(self._outputs) <= _FEW_OUTPUTS else self._start_and_wait
+
+    def run(self) -> None:
+        try:
+            self._step()
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _WORDING.meaning(error) from error
+
+    def synchronize(self) -> None:
+        pass
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        found = [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+        return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
+
+    def output_bytes(self) -> int:
+        return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
+
+    def counters(self) -> Sequence[openvino.ProfilingInfo]:
+        """What each node of the executed graph took in the last execution, where that was asked for."""
+        found: Sequence[openvino.ProfilingInfo] = self._request.profiling_info
+        return found
+
+    def close(self) -> None:
+        self._step = self._infer = self._start = released
+        del self._request
+
+    def _start_and_wait(self) -> None:
+        self._start()
+        self._request.wait()
+
+
+@cache
+def _core() -> openvino.Core:
+    """The runtime, loaded once.
+
+    Importing OpenVINO sends an event over the network and writes to the home folder, unless its package for that is
+    missing: then it says nothing. To this process it is missing.
+
+    Raises:
+        BackendUnavailable: It cannot be loaded.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: an import fails
+    try:
+        import openvino
+    except ImportError as error:
+        raise BackendUnavailable(f"openvino cannot be loaded: {error}") from error
+    return openvino.Core()
+
+
+def _properties(settings: Settings) -> dict[str, Any]:
+    """How a network is compiled. No folder for a cache is set: each network is compiled anew."""
+    chosen = settings.options
+    return {
+        # Left alone, OpenVINO computes in bfloat16 wherever the CPU can (AMX, AVX512-BF16), without a word.
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[settings.dtype],
+        # Left alone, it quantizes the activations that meet weights of 8 bits or less in groups of 32.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": int(chosen["dynamic_quantization"]),
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": settings.threads,
+        # One thread needs no binding beside that of the process; OpenVINO's would take two system calls per run.
+        "ENABLE_CPU_PINNING": chosen["pinning"] == "on" and settings.threads > 1,
+        # Threads keep the mode that they started with: it is that of the first network of a process.
+        "CPU_DENORMALS_OPTIMIZATION": chosen["denormal_as_zero"] == "on",
+    }
+
+
+def _require_as_asked(settings: Settings) -> None:
+    """Make sure that OpenVINO does what it is asked for: it falls back to less without a word.
+
+    Raises:
+        UsageError: It uses fewer threads.
+        BackendUnavailable: It computes in another precision.
+    """
+    core = _core()
+    compiled = core.compile_model(core.read_model(probe_model()), "CPU", _properties(settings))
+    precision = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if precision != _PRECISIONS[settings.dtype]:
+        raise BackendUnavailable(
+            f"OpenVINO does not compute in {settings.dtype} on this CPU, but in {precision}",
+            remedy=f"leave out --dtype {settings.dtype}",
+        )
+    threads = compiled.get_property("INFERENCE_NUM_THREADS")
+    if threads != settings.threads:
+        raise UsageError(
+            f"OpenVINO uses {threads} thread(s) where {settings.threads} are asked for",
+            remedy="use as many threads as there are physical cores, or fewer",
+        )
+
+
+def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) -> None:
+    tensor = request.get_input_tensor(index)
+    target, kind = tensor.data, tensor.element_type.get_type_name()
+    if array.dtype == np.float32 and kind in _NARROW:
+        array = _narrowed(array, helper.tensor_dtype_to_np_dtype(_NARROW[kind]))
+    if target.dtype.itemsize != array.dtype.itemsize or target.shape != array.shape:
+        raise UnsupportedBrick(f"OpenVINO has no input of type {array.dtype} and shape {list(array.shape)}")
+    target[...] = array.view(target.dtype)
+
+
+def _narrowed(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Values in a narrower type; finite ones stay finite, as masks are made of the largest number of float32."""
+    limit = np.float32(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
+
+
+def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
+    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
+    kind = tensor.element_type.get_type_name()
+    array = np.array(tensor.data)
+    carried = {
+        "bf16": TensorProto.BFLOAT16,
+        "f8e4m3": TensorProto.FLOAT8E4M3FN,
+        "f8e5m2": TensorProto.FLOAT8E5M2,
+    }
+    return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array

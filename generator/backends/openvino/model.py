@@ -1,0 +1,181 @@
+"""How OpenVINO reads a network: from a protobuf in memory, or from a file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ....errors import BackendError, UnsupportedBrick
+from ...network.network import Network, read_network
+from ..base import AS_GIVEN
+
+if TYPE_CHECKING:
+    import openvino
+
+__all__ = ["input_names", "narrow_edges", "probe_model", "read_model"]
+
+_PAGE = 4096
+
+_DEFAULT_AXIS = {"Gather": 0, "GatherElements": 0}
+"""Operators that read by index along one axis, with the axis that they have where none is given."""
+
+
+_FLOATS = {"f64": "double", "f16": "float16", "bf16": "bfloat16"}
+"""OpenVINO's name of a type that it may compute in another one, to ONNX's."""
+
+_NOT_COMPUTING = frozenset({"Parameter", "Result", "Convert", "ConvertLike", "ShapeOf"})
+"""Operators that take any type as it is."""
+
+
+def read_model(core: openvino.Core, network: Network, dtype: str = AS_GIVEN) -> openvino.Model:
+    """The model of a network, with the shapes of its inputs.
+
+    Args:
+        core: The runtime.
+        network: The network.
+        dtype: The precision that it is to be computed in.
+
+    Raises:
+        UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed. Or it
+            computes in a type that OpenVINO would replace by another one.
+        BackendError: An index is out of range, or inputs or outputs are missing.
+        RuntimeError: OpenVINO cannot read it.
+    """
+    if network.model is not None:
+        _require_indices(network, network.model.graph)
+    if network.model is None:
+        model = core.read_model(str(network.path))
+    elif sum(array.nbytes for array in network.weights.values()) < onnx.checker.MAXIMUM_PROTOBUF:
+        model = core.read_model(network.self_contained().SerializeToString())
+    else:
+        with tempfile.TemporaryDirectory(prefix="dlbricks-") as folder:  # it maps the file: that may lose its name
+            model = core.read_model(str(_write_files(network, network.model, Path(folder))))
+    if len(model.outputs) != len(network.outputs):
+        raise BackendError(f"OpenVINO gives {len(model.outputs)} outputs instead of {len(network.outputs)}")
+    strings = [port for port in (*model.inputs, *model.outputs) if port.element_type.get_type_name() == "string"]
+    if strings:
+        named = ", ".join(sorted(name for port in strings for name in port.names))
+        raise UnsupportedBrick(f"OpenVINO cannot be timed on strings: {named}")
+    names = input_names(network)
+    if len(model.inputs) != len(names):
+        raise BackendError(f"OpenVINO takes {len(model.inputs)} inputs instead of {len(names)}")
+    _require_own_types(model, dtype)
+    if any(port.partial_shape.is_dynamic for port in model.inputs):
+        model.reshape({index: network.feeds[name].shape for index, name in enumerate(names)})
+    return model
+
+
+def narrow_edges(model: openvino.Model, precision: str) -> tuple[openvino.Model, frozenset[int]]:
+    """Let a model take and give values in the precision that it computes in, as between the layers of a model.
+
+    Left alone, it takes and gives them in single precision, and converts them in each execution: or does not use the
+    precision at all, where an operator stands alone.
+
+    Args:
+        model: The model; it is not to be used afterwards.
+        precision: OpenVINO's name of it.
+
+    Returns:
+        The model, and which of its outputs were of single precision before.
+    """
+    from openvino import Type
+    from openvino.preprocess import PrePostProcessor
+
+    def single(ports: Sequence[openvino.Output]) -> list[int]:
+        return [index for index, port in enumerate(ports) if port.get_element_type() == Type.f32]
+
+    edges = PrePostProcessor(model)
+    narrow = getattr(Type, precision)
+    outputs = single(model.outputs)
+    for index in single(model.inputs):
+        edges.input(index).tensor().set_element_type(narrow)
+    for index in outputs:
+        edges.output(index).tensor().set_element_type(narrow)
+    return edges.build(), frozenset(outputs)
+
+
+def input_names(network: Network) -> list[str]:
+    """Names of the inputs in the order of the network, which OpenVINO keeps.
+
+    It does not keep their names: that of an input which is also an output (through an operator that does nothing) is
+    lost.
+    """
+    model = network.model
+    if model is None:
+        assert network.path is not None  # noqa: S101  # a network has one or the other
+        model = read_network(network.path)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return [value.name for value in model.graph.input if value.name not in constants]
+
+
+def probe_model() -> bytes:
+    """The smallest network: one operator on one element."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _write_files(network: Network, source: onnx.ModelProto, folder: Path) -> Path:
+    """A model file with its weights beside it, for a network that is too large for one protobuf."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    with (folder / "weights").open("wb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            offset = file.seek(-file.tell() % _PAGE, 1)
+            length = file.write(np.ascontiguousarray(network.weights[tensor.name]).tobytes())
+            del tensor.external_data[:]
+            for key, value in (("location", "weights"), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _require_indices(network: Network, graph: onnx.GraphProto) -> None:
+    """Refuse indices that are out of range: OpenVINO does not look, and reads zeros there."""
+    shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    shapes |= {name: array.shape for name, array in network.feeds.items()}
+    for node in graph.node:
+        if node.op_type not in _DEFAULT_AXIS or node.domain or node.input[0] not in shapes:
+            continue
+        indices = network.feeds.get(node.input[1])
+        if indices is None or not indices.size:
+            continue
+        size = shapes[node.input[0]][_axis(node)]
+        if not -size <= indices.min() <= indices.max() < size:
+            raise BackendError(
+                f"{node.op_type} cannot read elements {indices.min()} to {indices.max()} of {size}: out of range"
+            )
+
+
+def _require_own_types(model: openvino.Model, dtype: str) -> None:
+    """Refuse what OpenVINO computes in another type than the network's own, without a word: constants may have any."""
+    computed = set[str]()
+    for operator in model.get_ordered_ops():
+        name, kind = operator.get_friendly_name(), operator.get_type_name()
+        inputs = operator.input_values()
+        active = [port for port in inputs if port.get_node().get_friendly_name() in computed]
+        if kind != "Parameter" and not active:
+            continue
+        computed.add(name)
+        if kind in _NOT_COMPUTING:
+            continue
+        types = (port.get_element_type().get_type_name() for port in (*active, *operator.outputs()))
+        replaced = next((own for found in types if (own := _FLOATS.get(found)) not in {None, dtype}), None)
+        if replaced is not None:
+            raise UnsupportedBrick(f"OpenVINO has no {kind} of {replaced}: it would compute it in {dtype}")
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    attributes: Mapping[str, int] = {attribute.name: attribute.i for attribute in node.attribute}
+    return attributes.get("axis", _DEFAULT_AXIS[node.op_type])

@@ -1,0 +1,279 @@
+"""PyTorch: the network as straight-line code of PyTorch's functions, run eagerly or compiled."""
+# ruff: noqa: TID251 - part of the backend that runs torch
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from ....db.values import KernelView
+from ....errors import BackendError, BackendUnavailable
+from ...network.network import Network
+from ..base import AS_GIVEN, PADDED, Algorithm, Executable, Option, Settings, bind, released
+from ..package import PackagedBackend
+from .nvidia import missing_for_torch
+
+if TYPE_CHECKING:
+    import torch
+
+    from .graph import Translated
+
+__all__ = ["TorchBackend", "allow_tf32"]
+
+_SWITCH = ("on", "off")
+
+_OPTIONS = (
+    Option("mode", "eager", ("eager", "compile"), "run the functions one by one, or compiled by TorchInductor"),
+    Option("layout", "contiguous", ("contiguous", "channels_last"), "memory format of images and of their weights"),
+    Option("onednn", "on", _SWITCH, "use oneDNN's kernels on the CPU"),
+    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
+    Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
+)
+
+_GPU_OPTIONS = (
+    Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23"),
+)
+"""Of a GPU alone: on the CPU there is nothing that they would change."""
+
+_ALGORITHMS = {
+    "layout": {
+        "channels_last": Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
+        "contiguous": Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+    },
+    "onednn": {
+        "off": Algorithm("onednn-off", {"onednn": "off"}, "PyTorch's own kernels, without those of oneDNN"),
+        "on": Algorithm("onednn-on", {"onednn": "on"}, "oneDNN's kernels"),
+    },
+}
+"""By option and the value that they choose."""
+
+
+class TorchBackend(PackagedBackend):
+    """PyTorch on the CPU, or on a GPU through CUDA."""
+
+    name = "torch"
+    devices = ("cpu", "cuda")
+    dtypes = (AS_GIVEN, "bfloat16", "float16")
+    module = "torch"
+    distributions = ("torch",)
+    install = "pip install torch"
+
+    def declared(self, device: str) -> Sequence[Option]:
+        """Some are of a GPU alone."""
+        return _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
+
+    def missing(self, device: str) -> str:
+        """A build with CUDA, or the driver, where a GPU is asked for."""
+        return missing_for_torch() if device == "cuda" else ""
+
+    def setup(self, settings: Settings) -> None:
+        """Bind the process to the first physical cores, as many as there are threads, before any thread starts.
+
+        Raises:
+            UsageError: More threads than cores.
+            BackendUnavailable: PyTorch cannot be loaded, or lacks the device or the compiler.
+            BackendError: The system does not allow it.
+        """
+        bind(settings)
+        try:
+            import torch
+        except ImportError as error:
+            raise BackendUnavailable(f"torch cannot be loaded: {error}") from error
+        if settings.device == "cuda":
+            allow_tf32(allowed=settings.options["tf32"] == "on")
+        if settings.device == "cuda" and not torch.cuda.is_available():
+            raise BackendUnavailable(
+                f"PyTorch {torch.__version__} finds no CUDA device",
+                remedy="use --device cpu, or install a build of torch for CUDA and its driver",
+            )
+        if settings.options["mode"] == "compile":
+            _require_compiler()
+        # Before the first threads: they inherit the flag.
+        flush = settings.options["denormal_as_zero"] == "on"
+        if not torch.set_flush_denormal(flush) and flush:
+            raise BackendError(
+                "this processor cannot treat denormal numbers as zero", remedy="pass denormal_as_zero=off"
+            )
+        torch.set_num_threads(settings.threads)
+        torch.set_num_interop_threads(1)
+
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Translate the network, which executes it once (see ``Backend``)."""
+        from .graph import meaning, translated
+        from .types import FLOATS
+
+        translate, compiled = translated, _compiled
+        off = settings.options["onednn"] == "off"
+        if off:
+            translate, compiled = _without_onednn(translated), _without_onednn(_compiled)
+        try:
+            found = translate(
+                network,
+                float_type=FLOATS[settings.dtype],
+                device=settings.device,
+                channels_last=settings.options["layout"] == "channels_last",
+            )
+            call = compiled(found) if settings.options["mode"] == "compile" else found.module.forward
+        except Exception as error:  # PyTorch's exceptions share no base class
+            raise meaning(error) from error
+        return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """What PyTorch's profiler tells (see ``ProfilingBackend``)."""
+        from .kernels import profiled
+
+        with _named_kernels(settings):
+            executable = self.prepare(network, settings)
+        try:
+            return profiled(executable, executions)
+        finally:
+            executable.close()
+
+    def eager(self, options: Mapping[str, str]) -> bool:
+        """Unless compiled, operators are executed as they are written."""
+        return options["mode"] == "eager"
+
+    def rotates(self, options: Mapping[str, str]) -> bool:
+        """Run eagerly, copies stay copies; the compiler merges what they share."""
+        return options["mode"] == "eager"
+
+    def optimised(self, network: Network, settings: Settings) -> Network:  # noqa: ARG002
+        """The network itself: nothing is optimised ahead of an eager run (see ``RotatingBackend``)."""
+        return replace(network, as_is=True)
+
+    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:  # noqa: ARG002
+        """None: no layout changes at the edges of a network (see ``RotatingBackend``)."""
+        return None
+
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+        """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""
+        found = [
+            algorithm
+            for option, choices in _ALGORITHMS.items()
+            for value, algorithm in choices.items()
+            if options[option] != value and (option != "onednn" or device == "cpu")
+        ]
+        return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
+
+
+def allow_tf32(*, allowed: bool) -> None:
+    """Choose how float32 is computed on a GPU. PyTorch's own choice differs: convolutions may, products may not."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+class _TorchExecutable:
+    """A translated network. Its outputs are allocated by each run, as PyTorch does."""
+
+    def __init__(self, found: Translated, call: Callable[..., Any], device: str) -> None:
+        import torch
+
+        self._types = found.types
+        self._inputs = found.inputs
+        self._guard = torch.inference_mode
+        self._call = call
+        self._latest: Sequence[torch.Tensor] = ()
+        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
+
+    def run(self) -> None:
+        try:
+            with self._guard():
+                self._latest = self._call(*self._inputs)
+        except Exception as error:  # PyTorch's exceptions share no base class
+            from .graph import meaning
+
+            raise meaning(error) from error
+
+    def synchronize(self) -> None:
+        self._wait()
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        from .types import array_of
+
+        return [array_of(tensor, number) for tensor, number in zip(self._latest, self._types, strict=True)]
+
+    def output_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._latest)
+
+    def close(self) -> None:
+        self._call = released
+        self._inputs = self._latest = ()
+
+
+def _nothing() -> None:
+    """Nothing is to be waited for on the CPU."""
+
+
+def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call with oneDNN switched off around it: the switch is the process's, and other networks have it on."""
+    import torch
+
+    switch = torch._C._set_mkldnn_enabled  # noqa: SLF001  # the public context manager warns, and takes microseconds
+
+    def switched(*arguments: Any, **named: Any) -> Any:
+        switch(False)  # noqa: FBT003
+        try:
+            return call(*arguments, **named)
+        finally:
+            switch(True)  # noqa: FBT003
+
+    return switched
+
+
+def _compiled(found: Translated) -> Callable[..., Any]:
+    """Compile, for these very shapes; the first call does it."""
+    import torch
+
+    _require_compiler()
+    _compiler_cache()
+    torch._inductor.config.compile_threads = 1  # noqa: SLF001  # in this process: it has the worker's limits
+    compiled: Callable[..., Any] = torch.compile(found.module.forward, fullgraph=True, dynamic=False)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's, about its own code
+        compiled(*found.inputs)
+    return compiled
+
+
+def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
+    """Have the kernels that TorchInductor writes in this context tell their names to the profiler."""
+    if settings.options["mode"] != "compile":
+        return nullcontext()
+    import torch
+
+    patched: AbstractContextManager[object] = torch._inductor.config.patch(  # noqa: SLF001
+        {"cpp.enable_kernel_profile": True}
+    )
+    return patched
+
+
+def _require_compiler() -> None:
+    """Make sure that TorchInductor finds a C++ compiler.
+
+    Raises:
+        BackendUnavailable: There is none.
+    """
+    names = [os.environ.get("CXX", ""), "g++", "clang++"]
+    if not any(shutil.which(name) for name in names if name):
+        raise BackendUnavailable(
+            "mode=compile of backend torch needs a C++ compiler", remedy="install g++, or pass --option mode=eager"
+        )
+
+
+@cache
+def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home."""
+    folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
+    os.environ["TRITON_CACHE_DIR"] = folder.name
+    return folder

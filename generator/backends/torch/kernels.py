@@ -1,0 +1,155 @@
+"""The kernels that PyTorch executes, from its profiler.
+
+On a device with kernels of its own, these are what the profiler saw there. On the CPU they are the operators that
+compute: those that call no other operator, but such as allocate, view or copy. What only makes views or memory is none
+of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself tells
+where it is built in: its primitives, the reorders around them included, are then listed, and the operator with what is
+left of its time.
+"""
+# ruff: noqa: TID251 - part of the backend that runs torch
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ....db.values import KernelView
+from ..launches import Launch, kernel_view
+from .onednn_log import Primitive, primitives_of, recorded
+
+if TYPE_CHECKING:
+    from torch.autograd.profiler_util import FunctionEvent
+
+    from ..base import Executable
+
+__all__ = ["launches", "profiled"]
+
+_SOURCE = "torch.profiler"
+_MARK = "dlbricks execution"
+_NS_PER_US = 1000
+
+_VIEWS = frozenset(
+    {
+        *("alias", "as_strided", "as_strided_", "broadcast_to", "chunk", "contiguous", "detach", "detach_"),
+        *("diagonal", "expand", "expand_as", "flatten", "lift_fresh", "movedim", "narrow", "permute", "positive"),
+        *("ravel", "reshape", "_reshape_alias", "reshape_as", "resolve_conj", "resolve_neg", "select", "slice"),
+        *("split", "split_with_sizes", "squeeze", "squeeze_", "swapaxes", "swapdims", "t", "tensor_split", "to"),
+        *("transpose", "transpose_", "unbind", "unflatten", "unfold", "_unsafe_view", "unsafe_chunk"),
+        *("unsafe_split", "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_", "view", "view_as"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_"),
+        *("is_nonzero", "item", "_local_scalar_dense", "_nnpack_available", "result_type"),
+    }
+)
+"""Operators of ``aten`` that make views or memory, or ask for something; where one of them copies, it calls another."""
+
+_MOVES = frozenset({"copy_", "fill_", "zero_"})
+"""Operators of ``aten`` that write for others: what calls one of them and nothing else is what computes."""
+
+_NUMBERED = re.compile(r"^graph_\d+_")
+"""TorchInductor counts the graphs of a process: no part of a kernel's name."""
+
+
+def profiled(executable: Executable, executions: int) -> KernelView:
+    """Run a network under the profiler.
+
+    Args:
+        executable: The network.
+        executions: How many to profile, after one that warms up.
+
+    Raises:
+        BackendError: The runtime failed.
+        MemoryError: There was not enough memory.
+    """
+    import torch
+    from torch.profiler import profile, record_function, supported_activities
+
+    # oneDNN looks for it once, before it writes its first line.
+    os.environ["ONEDNN_VERBOSE_TIMESTAMP"] = "1"
+    executable.run()
+    executable.synchronize()
+    with recorded(torch.backends.mkldnn) as log, profile(activities=supported_activities()) as profiler:
+        for _ in range(executions):
+            with record_function(_MARK):
+                executable.run()
+                executable.synchronize()
+    events = profiler.events() or []
+    marks = [one for one in events if one.name == _MARK and _on_cpu(one)]
+    elsewhere = [one for one in events if not _on_cpu(one) and not one.is_user_annotation and one.name != _MARK]
+    begin_ns = profiler.profiler.kineto_results.trace_start_ns() if profiler.profiler is not None else 0
+    primitives = primitives_of(log.text, begin_ns)
+    found = [[*launches(mark, elsewhere, primitives)] for mark in marks]
+    return kernel_view(found, [_duration(mark) for mark in marks], _SOURCE)
+
+
+def launches(
+    mark: FunctionEvent, elsewhere: Sequence[FunctionEvent], primitives: Sequence[Primitive]
+) -> Iterator[Launch]:
+    """The kernels of one execution, in the order in which they started.
+
+    Args:
+        mark: Of the execution; the operators that it called are below it.
+        elsewhere: What the profiler saw on other devices than the CPU, in any execution.
+        primitives: What oneDNN told, on the profiler's clock, of any execution.
+    """
+    begin, end = mark.time_range.start, mark.time_range.end
+    inside = [one for one in elsewhere if begin <= one.time_range.start <= end]
+    if inside:
+        # The same kernel may have been launched by several operators; a device runs what one of them launched first.
+        waiting: defaultdict[str, deque[str]] = defaultdict(deque)
+        for name, operator in _launched(mark, ""):
+            waiting[name].append(operator)
+        for one in sorted(inside, key=lambda one: one.time_range.start):
+            operator = waiting[one.name].popleft() if waiting[one.name] else ""
+            yield Launch(one.name, operator, one.device_type.name.lower(), _duration(one))
+        return
+    begin_ns, end_ns = begin * _NS_PER_US, end * _NS_PER_US
+    primitives = [one for one in primitives if begin_ns <= one.start_ns <= end_ns]
+    for event, operator in _computing(mark, ""):
+        start_ns, length_ns = round(event.time_range.start * _NS_PER_US), _duration(event)
+        name = _NUMBERED.sub("", event.name)
+        rest_ns = length_ns
+        for one in primitives:
+            if start_ns <= one.start_ns + one.time_ns // 2 <= start_ns + length_ns:
+                yield Launch(one.name, operator or name, "cpu", one.time_ns)
+                rest_ns -= one.time_ns
+        yield Launch(name, operator, "cpu", max(0, rest_ns))
+
+
+def _launched(event: FunctionEvent, operator: str) -> Iterator[tuple[str, str]]:
+    """Name of each kernel that was launched on another device, with the outermost operator that did."""
+    for child in event.cpu_children:
+        outermost = operator or (child.name if "::" in child.name else "")
+        yield from ((kernel.name, outermost) for kernel in child.kernels)
+        yield from _launched(child, outermost)
+
+
+def _computing(event: FunctionEvent, operator: str) -> Iterator[tuple[FunctionEvent, str]]:
+    """The operators below one that compute, each with the outermost operator that it is part of."""
+    for child in event.cpu_children:
+        outermost = operator or (child.name if "::" in child.name else "")
+        if _short(child) in _VIEWS or any(_computes(inner) for inner in child.cpu_children):
+            yield from _computing(child, outermost)
+        elif " " not in child.name:  # else a note of the framework about itself
+            yield child, outermost
+
+
+def _computes(event: FunctionEvent) -> bool:
+    helps = _short(event) in _VIEWS | _MOVES or " " in event.name
+    return not helps or any(_computes(child) for child in event.cpu_children)
+
+
+def _short(event: FunctionEvent) -> str:
+    name: str = event.name
+    return name.removeprefix("aten::")
+
+
+def _on_cpu(event: FunctionEvent) -> bool:
+    return bool(event.device_type.name == "CPU")
+
+
+def _duration(event: FunctionEvent) -> int:
+    elapsed_us: float = event.time_range.elapsed_us()
+    return round(elapsed_us * _NS_PER_US)

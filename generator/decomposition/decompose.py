@@ -1,0 +1,129 @@
+"""One model to its bricks: the part of ``generate`` that runs in parallel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ...bricks.graph.footprint import footprint, level_of
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.layer import LayerState
+from ...bricks.suite.brick import Brick, build_brick
+from ...errors import DlbricksError
+from ...models import ModelSource
+from .decomposer import Decomposer
+
+__all__ = ["Decomposition", "SkippedLayer", "decompose", "unforeseen"]
+
+_MOST_TEXT = 300
+"""Characters of an unforeseen exception's text; some quote whole graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedLayer:
+    """A layer that cannot be a brick, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """What one model is made of; counts are 0 where ``error`` says why there are none.
+
+    Attributes:
+        name: The model.
+        layers: Operators of the source model.
+        folded: Layers that cost nothing at inference.
+        sequences: Sequences at the granularity asked for.
+        occurrences: Brick key to how often the model holds it.
+        known_macs: Multiply-accumulates of the layers whose work is known.
+        uncounted: Operators of the layers whose work is not known, by number of layers.
+        weight_bytes: Bytes of the model's constants.
+        skipped: Layers that cannot be bricks.
+        distance: Level of the reuse distance of its weights.
+        bound: Dynamic dimensions and the values that they were given.
+        error: Why the model could not be decomposed.
+        bricks: Bricks by key, those that the caller knew already left out.
+    """
+
+    name: str
+    layers: int = 0
+    folded: int = 0
+    sequences: int = 0
+    occurrences: Mapping[str, int] = field(default_factory=dict)
+    known_macs: int = 0
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+    weight_bytes: int = 0
+    skipped: tuple[SkippedLayer, ...] = ()
+    distance: int = 0
+    bound: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+    bricks: Mapping[str, Brick] = field(default_factory=dict)
+
+
+def decompose(source: ModelSource, decomposer: Decomposer, *, known: Collection[str] = ()) -> Decomposition:
+    """Read a model and cut it into bricks.
+
+    Args:
+        source: The model.
+        decomposer: Cuts it.
+        known: Keys of bricks that need not be built again.
+
+    Returns:
+        Its bricks and counts, or its error; one broken model is no reason to stop.
+    """
+    try:
+        cuttings = decomposer(source)
+        graph, found = cuttings.source, cuttings.sequences
+        bricks: dict[str, Brick] = {}
+        for sequence in found:
+            if sequence.key not in bricks and sequence.key not in known:
+                bricks[sequence.key] = build_brick(cuttings.graph, sequence)
+        macs, uncounted = _work(graph)
+    except DlbricksError as error:
+        return Decomposition(source.name, error=str(error))
+    except Exception as error:  # noqa: BLE001
+        # A boundary: a model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be
+        # reported; it must not take the other models of the batch with it.
+        return Decomposition(source.name, error=unforeseen(source.name, error))
+    return Decomposition(
+        name=source.name,
+        layers=len(graph.layers),
+        folded=sum(layer.state is LayerState.FOLDED for layer in graph.layers),
+        sequences=len(found),
+        occurrences=dict(Counter(sequence.key for sequence in found)),
+        known_macs=macs,
+        uncounted=uncounted,
+        weight_bytes=graph.weight_bytes,
+        skipped=tuple(
+            SkippedLayer(layer.name, layer.reason)
+            for layer in cuttings.graph.layers
+            if layer.state is LayerState.SKIPPED
+        ),
+        distance=level_of(footprint(cuttings.graph)),
+        bound=dict(graph.bound),
+        bricks=bricks,
+    )
+
+
+def unforeseen(name: str, error: Exception) -> str:
+    """What to say of an exception that no code path was written for."""
+    text = " ".join(str(error).split())[:_MOST_TEXT]
+    kind = type(error).__name__
+    return f"{name} could not be decomposed: {kind}{f': {text}' if text else ''}; please report this with the model"
+
+
+def _work(graph: ModelGraph) -> tuple[int, dict[str, int]]:
+    """Multiply-accumulates that are known, and the operators (with counts) whose work is not."""
+    macs = 0
+    uncounted: Counter[str] = Counter()
+    for layer in graph.layers:
+        if layer.state is LayerState.FOLDED:
+            continue
+        if layer.state is LayerState.LIVE and layer.cost is not None:
+            macs += layer.cost.macs
+        else:
+            uncounted[layer.op_type] += 1
+    return macs, dict(sorted(uncounted.items()))

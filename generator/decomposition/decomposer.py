@@ -1,0 +1,124 @@
+"""From a model to the graph that is cut: its own, or the one that a runtime executes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...bricks.cutting.wiring import sequences
+from ...bricks.graph.graph import ModelGraph, build_graph
+from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.sequence import Sequence
+from ...bricks.suite.manifest import GRAPHS
+from ...errors import UsageError, WorkerError
+from ...models import ModelSource
+from ..worker.standby import Standby
+
+if TYPE_CHECKING:
+    from .executed import ExecutedModel
+
+__all__ = ["Cut", "Cuttings", "Decomposer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How models are cut into sequences.
+
+    Attributes:
+        granularity: G, the most layers in a sequence; of a fused cut, the most units.
+        overlap: Sequences begin at every layer.
+        connected: Weakly connected sequences count, not only paths.
+        graph: What is cut (``suite.GRAPHS``): ``source``, ``fused`` or ``runtime``.
+        backend: The runtime that executed graphs and fusions are learned from.
+        device: Its device.
+        options: Its options.
+        threads: Its threads; 0: all physical cores.
+    """
+
+    granularity: int
+    overlap: bool = False
+    connected: bool = False
+    graph: str = "source"
+    backend: str = "onnxruntime"
+    device: str = "cpu"
+    options: tuple[tuple[str, str], ...] = ()
+    threads: int = 1
+
+    def check(self) -> None:
+        """Raise ``UsageError`` for a value that makes no sense."""
+        if self.granularity < 1:
+            raise UsageError(f"granularity cannot be {self.granularity}", remedy="use 1 or more")
+        if self.graph not in GRAPHS:
+            raise UsageError(f"there is no graph {self.graph!r}", remedy=f"use {', '.join(GRAPHS)}")
+
+    def bound_to(self) -> str | None:
+        """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
+        if self.graph != "runtime":
+            return None
+        from ..backends.registry import get, require_available  # the source's graph needs no backend
+        from .executed import instruction_set, runtime_salt
+
+        backend = get(self.backend)
+        require_available(backend, self.backend, self.device)
+        return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuttings:
+    """One model, cut.
+
+    Attributes:
+        source: The model's own graph.
+        graph: The graph that was cut.
+        sequences: Its sequences.
+        executed: What the runtime executes; None where it was not asked.
+    """
+
+    source: ModelGraph
+    graph: ModelGraph
+    sequences: List[Sequence]
+    executed: ExecutedModel | None = None
+
+
+class Decomposer(Standby):
+    """Cuts models; keeps the worker that tells executed graphs from one model to the next.
+
+    Args:
+        cut: How to cut.
+        oracle: Finds the shapes that inference does not.
+    """
+
+    def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
+        super().__init__(cut.backend, device=cut.device, options=dict(cut.options), threads=cut.threads)
+        self._cut = cut
+        self._oracle = oracle
+
+    def __call__(self, source: ModelSource) -> Cuttings:
+        """Read a model and cut it.
+
+        Raises:
+            DlbricksError: As ``ModelSource.skeleton``, ``build_graph`` and ``executed_model``.
+        """
+        cut = self._cut
+        if cut.graph == "source":
+            graph = build_graph(source.skeleton(), oracle=self._oracle)
+            found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+            return Cuttings(graph, graph, tuple(found))
+        executed = self._execute(source)
+        if cut.graph == "fused":
+            from .fused import fused_sequences
+
+            found = fused_sequences(executed, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+            return Cuttings(executed.source, executed.source, tuple(found), executed)
+        found = sequences(executed.graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
+        return Cuttings(executed.source, executed.graph, tuple(found), executed)
+
+    def _execute(self, source: ModelSource) -> ExecutedModel:
+        from .executed import executed_model  # the source's graph needs no worker
+
+        try:
+            return executed_model(source, worker=self.worker, oracle=self._oracle)
+        except WorkerError:
+            self.close()  # the next model gets a worker of its own
+            raise

@@ -1,0 +1,205 @@
+"""The graph that a runtime executes for a model, as a ModelGraph, and which source layers each of its layers is."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import onnx
+
+from ...bricks.graph.graph import ModelGraph, build_graph
+from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.layer import Layer, LayerState, Role
+from ...bricks.subgraphs import captures
+from ...db.values import Stack, System
+from ...errors import WorkerError
+from ...models import ModelSource
+from ...models.skeleton import Skeleton, is_weight
+from ..backends.base import node_name
+from ..machine.system import probe_system
+from ..network.network import read_network
+from ..worker.client import Timeouts, Worker
+from ..worker.execution.extraction import EXECUTED, stage_files
+from ..worker.messages.protocol import Extract
+from ..worker.standby import Standby
+from .origins import Operator, composed, match, sharing
+
+__all__ = ["ExecutedModel", "executed_model", "instruction_set", "runtime_salt"]
+
+_BYTES_PER_S = 2e7
+"""A large model may take longer to optimise than ``Timeouts.prepare``."""
+_DIGITS = 12
+_UNCHANGED = frozenset({"Cast", "Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
+"""Operators that hand on what they read where they write the type that they read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutedModel:
+    """What a runtime executes for a model.
+
+    Attributes:
+        name: The model.
+        source: Its own graph.
+        graph: The graph that is executed, fused and laid out; its keys are bound to ``stack`` and ``isa``.
+        origins: For each layer of ``graph`` the layers of ``source`` that it came from, by index; empty for what the
+            runtime put in (layout changes). They may name folded layers that the runtime does execute.
+        eliminated: Live layers of ``source`` that no layer of ``graph`` came from: the runtime has nothing to do for
+            them.
+        duplicated: Layers of ``source`` that several layers of ``graph`` came from, with the number of these.
+        stack: Backend, versions and options.
+        isa: Names the instruction sets of this machine (``instruction_set``).
+    """
+
+    name: str
+    source: ModelGraph
+    graph: ModelGraph
+    origins: tuple[frozenset[int], ...]
+    eliminated: frozenset[int]
+    duplicated: Mapping[int, int]
+    stack: Stack
+    isa: str
+
+
+def instruction_set(system: System | None = None) -> str:
+    """The instruction sets that runtimes choose kernels and layouts by, as one short word.
+
+    Args:
+        system: The machine; default this one.
+
+    Returns:
+        The architecture, and a digest of the instruction sets: equal on machines that are alike in these.
+    """
+    found = system or probe_system()
+    return f"{found.architecture}-{hashlib.sha256(' '.join(found.isa).encode()).hexdigest()[:_DIGITS]}"
+
+
+def runtime_salt(stack: Stack, isa: str) -> str:
+    """What binds the keys of an executed graph to its stack and instruction set."""
+    return f"runtime:{stack.key}:{isa}"
+
+
+def executed_model(
+    source: ModelSource,
+    *,
+    backend: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    worker: Worker | None = None,
+    oracle: ShapeOracle | None = None,
+    seed: int = 0,
+) -> ExecutedModel:
+    """Have a worker create a model's session and write the graph that it executes, and map it to the source's layers.
+
+    Args:
+        source: The model.
+        backend: Name of the runtime.
+        device: One of its devices.
+        options: Its own options.
+        threads: Of the runtime; 0: all physical cores.
+        worker: A greeted worker to ask instead; it decides backend, device, options and threads.
+        oracle: Finds the shapes of the source's graph that inference does not.
+        seed: Of synthetic weights and inputs.
+
+    Raises:
+        ModelError: The model cannot be read or bound.
+        UsageError: The backend cannot tell which graph it executes, or an option is wrong.
+        BackendError: The runtime cannot load or run it.
+        WorkerError: The worker died or hung.
+    """
+    skeleton = source.skeleton()
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-executed-")))
+        runnable = source.runnable(folder)
+        if worker is None:
+            standby = Standby(backend, device=device, options=options, threads=threads)
+            worker = resources.enter_context(standby).worker
+        if worker.greeting is None:
+            raise WorkerError("the worker was not greeted", remedy="start it with Worker.start")
+        results = folder / "graphs"
+        results.mkdir()
+        request = Extract(
+            path=str(runnable.path.resolve()),
+            synthetic=runnable.synthetic,
+            folder=str(results),
+            overrides=runnable.overrides,
+            inputs=runnable.inputs,
+            seed=seed,
+        )
+        worker.extract(request, timeout_s=Timeouts.prepare + skeleton.weight_bytes / _BYTES_PER_S)
+        stages = [read_network(path) for path in stage_files(results)]
+        executed = read_network(results / EXECUTED)
+        stack = worker.greeting.stack
+    isa = instruction_set()
+    before = build_graph(skeleton, oracle=oracle)
+    after = build_graph(
+        Skeleton(executed, bound=skeleton.bound, weight_bytes=skeleton.weight_bytes), salt=runtime_salt(stack, isa)
+    )
+    origins = _origins(before, stages, executed)
+    origin_of_any = frozenset[int]().union(*origins)
+    return ExecutedModel(
+        name=source.name,
+        source=before,
+        graph=after,
+        origins=tuple(origins),
+        eliminated=frozenset(before.live) - origin_of_any,
+        duplicated=sharing(origins),
+        stack=stack,
+        isa=isa,
+    )
+
+
+def _origins(source: ModelGraph, stages: list[onnx.ModelProto], executed: onnx.ModelProto) -> list[frozenset[int]]:
+    """Origins of the executed operators in the source, stage by stage."""
+    graphs = [_operators(model) for model in (*stages, executed)]
+    origins = match(_source_operators(source), graphs[0], idle=_unchanged(source))
+    for before, after in pairwise(graphs):
+        origins = composed(origins, match(before, after))
+    return origins
+
+
+def _source_operators(graph: ModelGraph) -> list[Operator]:
+    """The layers of a model; what is constant or folded feeds none of them."""
+    computed = {*graph.inputs}
+    computed.update(v for layer in graph.layers if layer.state is not LayerState.FOLDED for v in layer.outputs)
+    operators = []
+    for layer in graph.layers:
+        reads = set() if layer.state is LayerState.FOLDED else computed
+        constants = [
+            "" if operand.value in computed else operand.data.hex() if operand.data else operand.value
+            for operand in layer.operands
+        ]
+        attributes = sorted(attribute.SerializeToString() for attribute in layer.node.attribute)
+        detail = hashlib.sha256(repr((constants, attributes)).encode()).hexdigest()
+        operators.append(replace(_operator(layer.node, node_name(layer.node), reads), detail=detail))
+    return operators
+
+
+def _operators(model: onnx.ModelProto) -> list[Operator]:
+    """The operators of a model in skeleton form."""
+    computed = {value.name for value in model.graph.input if not is_weight(value)}
+    computed.update(value for node in model.graph.node for value in node.output)
+    return [_operator(node, node.name, computed) for node in model.graph.node]
+
+
+def _operator(node: onnx.NodeProto, name: str, computed: set[str]) -> Operator:
+    kind = f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type
+    reads = tuple(value if value in computed else "" for value in (*node.input, *captures(node)))
+    return Operator(name, kind, reads, tuple(node.output))
+
+
+def _unchanged(graph: ModelGraph) -> set[int]:
+    """Layers that hand on what they read."""
+    return {layer.index for layer in graph.layers if _is_unchanged(layer)}
+
+
+def _is_unchanged(layer: Layer) -> bool:
+    if layer.op_type not in _UNCHANGED or not layer.operands or layer.operands[0].role is not Role.ACTIVATION:
+        return False
+    known = layer.operands[0].type
+    return known is not None and layer.output_types[:1] == (known,)

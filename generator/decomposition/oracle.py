@@ -1,0 +1,82 @@
+"""The shape oracle: what inference cannot tell, one execution in a worker does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from ...bricks.tensor import ELEMENT_BITS, TensorType
+from ...errors import BackendError, WorkerError
+from ..worker.standby import Standby
+
+__all__ = ["WorkerOracle"]
+
+_MEMORY_BYTES = 8 << 30
+
+
+class WorkerOracle(Standby):
+    """A ``ShapeOracle`` that executes a model once, with seeded weights and inputs, in a worker.
+
+    The worker starts with the first question and ends with the context. A model that cannot be executed, or ends its
+    worker, leaves its shapes unknown: ``problems`` tells why, and the layers are reported as skipped.
+
+    Args:
+        backend: Name of the runtime.
+        memory_bytes: Limit of the worker.
+        timeout_s: Limit of one execution, loading included.
+    """
+
+    def __init__(
+        self, *, backend: str = "onnxruntime", memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0
+    ) -> None:
+        super().__init__(backend, memory_bytes=memory_bytes)
+        self._timeout_s = timeout_s
+        self.problems: list[str] = []
+
+    def __call__(self, model: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
+        """Types of the named values; those that could not be found, or that nothing needs, are missing."""
+        names = _worth_running(model.graph, names)
+        if not names:
+            return {}
+        with tempfile.TemporaryDirectory(prefix="dlbricks-oracle-") as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(model.SerializeToString())
+            try:
+                found = self.worker.values(path, names, timeout_s=self._timeout_s).types
+            except BackendError as error:
+                self.problems.append(str(error))
+                return {}
+            except WorkerError as error:
+                self.problems.append(str(error))
+                self.close()
+                return {}
+        return {
+            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
+        }
+
+
+def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
+    """The names without optional outputs that nothing reads, such as the masks of Dropout."""
+    read = _read(graph)
+    idle = {
+        output
+        for node in graph.node
+        if any(output in read for output in node.output)
+        for output in node.output
+        if output not in read
+    }
+    return [name for name in names if name not in idle]
+
+
+def _read(graph: onnx.GraphProto) -> set[str]:
+    """Values that a node or the caller reads, bodies of control flow included."""
+    read = {value.name for value in graph.output}
+    for node in graph.node:
+        read.update(node.input)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                read |= _read(body)
+    return read

@@ -1,0 +1,6 @@
+"""Measuring: ``run`` and ``measure``, from options to results in the database.
+
+Here stands the session that asks workers for samples, what it measures (``item``, ``subjects``, ``selection``), and
+what it writes (``journal``); ``sampling`` decides how much of what, ``data`` and ``ceilings`` are measurements of
+their own.
+"""

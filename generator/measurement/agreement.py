@@ -1,0 +1,329 @@
+"""Whether a backend computes what another one does: every brick of a suite, on the same seeded inputs and weights.
+
+A latency of something else is no latency of the brick. Each backend runs in a worker of its own, so that one which
+crashes or hangs costs the brick alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from ...bricks.suite.suite import Suite
+from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
+from ..backends.base import AS_GIVEN
+from ..backends.registry import get, require_available
+from ..backends.requirements import require_dtype
+from ..progress import Progress, ProgressCallback, Stage
+from ..worker.client import Worker
+from ..worker.messages.protocol import Prepare
+
+__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
+
+TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
+"""Largest error by precision, as a share of the output's largest value: sums are added up in another order.
+
+Of an integer or truth-valued output so many elements may differ: what lies on an edge may fall to either side.
+"""
+
+
+class Verdict(StrEnum):
+    """What came out for a brick."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+    """The backend failed, or its worker died."""
+    UNCHECKED = "unchecked"
+    """The backend ran it; that which it is held against could not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One brick in one backend beside another.
+
+    Attributes:
+        key: Key of the brick.
+        operators: Its operators.
+        verdict: What came out.
+        error: Largest difference as a share of the output's largest value, over all outputs; None where there is none.
+        reason: Why it is not ``same``.
+    """
+
+    key: str
+    operators: tuple[str, ...]
+    verdict: Verdict
+    error: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReport:
+    """All bricks of a suite.
+
+    Attributes:
+        backend: What was checked.
+        against: What it was checked against.
+        dtype: Precision it computed in.
+        tolerance: Largest error that counts as the same.
+        rows: One per brick, sorted by key.
+    """
+
+    backend: str
+    against: str
+    dtype: str
+    tolerance: float
+    rows: tuple[Agreement, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every brick is known to compute the same."""
+        return all(row.verdict is Verdict.SAME for row in self.rows)
+
+    def count(self, verdict: Verdict) -> int:
+        """Bricks with a verdict."""
+        return sum(row.verdict is verdict for row in self.rows)
+
+
+def check_agreement(
+    suite: Suite,
+    backend: str,
+    *,
+    against: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    dtype: str = AS_GIVEN,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+    progress: ProgressCallback | None = None,
+) -> AgreementReport:
+    """Run every brick in two backends and compare the outputs.
+
+    Args:
+        suite: Of source or fused bricks: those of an executed graph are of one stack's making.
+        backend: What to check.
+        against: What to check it against, on the CPU with default options, in each network's own precision.
+        device: Of ``backend``.
+        options: Of ``backend``.
+        dtype: What ``backend`` computes in; ``TOLERANCES`` has what each precision may cost.
+        seed: Of weights and inputs.
+        timeout_s: For each brick and backend.
+        progress: Told after each brick.
+
+    Raises:
+        UsageError: A wrong option or precision, or bricks that one stack only can run.
+        BackendUnavailable: A runtime, or the device, cannot be used here.
+        BackendError: A runtime cannot be set up as asked.
+        WorkerError: A worker cannot be started.
+        SuiteError: A brick is missing or not what its name says.
+    """
+    rows = []
+    begun = time.monotonic()
+    for row in agreements(
+        suite,
+        backend,
+        against=against,
+        device=device,
+        options=options,
+        dtype=dtype,
+        seed=seed,
+        timeout_s=timeout_s,
+    ):
+        rows.append(row)
+        if progress is not None:
+            elapsed_s = time.monotonic() - begun
+            progress(Progress(Stage.CHECK, len(rows), len(suite.keys), " ".join(row.operators), elapsed_s))
+    return AgreementReport(backend, against, dtype, _tolerance(dtype), tuple(rows))
+
+
+def agreements(
+    suite: Suite,
+    backend: str,
+    *,
+    keys: Collection[str] | None = None,
+    against: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    dtype: str = AS_GIVEN,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+) -> Iterator[Agreement]:
+    """What ``check_agreement`` finds, one brick after the other: whoever asks may keep each row, and stop at any.
+
+    Args:
+        suite: As for ``check_agreement``, and so is everything but ``keys``.
+        backend: Likewise.
+        keys: Only these bricks; None: all of the suite.
+        against: Likewise.
+        device: Likewise.
+        options: Likewise.
+        dtype: Likewise.
+        seed: Likewise.
+        timeout_s: Likewise.
+
+    Yields:
+        One row per brick, in the order of the keys.
+
+    Raises:
+        UsageError: As ``check_agreement``; with the first row.
+        BackendUnavailable: Likewise.
+        BackendError: A runtime cannot be set up as asked.
+        WorkerError: A worker cannot be started.
+        SuiteError: As ``check_agreement``.
+    """
+    if suite.bound_to is not None:
+        raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-agreement-")))
+        both = [
+            resources.enter_context(
+                _Runner(name, on, chosen, precision, place=folder / f"{role}.npz", seed=seed, timeout_s=timeout_s)
+            )
+            for role, name, on, chosen, precision in [
+                ("own", backend, device, options or {}, dtype),
+                ("other", against, "cpu", {}, AS_GIVEN),
+            ]
+        ]
+        for runner in both:
+            runner.start()
+        for key in suite.keys:
+            if keys is None or key in keys:
+                operators = suite.brick(key).operators
+                path = suite.brick_path(key).resolve()
+                yield _compare(key, tuple(operators), path, both, _tolerance(dtype))
+
+
+def _tolerance(dtype: str) -> float:
+    return TOLERANCES.get(dtype, max(TOLERANCES.values()))
+
+
+class _Runner:
+    """One backend's worker; started anew after one that died."""
+
+    def __init__(
+        self,
+        backend: str,
+        device: str,
+        options: Mapping[str, str],
+        dtype: str,
+        *,
+        place: Path,
+        seed: int,
+        timeout_s: float,
+    ) -> None:
+        self._backend = get(backend)
+        require_dtype(self._backend, dtype)
+        self._dtype = dtype
+        self._options = self._backend.resolve(device, options)
+        require_available(self._backend, backend, device)
+        self._device = device
+        self._place = place
+        self._seed = seed
+        self._timeout_s = timeout_s
+        self._worker: Worker | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the backend."""
+        return self._backend.name
+
+    def start(self) -> Worker:
+        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is told once."""
+        if self._worker is None:
+            self._worker = Worker.start(
+                self._backend.name,
+                device=self._device,
+                options=self._options,
+                memory_bytes=psutil.virtual_memory().available // 2,
+                dtype=self._dtype,
+                command=self._backend.command(),
+            )
+        return self._worker
+
+    def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
+        """Inputs and outputs of one execution of a brick."""
+        worker = self.start()
+        try:
+            request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
+            worker.prepare(request, timeout_s=self._timeout_s)
+            worker.outputs("brick", self._place, timeout_s=self._timeout_s)
+            worker.release("brick")
+        except WorkerError:
+            worker.kill()
+            self._worker = None
+            raise
+        with np.load(self._place, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            self._worker.close() if kind is None else self._worker.kill()
+
+
+def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:
+    try:
+        own = both[0].outputs(path)
+    except UnsupportedBrick as error:
+        return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
+    except BackendUnavailable:
+        raise  # no brick can be checked
+    except (BackendError, WorkerError) as error:
+        return Agreement(key, operators, Verdict.FAILED, reason=str(error))
+    try:
+        other = both[1].outputs(path)
+    except (BackendError, WorkerError) as error:
+        return Agreement(key, operators, Verdict.UNCHECKED, reason=f"{both[1].name}: {error}")
+    worst = 0.0
+    for name in other:
+        if own[name].shape != other[name].shape:
+            text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
+            return Agreement(key, operators, Verdict.DIFFERENT, reason=text)
+        apart = difference(own[name], other[name])
+        worst = max(worst, apart)
+        if not apart <= tolerance:
+            text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
+            return Agreement(key, operators, Verdict.DIFFERENT, error=apart, reason=text)
+    return Agreement(key, operators, Verdict.SAME, error=worst)
+
+
+def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    """How far two arrays of one shape are apart.
+
+    Args:
+        own: Any values.
+        other: Likewise.
+
+    Returns:
+        For numbers of a fraction the largest difference over the largest finite value of ``other``, infinite where one
+        is finite and the other is not; for all else the share of elements that differ.
+    """
+    if not other.size:
+        return 0.0
+    if other.dtype.kind != "f":
+        return float(np.mean(own != other))
+    one, two = own.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(two)
+    if not np.array_equal(one[~finite], two[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    largest = float(np.abs(two[finite]).max())
+    apart = float(np.abs(one[finite] - two[finite]).max())
+    return apart / largest if largest else apart

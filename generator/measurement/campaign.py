@@ -1,0 +1,311 @@
+"""What ``run`` and ``measure`` share: from options to a finished session."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from ...bricks.graph.footprint import level_name
+from ...bricks.suite.suite import Suite
+from ...db.store import Store
+from ...db.values import Conditions, Measurement, Stack, Subject, System
+from ...errors import UsageError
+from ...models import ModelSource
+from ..backends.base import AS_GIVEN, Backend
+from ..backends.registry import get, require_available
+from ..backends.requirements import can_rotate, require_algorithms, require_dtype, require_profiling, require_rotating
+from ..decomposition.executed import instruction_set, runtime_salt
+from ..decomposition.oracle import WorkerOracle
+from ..machine.lock import machine_lock
+from ..machine.system import probe_system
+from ..network.reference import GAP, OVERHEAD, REFERENCE, built_in_key
+from ..progress import ProgressCallback
+from .costs import RunCosts
+from .item import Item
+from .journal import Journal
+from .launch import begin_run, end_run, launch
+from .profiling import ProfileReport, take_views
+from .sampling.forecast import forecast_s, loading_s
+from .sampling.schedule import Pace
+from .sampling.stopping import Protocol
+from .selection import Selection, check_again, finished, select
+from .session import Session
+from .settings import Settings
+from .subjects import ModelItems, brick_items, inspect_bricks, model_items
+
+__all__ = ["Campaign", "conduct"]
+
+_MIN_ITEM_BUDGET_S = 0.001
+_MOST_SHARES = 8
+"""Most time of one item, in equal shares of a given total time."""
+
+_HARD_LIMIT = 16
+"""Tenths of ``memory_bytes`` at which a worker is stopped; chunks keep below ``memory_bytes`` itself."""
+
+_LEAST_LIMIT = 256 << 20
+"""The reference network and a runtime's own pools must fit, whatever ``memory_bytes`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What a run did, or would do.
+
+    Attributes:
+        run: UUID; None for a dry run, and where nothing was left to measure.
+        system: This machine.
+        stack: What it ran on.
+        conditions: Threads, cache state, precision.
+        bricks: What was selected of the suite.
+        models: What was selected of the models.
+        algorithms: What was selected of the bricks, each with each of the backend's other algorithms.
+        sources: The models by argument, and what is wrong with the broken ones.
+        forecast_s: Expected before it began.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
+        costs: Where the wall time went.
+        wall_s: From the call to its end.
+    """
+
+    run: str | None
+    system: System
+    stack: Stack
+    conditions: Conditions
+    bricks: Selection
+    models: Selection
+    algorithms: Selection
+    sources: ModelItems
+    forecast_s: float
+    kernels: ProfileReport | None
+    costs: RunCosts
+    wall_s: float
+
+
+def conduct(
+    settings: Settings,
+    *,
+    command: str,
+    store: Store,
+    suite: Suite | None = None,
+    models: Sequence[ModelSource] = (),
+    again: Collection[str] = (),
+    algorithms: bool = False,
+    kernels: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Campaign:
+    """Measure what is not measured yet, in one session.
+
+    Args:
+        settings: How to measure.
+        command: ``run`` or ``measure``, for the record.
+        store: Open for writing, unless ``dry_run``.
+        suite: Bricks to measure.
+        models: Whole models to measure beside them.
+        again: What to measure although the store holds it.
+        algorithms: Also measure each brick once with each of the backend's other algorithms.
+        kernels: Afterwards also tell which kernels run for what is measured, where that is not stored.
+        dry_run: Only forecast.
+        progress: Told between requests.
+
+    Raises:
+        UsageError: An option has a wrong value, or the backend does not tell its kernels.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring.
+        SuiteError: A brick is missing or not what its name says.
+        WorkerError: No worker can be started, or the reference network cannot be run.
+        StoreError: The database cannot be written; what was committed stays.
+    """
+    settings.check()
+    check_again(again)
+    costs = RunCosts()
+    with ExitStack() as resources:
+        if not dry_run:
+            resources.enter_context(machine_lock())
+        begun = time.monotonic()  # waiting for another process is not counted against the budget
+        backend = get(settings.backend)
+        stack = backend.stack(settings.device, settings.options)
+        effective = dict(stack.options)
+        _check_backend(settings, backend, effective, bricks=suite is not None, kernels=kernels)
+        rotating = settings.cache == "model" and can_rotate(backend, effective)
+        choices = require_algorithms(backend, settings.device, effective, settings.dtype) if algorithms else ()
+        system, conditions = probe_system(), settings.conditions
+        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
+        oracle = resources.enter_context(WorkerOracle())
+
+        def selected(items: Sequence[Item]) -> Selection:
+            return select(items, store=store, system=system.key, stack=stack.key, conditions=conditions, again=again)
+
+        with costs.spend("read_s"):
+            sources = model_items(models, folder, oracle=oracle)
+            items = brick_items(suite, unroll=settings.unroll, cache=settings.cache) if suite is not None else []
+            bricks = selected(items)
+            varied = [item.in_variant(choice.name) for item in items for choice in choices]
+            variants = selected(varied)
+            chosen = selected(sources.items)
+            if suite is not None:
+                inspect_bricks(suite, [*bricks.pending, *variants.pending])
+        pending = [*chosen.pending, *bricks.pending, *variants.pending]
+        protocol = settings.protocol
+        known = _earlier(store, pending)
+        budget_s = None
+        if settings.budget_s is not None:
+            budget_s = settings.budget_s - (time.monotonic() - begun)
+            protocol = _fitted(protocol, pending, budget_s, most_s=settings.item_budget_s)
+        forecast = forecast_s(pending, protocol, known)
+        run = None
+        memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+        limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
+        if pending and not dry_run:
+            run = begin_run(
+                store,
+                settings,
+                command=command,
+                system=system,
+                stack=stack,
+                suite=suite.hash if suite is not None else None,
+                more={"algorithms": [choice.name for choice in choices]} if choices else None,
+            )
+            journal = Journal(store, run, conditions, costs)
+            with Session(
+                partial(
+                    launch,
+                    settings,
+                    backend,
+                    stack,
+                    memory_bytes=limit_bytes,
+                    rotating=rotating,
+                ),
+                journal,
+                _built_in(REFERENCE),
+                Pace(protocol, budget_s),
+                costs,
+                memory_bytes=memory_bytes,
+                cache=settings.cache,
+                seed=settings.seed,
+                annotations=suite.annotations if suite is not None else None,
+                progress=progress,
+            ) as session:
+                session.measure([*pending, *_probes(pending)])
+            end_run(store, run)
+        views = None
+        if kernels and not dry_run:
+            # Asked of the store: what is begun again has a measurement as well.
+            measured = [
+                item
+                for group in (sources.items, items, varied)
+                for item in finished(group, store=store, system=system.key, stack=stack.key, conditions=conditions)
+            ]
+            with costs.spend("profile_s"):
+                views = take_views(
+                    measured,
+                    suite=suite,
+                    store=store,
+                    settings=settings,
+                    backend=backend,
+                    system=system.key,
+                    stack=stack,
+                    memory_bytes=limit_bytes,
+                    again="all" in again,
+                    progress=progress,
+                )
+    return Campaign(
+        run=run.id if run is not None else None,
+        system=system,
+        stack=stack,
+        conditions=conditions,
+        bricks=bricks,
+        models=chosen,
+        algorithms=variants,
+        sources=sources,
+        forecast_s=forecast,
+        kernels=views,
+        costs=costs,
+        wall_s=time.monotonic() - begun,
+    )
+
+
+def _check_backend(
+    settings: Settings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
+) -> None:
+    """Make sure that the backend can do what is asked of it, before anything is measured."""
+    require_available(backend, settings.backend, settings.device)
+    require_dtype(backend, settings.dtype)
+    _check_cache(settings, bricks=bricks)
+    if kernels:
+        require_profiling(backend)
+    if settings.cache == "model" and bricks:
+        require_rotating(backend, options)  # a whole model is only repeated, which every backend can
+
+
+def _check_cache(settings: Settings, *, bricks: bool) -> None:
+    """Make sure that the device is the one whose caches are swept, and whose caches' sizes the reuse distances are."""
+    if settings.device != "cpu" and (settings.cache == "cold" or (bricks and settings.cache == "model")):
+        raise UsageError(
+            f"cache mode {settings.cache!r} is about the caches of a processor, not of device {settings.device!r}",
+            remedy="use --cache hot",
+        )
+
+
+def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given: bool) -> None:
+    """Make sure that graphs which a runtime executes are run by it, as they stand."""
+    if suite is None or suite.bound_to is None:
+        return
+    if suite.bound_to != runtime_salt(stack, instruction_set(system)):
+        raise UsageError(
+            f"suite {suite.path} holds graphs that another stack or machine executes",
+            remedy="generate it here, with the same backend and options, or use --graph source",
+        )
+    if not as_given:
+        raise UsageError(
+            f"suite {suite.path} holds graphs that are executed as they stand, in {AS_GIVEN}: neither --dtype nor "
+            "--algorithms applies to them",
+            remedy="use a suite of --graph source or fused",
+        )
+
+
+def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
+    """Latest measurement of each item, wherever it was taken: what the forecast goes by."""
+    if not items:
+        return {}
+    return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
+
+
+def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float, *, most_s: float | None) -> Protocol:
+    """The protocol with an item budget that lets the whole run fit into its total time, or fill it.
+
+    No item may take more than some times its equal share; within that the pace decides (``allocation``).
+    """
+    if not items:
+        return protocol
+    fixed_s = protocol.processes * loading_s(items)
+    share_s = max(_MIN_ITEM_BUDGET_S, (budget_s - fixed_s) / len(items))
+    most_s = min(share_s * _MOST_SHARES, most_s or math.inf)
+    return replace(protocol, item_budget_ns=int(most_s * 1e9))
+
+
+def _probes(items: Sequence[Item]) -> list[Item]:
+    """What is measured beside the items: what a call costs, and what changing between nodes does at each distance."""
+    distances = sorted({item.distance for item in items if item.distance})
+    overhead = _built_in(OVERHEAD)
+    if not distances:
+        return [overhead]
+    overhead.cache = "hot"
+    probes = [overhead]
+    for distance in distances:
+        gap = _built_in(GAP)
+        gap.cache, gap.distance = level_name(distance), distance
+        probes.append(gap)
+    return probes
+
+
+def _built_in(name: str) -> Item:
+    """A network of our own as an item; its key is that of its content."""
+    return Item(subject=Subject.REFERENCE, key=built_in_key(name), label=name, path=Path(name), unroll=1)

@@ -1,0 +1,245 @@
+"""What a machine can do at most: its rate of arithmetic and its bandwidths, as its runtimes reach them.
+
+A product of large squares gives the rate of arithmetic. Two streams give the bandwidth at every size of working set
+from what a first-level cache holds to several times the last level: an addition, and a copy, which may write past the
+caches. All are built-in networks, timed hot in the worker like anything else, in every runtime that is asked for; the
+best that any of them reaches is the machine's ceiling. A stream's time is taken less that of a call that does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from ....db.store import Store
+from ....db.values import Measurement, Subject, System
+from ....errors import BackendError, BackendUnavailable, UsageError, WorkerError
+from ...backends.base import Backend
+from ...backends.registry import backends, get, require_available
+from ...backends.requirements import require_dtype
+from ...machine.lock import machine_lock
+from ...machine.system import probe_system
+from ...network.reference import COPY, GAP_BASE, GEMM, OVERHEAD, REFERENCE, STREAM, built_in_key
+from ...progress import ProgressCallback
+from ..costs import RunCosts
+from ..item import Item
+from ..journal import Journal
+from ..launch import begin_run, end_run, launch
+from ..sampling.schedule import Pace
+from ..session import Session
+from ..settings import Settings
+from .rates import GEMM_SIZES, Rate, ceiling_names, ceiling_work, level_of_cache, rate_of, stream_sizes
+
+__all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
+
+_TIMEOUT_S = 8.0
+"""Hard limit of one network: a runtime that emulates a precision takes seconds for a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingRow:
+    """What one network reached in one runtime.
+
+    Attributes:
+        backend: The runtime.
+        stack: Key of its stack; None where it cannot run.
+        dtype: Precision.
+        network: Name of the built-in network; None where none could be tried.
+        working_set: Bytes that it reads and writes.
+        level: Name of the cache that holds them, or ``memory``.
+        latency_ms: Median.
+        flops_s: FLOP/s, of a product.
+        bytes_s: Bytes/s, of a stream, less the call; None where the call hides it.
+        error: Why there is no latency.
+    """
+
+    backend: str
+    stack: str | None
+    dtype: str
+    network: str | None = None
+    working_set: int | None = None
+    level: str | None = None
+    latency_ms: float | None = None
+    flops_s: Rate | None = None
+    bytes_s: Rate | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingReport:
+    """What was measured of the machine.
+
+    Attributes:
+        system: This machine.
+        threads: Threads of the runtimes.
+        rows: By runtime, precision and network.
+        runs: UUIDs of the runs, one per runtime and precision.
+        wall_s: The whole call.
+    """
+
+    system: System
+    threads: int
+    rows: tuple[CeilingRow, ...]
+    runs: tuple[str, ...]
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every runtime has a rate of arithmetic in every precision that was tried."""
+        tried = {(row.backend, row.dtype) for row in self.rows}
+        return tried == {(row.backend, row.dtype) for row in self.rows if row.flops_s is not None}
+
+
+def measure_ceilings(
+    *,
+    store: Store,
+    backend: str | None = None,
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    dtype: str | None = None,
+    gemm_sizes: Sequence[int] = GEMM_SIZES,
+    sizes: Sequence[int] | None = None,
+    item_budget_s: float = 0.25,
+    processes: int = 2,
+    rounds: int = 3,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> CeilingReport:
+    """Measure what the machine can do at most, and store it.
+
+    Always measures, whatever is stored.
+
+    Args:
+        store: Open for writing.
+        backend: Name of a runtime; None: every one that runs here, one after the other.
+        device: ``cpu``; the streams tell nothing of other devices yet.
+        options: The backend's own options; only with ``backend``.
+        threads: Threads of the runtime; 0: all physical cores.
+        dtype: Precision; None: all of each runtime.
+        gemm_sizes: Sides of the squares.
+        sizes: Working sets of the streams in bytes; None: ``stream_sizes``.
+        item_budget_s: Most time of one network over all processes and rounds, after the least 10 samples.
+        processes: Worker processes, one after the other.
+        rounds: Rounds per process.
+        seed: Of values and orders.
+        memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
+        progress: Told between requests.
+
+    Raises:
+        UsageError: An option has a wrong value, or the backend does not compute in the precision.
+        BackendUnavailable: The backend that was asked for cannot be used here, or none can.
+        MachineBusy: Another process is measuring.
+        WorkerError: No worker of the backend that was asked for can be started.
+        StoreError: The database cannot be written; what was committed stays.
+    """
+    if device != "cpu":
+        raise UsageError(f"the ceilings of device {device!r} cannot be measured", remedy="use --device cpu")
+    if options and backend is None:
+        raise UsageError("options belong to one runtime", remedy="add --backend NAME")
+    begun = time.monotonic()
+    system = probe_system()
+    rows: list[CeilingRow] = []
+    runs: list[str] = []
+    with ExitStack() as resources:
+        resources.enter_context(machine_lock())
+        for name in _names(backend, device):
+            runtime = get(name)
+            for precision in (dtype,) if dtype is not None else runtime.dtypes:
+                if backend is None and precision not in runtime.dtypes:
+                    continue
+                require_dtype(runtime, precision)
+                settings = Settings(
+                    backend=name,
+                    device=device,
+                    options=dict(options or {}),
+                    threads=threads,
+                    cache="hot",
+                    dtype=precision,
+                    item_budget_s=item_budget_s,
+                    item_timeout_s=_TIMEOUT_S,
+                    processes=processes,
+                    rounds=rounds,
+                    seed=seed,
+                    memory_bytes=memory_bytes,
+                )
+                settings.check()
+                wanted = ceiling_names(sizes or stream_sizes(system), dtype=precision, gemm_sizes=gemm_sizes)
+                try:
+                    run, found = _measured(settings, runtime, wanted, store, progress)
+                except (BackendError, BackendUnavailable, WorkerError) as error:
+                    if backend is not None:
+                        raise
+                    rows.append(CeilingRow(name, None, precision, error=str(error)))
+                    continue
+                runs.append(run)
+                rows += found
+    conditions = Settings(threads=threads, cache="hot").conditions
+    return CeilingReport(system, conditions.threads, tuple(rows), tuple(runs), time.monotonic() - begun)
+
+
+def _names(backend: str | None, device: str) -> list[str]:
+    """The backend that was asked for, else all that run here."""
+    if backend is not None:
+        require_available(get(backend), backend, device)
+        return [backend]
+    found = [
+        name
+        for name, here in backends().items()
+        if here.ok and device in get(name).devices and not here.why_not(device)
+    ]
+    if not found:
+        raise BackendUnavailable("no backend can run here; 'dlbricks backends list' tells why")
+    return found
+
+
+def _measured(
+    settings: Settings, backend: Backend, names: Sequence[str], store: Store, progress: ProgressCallback | None
+) -> tuple[str, list[CeilingRow]]:
+    """Measure networks in one runtime and precision: id of the run, and what they reached."""
+    stack = backend.stack(settings.device, settings.options)
+    costs = RunCosts()
+    memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+    run = begin_run(store, settings, command="system --ceilings", system=probe_system(), stack=stack)
+    items = {name: _item(name) for name in (OVERHEAD, GAP_BASE, *names)}
+    with Session(
+        # The worker's own limit leaves room for what the runtime keeps beside the networks.
+        partial(launch, settings, backend, stack, memory_bytes=2 * memory_bytes, rotating=False),
+        Journal(store, run, settings.conditions, costs),
+        _item(REFERENCE),
+        Pace(settings.protocol, None),
+        costs,
+        memory_bytes=memory_bytes,
+        cache=settings.cache,
+        seed=settings.seed,
+        progress=progress,
+    ) as session:
+        session.measure([*items.values()])
+    end_run(store, run)
+    call = items[OVERHEAD].result
+    blank = CeilingRow(settings.backend, stack.key, settings.dtype)
+    return run.id, [_row(blank, items[name], call, settings.conditions.threads) for name in names]
+
+
+def _item(name: str) -> Item:
+    size = ceiling_work(name)[1] if name.startswith((GEMM, STREAM, COPY)) else 0
+    return Item(Subject.REFERENCE, built_in_key(name), label=name, path=Path(name), unroll=1, size_bytes=2 * size)
+
+
+def _row(blank: CeilingRow, item: Item, call: Measurement | None, threads: int) -> CeilingRow:
+    """What a network reached; ``blank`` names the runtime."""
+    flops, moved = ceiling_work(item.label)
+    level = level_of_cache(moved, probe_system(), threads)
+    row = replace(blank, network=item.label, working_set=moved, level=level)
+    if item.result is None:
+        reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
+        return replace(row, error=reason)
+    rate, latency_ms = rate_of(item.label, item.result, call), item.result.median_ns / 1e6
+    return replace(row, latency_ms=latency_ms, flops_s=rate if flops else None, bytes_s=None if flops else rate)

@@ -1,0 +1,96 @@
+"""Starting what measures: a worker that runs what this process believes it runs, a recorded run."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from ...db.store import Store
+from ...db.values import Run, Stack, System
+from ...errors import WorkerError
+from ...version import __version__
+from ..backends.base import Backend
+from ..machine.system import machine_state
+from ..worker.client import Worker
+from .settings import Settings
+
+__all__ = ["begin_run", "end_run", "launch"]
+
+
+def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: int, rotating: bool) -> Worker:
+    """Start a worker, and make sure of its stack.
+
+    Args:
+        settings: Of the run.
+        backend: The runtime.
+        stack: What it runs here.
+        memory_bytes: Limit of the worker.
+        rotating: Whether its networks share memory and threads.
+
+    Raises:
+        WorkerError: It cannot be started, or runs another stack.
+    """
+    worker = Worker.start(
+        settings.backend,
+        device=settings.device,
+        options=settings.options,
+        threads=settings.threads,
+        memory_bytes=memory_bytes,
+        rotating=rotating,
+        dtype=settings.dtype,
+        command=backend.command(),
+    )
+    greeting = worker.greeting
+    if greeting is None or greeting.stack != stack or greeting.threads != settings.conditions.threads:
+        worker.kill()
+        raise WorkerError(
+            f"the worker of backend {settings.backend} runs another stack than this process sees",
+            remedy="its environment was changed while it ran; start again",
+        )
+    return worker
+
+
+def begin_run(
+    store: Store,
+    settings: Settings,
+    *,
+    command: str,
+    system: System,
+    stack: Stack,
+    suite: str | None = None,
+    more: dict[str, object] | None = None,
+) -> Run:
+    """Store where the measurements of a run come from, before the first of them.
+
+    Args:
+        store: Open for writing.
+        settings: Recorded as its options.
+        command: ``run`` or ``measure``.
+        system: This machine.
+        stack: What it runs.
+        suite: Hash of the suite, where there is one.
+        more: Further options to record.
+    """
+    run = Run(
+        id=str(uuid.uuid4()),
+        started=_now(),
+        tool=__version__,
+        command=command,
+        suite=suite,
+        system=store.put_system(system),
+        stack=store.put_stack(stack),
+        options={**asdict(settings), "options": dict(settings.options), **(more or {})},
+        before=machine_state(),
+    )
+    store.begin_run(run)
+    return run
+
+
+def end_run(store: Store, run: Run) -> None:
+    """Store the machine's state after a run."""
+    store.end_run(run.id, after=machine_state(), finished=_now())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,225 @@
+"""``measure``: ground truth, the latency of whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...db.store import Store
+from ...db.values import Measurement
+from ...models import ModelSource
+from ..backends.registry import get
+from ..backends.requirements import require_walking
+from ..progress import ProgressCallback
+from .campaign import conduct
+from .costs import RunCosts
+from .data.data_effects import measure_data
+from .data.effect import DataLayer
+from .profiling import ProfileReport
+from .settings import Settings
+
+__all__ = ["MeasureReport", "MeasureRow", "measure"]
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRow:
+    """Ground truth of one model; every number is None where ``error`` says why.
+
+    Attributes:
+        name: The model.
+        key: Its content key.
+        backend: Name of the runtime.
+        latency_ms: Median.
+        ci95_ms: 95 % interval of the median.
+        p90_ms: 90 % of the runs are at most this long.
+        p99_ms: 99 % are.
+        load_ms: Session creation.
+        first_run_ms: First execution after it.
+        verdict: ``stable``, ``noisy``, ``unstable`` or ``timed-out``.
+        error: Why it could not be measured.
+        data_effect_ms: What its own values cost beyond synthetic ones, over all its executed layers; None where that
+            was not asked for, and where ``data_error`` says why.
+        data_ci95_ms: 95 % interval of it; where it includes 0, its values do nothing.
+        data_layers: The executed layers whose latency depends on their values.
+        data_error: Why its values could not be examined.
+    """
+
+    name: str
+    key: str | None
+    backend: str
+    latency_ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    load_ms: float | None = None
+    first_run_ms: float | None = None
+    verdict: str | None = None
+    error: str | None = None
+    data_effect_ms: float | None = None
+    data_ci95_ms: tuple[float, float] | None = None
+    data_layers: tuple[DataLayer, ...] | None = None
+    data_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureReport:
+    """Ground truth of several models.
+
+    Attributes:
+        rows: One per model, in the order given.
+        run: UUID of the run; None where no model could be read.
+        system: Key of this system.
+        stack: Key of the stack.
+        wall_s: The whole call.
+        costs: Where the time went.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
+    """
+
+    rows: tuple[MeasureRow, ...]
+    run: str | None
+    system: str
+    stack: str
+    wall_s: float
+    costs: RunCosts
+    kernels: ProfileReport | None = None
+
+
+def measure(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    backend: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    cache: str = "model",
+    dtype: str = "float32",
+    budget_s: float | None = None,
+    item_budget_s: float | None = None,
+    item_timeout_s: float = 120.0,
+    processes: int = 2,
+    rounds: int = 3,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    data: bool = False,
+    kernels: bool = False,
+    progress: ProgressCallback | None = None,
+) -> MeasureReport:
+    """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
+
+    Always measures, whatever is stored; a measurement that was interrupted goes on.
+
+    Args:
+        models: What to measure (``find_models``).
+        store: Open database.
+        backend: Name of the runtime.
+        device: ``cpu`` or ``cuda``.
+        options: The backend's own options.
+        threads: Threads of the runtime; 0: all physical cores.
+        cache: ``model`` or ``hot`` (both are plain repetition), or ``cold``.
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
+        budget_s: Total time.
+        item_budget_s: Most time of one model over all processes and rounds, after the least 10 samples; None: 0.25 s,
+            or what ``budget_s`` allows.
+        item_timeout_s: Hard limit of one model.
+        processes: Worker processes, one after the other.
+        rounds: Rounds per process.
+        seed: Of weights, inputs and orders.
+        memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
+        data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
+        kernels: Afterwards, in a pass of its own, also tell which kernels run for each model; ``budget_s`` does not
+            bound that.
+        progress: Told between requests.
+
+    Raises:
+        DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.
+    """
+    if data:  # before the models are measured without them
+        runtime = get(backend)
+        require_walking(runtime, device, runtime.resolve(device, options or {}))
+    campaign = conduct(
+        Settings(
+            backend=backend,
+            device=device,
+            options=dict(options or {}),
+            threads=threads,
+            cache=cache,
+            dtype=dtype,
+            budget_s=budget_s,
+            item_budget_s=item_budget_s,
+            item_timeout_s=item_timeout_s,
+            processes=processes,
+            rounds=rounds,
+            seed=seed,
+            memory_bytes=memory_bytes,
+        ),
+        command="measure",
+        store=store,
+        models=models,
+        again=("all",),
+        kernels=kernels,
+        progress=progress,
+    )
+    items = {item.key: item for item in campaign.models.pending}
+    rows = []
+    for name, key in campaign.sources.names:
+        if key is None:
+            rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name]))
+            continue
+        item = items[key]
+        if item.result is not None:
+            rows.append(_row(name, backend, item.result))
+        else:
+            reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
+            rows.append(MeasureRow(name, key, backend, error=reason))
+    wall_s = campaign.wall_s
+    if data:
+        effects = measure_data(
+            models,
+            store=store,
+            backend=backend,
+            device=device,
+            options=options,
+            threads=threads,
+            dtype=dtype,
+            seed=seed,
+            progress=progress,
+        )
+        wall_s += effects.wall_s
+        rows = [
+            replace(
+                row,
+                data_effect_ms=effect.effect_ms,
+                data_ci95_ms=effect.ci95_ms,
+                data_layers=effect.layers if effect.error is None else None,
+                data_error=effect.error if effect.key is not None else None,  # else ``error`` says it
+            )
+            for row, effect in zip(rows, effects.rows, strict=True)
+        ]
+    return MeasureReport(
+        rows=tuple(rows),
+        run=campaign.run,
+        system=campaign.system.key,
+        stack=campaign.stack.key,
+        wall_s=wall_s,
+        costs=campaign.costs,
+        kernels=campaign.kernels,
+    )
+
+
+def _row(name: str, backend: str, found: Measurement) -> MeasureRow:
+    low, high = found.ci95_ns
+    return MeasureRow(
+        name=name,
+        key=found.key,
+        backend=backend,
+        latency_ms=found.median_ns / _NS_PER_MS,
+        ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
+        p90_ms=found.p90_ns / _NS_PER_MS,
+        p99_ms=found.p99_ns / _NS_PER_MS,
+        load_ms=found.load_ns / _NS_PER_MS if found.load_ns is not None else None,
+        first_run_ms=found.first_run_ns / _NS_PER_MS if found.first_run_ns is not None else None,
+        verdict=str(found.verdict),
+    )

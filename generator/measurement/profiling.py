@@ -1,0 +1,158 @@
+"""The kernels that run for bricks and models: a pass of its own, after everything is timed.
+
+A profiler adds to what it watches, so that nothing here is a latency. Which kernels run does not depend on what the
+caches hold: a view is of plain repetition, and serves every cache state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ...bricks.suite.suite import Suite
+from ...db.identity import Identity
+from ...db.queries import Filter
+from ...db.store import Store
+from ...db.values import Conditions, Stack, Subject
+from ...errors import BackendError, WorkerError
+from ..backends.base import Backend
+from ..progress import Progress, ProgressCallback, Stage
+from ..worker.client import Timeouts, Worker
+from ..worker.messages.profile import Profile, Profiled
+from ..worker.messages.protocol import INNER
+from .item import Item
+from .launch import launch
+from .settings import Settings
+from .subjects import inspect_bricks
+
+__all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views"]
+
+EXECUTIONS = 5
+"""Profiled executions of each network; times are medians over them."""
+
+PROFILED_CACHE = "hot"
+"""The cache state under which views are stored."""
+
+_BYTES_PER_S = 5e7
+"""Slowest loading of a large model that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFailure:
+    """A brick or model whose kernels could not be told; its measurement stands.
+
+    Attributes:
+        label: A brick's key, or a model's name.
+        variant: The algorithm; empty for none.
+        reason: Why.
+    """
+
+    label: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport:
+    """What a pass did.
+
+    Attributes:
+        taken: Views stored by it.
+        known: Of what was measured, views that were stored already.
+        failures: What could not be profiled.
+    """
+
+    taken: int
+    known: int
+    failures: tuple[ProfileFailure, ...]
+
+
+def take_views(
+    items: Iterable[Item],
+    *,
+    suite: Suite | None,
+    store: Store,
+    settings: Settings,
+    backend: Backend,
+    system: str,
+    stack: Stack,
+    memory_bytes: int,
+    again: bool = False,
+    progress: ProgressCallback | None = None,
+) -> ProfileReport:
+    """Profile, in a worker and one by one, what has no view yet, and store each view as it comes.
+
+    An item that ends the worker costs itself alone: the next one has a fresh worker.
+
+    Args:
+        items: What is measured, in any cache state; a part of a brick is no way to run it and is left out.
+        suite: The bricks among them; None where there are none.
+        store: Open for writing; it holds the system and the stack.
+        settings: How the items were measured.
+        backend: The runtime.
+        system: Key of this system.
+        stack: What it runs here.
+        memory_bytes: Limit of the worker.
+        again: Profile also what has a view.
+        progress: Told before each item.
+
+    Raises:
+        StoreError: The database cannot be written.
+        SuiteError: A brick is missing or not what its name says.
+    """
+    measured = settings.conditions
+    place = Conditions(threads=measured.threads, cache=PROFILED_CACHE, dtype=measured.dtype)
+    wanted: dict[Identity, Item] = {}
+    for item in items:
+        if item.variant != INNER:
+            identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
+            wanted.setdefault(identity, item)
+    known: Collection[Identity] = ()
+    if not again:
+        known = wanted.keys() & store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
+    left = {identity: item for identity, item in wanted.items() if identity not in known}
+    if suite is not None:
+        inspect_bricks(suite, [item for item in left.values() if item.subject is Subject.BRICK])
+    failures: list[ProfileFailure] = []
+    worker: Worker | None = None
+    begun = time.monotonic()
+    try:
+        for number, (identity, item) in enumerate(left.items()):
+            if progress is not None:
+                progress(Progress(Stage.PROFILE, number, len(left), item.label, time.monotonic() - begun))
+            try:
+                if worker is None:
+                    worker = launch(settings, backend, stack, memory_bytes=memory_bytes, rotating=False)
+                view = worker.ask(_request(item, settings), Profiled, _timeout_s(item, settings)).view
+            except (BackendError, WorkerError) as error:
+                label = item.key if item.subject is Subject.BRICK else item.label
+                failures.append(ProfileFailure(label, item.variant, str(error)))
+                if isinstance(error, WorkerError) and worker is not None:
+                    worker.kill()
+                    worker = None
+                continue
+            store.put_kernels(identity, view)
+    finally:
+        if worker is not None:
+            worker.close()
+    return ProfileReport(len(left) - len(failures), len(known), tuple(failures))
+
+
+def _request(item: Item, settings: Settings) -> Profile:
+    return Profile(
+        path=str(item.path),
+        synthetic=item.synthetic,
+        executions=EXECUTIONS,
+        overrides=item.overrides,
+        inputs=item.inputs,
+        seed=settings.seed,
+        as_is=item.as_is,
+        variant=item.variant,
+    )
+
+
+def _timeout_s(item: Item, settings: Settings) -> float:
+    """As for loading and measuring it; a profiler slows short operators down, but not by more than this."""
+    running_s = 4 * (EXECUTIONS + 1) * item.run_ns / 1e9
+    return min(Timeouts.prepare, settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S + running_s

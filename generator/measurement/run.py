@@ -1,0 +1,230 @@
+"""``run``: measure every brick of a suite that is not measured yet, and models beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...bricks.suite.suite import Suite
+from ...db.store import Store
+from ...db.values import Failure
+from ...models import ModelSource
+from ..progress import ProgressCallback
+from .campaign import Campaign, conduct
+from .costs import RunCosts
+from .profiling import ProfileReport
+from .settings import Settings
+
+__all__ = ["RunReport", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did.
+
+    ``bricks`` is the sum of ``measured``, ``reused``, ``failed`` and ``remaining``.
+
+    Attributes:
+        run: UUID of the run; None for a dry run, and where nothing was left to measure.
+        system: Key of this system.
+        stack: Key of the stack.
+        bricks: Bricks of the suite.
+        measured: Measured by this run; none by a dry run.
+        reused: Stored already.
+        failed: Cannot be measured, now or by an earlier run.
+        remaining: Left over because the time was up, and running again goes on with them; for a dry run, those that
+            would be measured.
+        models: Whole models measured by this run or stored already.
+        models_remaining: Whole models left over, or to be measured, likewise.
+        failures: Brick key, or model name, and the reason.
+        algorithms: Bricks measured by this run with one of the backend's other algorithms, each once per algorithm.
+        algorithms_reused: Of these, those stored already.
+        algorithms_remaining: Left over, or to be measured, likewise.
+        algorithm_failures: Those that cannot be measured.
+        wall_s: The whole call.
+        timed_s: Timed samples.
+        prepare_s: Loading of networks in the workers.
+        forecast_s: What was expected before, within the budget where that was possible.
+        budget_s: Total time that was given; None: as long as it takes.
+        dry_run: Whether this was only a forecast.
+        costs: Every part of ``wall_s``.
+        kernels: What the pass that tells kernels did; None where it was not asked for.
+    """
+
+    run: str | None
+    system: str
+    stack: str
+    bricks: int
+    measured: int
+    reused: int
+    failed: int
+    remaining: int
+    models: int
+    models_remaining: int
+    failures: tuple[tuple[str, str], ...]
+    algorithms: int
+    algorithms_reused: int
+    algorithms_remaining: int
+    algorithm_failures: tuple[Failure, ...]
+    wall_s: float
+    timed_s: float
+    prepare_s: float
+    forecast_s: float
+    budget_s: float | None
+    dry_run: bool
+    costs: RunCosts
+    kernels: ProfileReport | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is done: measured, or told, for a dry run.
+
+        That the runtime has no such algorithm for a brick is an answer; that one crashed or took too long is none.
+        """
+        left = self.remaining + self.models_remaining + self.algorithms_remaining
+        broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
+        untold = self.kernels is not None and self.kernels.failures
+        return not self.failures and not broken and not untold and (self.dry_run or not left)
+
+
+def run(
+    suite: Suite | str | os.PathLike[str],
+    *,
+    store: Store,
+    backend: str = "onnxruntime",
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    cache: str = "model",
+    dtype: str = "float32",
+    models: Sequence[ModelSource] = (),
+    budget_s: float | None = None,
+    item_budget_s: float | None = None,
+    item_timeout_s: float = 120.0,
+    processes: int = 2,
+    rounds: int = 3,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    again: Collection[str] = (),
+    algorithms: bool = False,
+    kernels: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCallback | None = None,
+) -> RunReport:
+    """Measure the bricks of a suite, and ground truth of whole models in the same rounds.
+
+    What is stored for this system, stack and conditions is not measured again, and a run that was interrupted, even by
+    SIGKILL, goes on where it was: each block of samples is committed before the next one is taken.
+
+    Args:
+        suite: The suite, or its folder.
+        store: Open database.
+        backend: Name of the runtime.
+        device: ``cpu`` or ``cuda``.
+        options: The backend's own options.
+        threads: Threads of the runtime; 0: all physical cores.
+        cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
+            evicted before each sample).
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
+        models: Whole models to be measured beside the bricks, in the same rounds.
+        budget_s: Total time, spent where it narrows the models' totals fastest. None: as long as it takes.
+        item_budget_s: Most time of one item over all processes and rounds, after the least 10 samples; None: 0.25 s,
+            or what ``budget_s`` allows.
+        item_timeout_s: Hard limit of one item.
+        processes: Worker processes, one after the other.
+        rounds: Rounds per process; in each, every item is sampled once.
+        seed: Of weights, inputs and orders.
+        memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
+        again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
+        algorithms: Also measure each brick once with each of the backend's other algorithms, in the same rounds. These
+            measurements bear the algorithm's name as their variant; they compete in lower bounds, and nowhere else.
+        kernels: Afterwards, in a pass of its own, also tell which kernels run for each brick and model that is measured
+            and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
+        dry_run: Only forecast.
+        progress: Told between requests, never while a sample is timed.
+
+    Returns:
+        Counts, failures with reasons, and where the time went.
+
+    Raises:
+        UsageError: An option has a wrong value, the backend offers no choice of algorithms, or does not tell its
+            kernels.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring on this machine.
+        SuiteError: The suite cannot be read, or a brick is not what its name says.
+        WorkerError: No worker can be started.
+        StoreError: The database cannot be written; what was committed stays.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     report = run("suite", store=store)
+    """
+    opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
+    campaign = conduct(
+        Settings(
+            backend=backend,
+            device=device,
+            options=dict(options or {}),
+            threads=threads,
+            cache=cache,
+            dtype=dtype,
+            budget_s=budget_s,
+            item_budget_s=item_budget_s,
+            item_timeout_s=item_timeout_s,
+            processes=processes,
+            rounds=rounds,
+            seed=seed,
+            memory_bytes=memory_bytes,
+        ),
+        command="run",
+        store=store,
+        suite=opened,
+        models=models,
+        again=again,
+        algorithms=algorithms,
+        kernels=kernels,
+        dry_run=dry_run,
+        progress=progress,
+    )
+    return _report(campaign, budget_s=budget_s, dry_run=dry_run)
+
+
+def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:
+    bricks, models, variants = campaign.bricks, campaign.models, campaign.algorithms
+    failed = [*bricks.failed, *(item.failure for item in bricks.pending if item.failure is not None)]
+    labels = {key: name for name, key in reversed(campaign.sources.names) if key is not None}
+    failed_models = [*models.failed, *(item.failure for item in models.pending if item.failure is not None)]
+    return RunReport(
+        run=campaign.run,
+        system=campaign.system.key,
+        stack=campaign.stack.key,
+        bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed),
+        measured=sum(item.result is not None for item in bricks.pending),
+        reused=len(bricks.reused),
+        failed=len(failed),
+        remaining=sum(item.open for item in bricks.pending),
+        models=len(models.reused) + sum(item.result is not None for item in models.pending),
+        models_remaining=sum(item.open for item in models.pending),
+        failures=(
+            *((failure.key, failure.reason) for failure in failed),
+            *((labels[failure.key], failure.reason) for failure in failed_models),
+            *campaign.sources.problems.items(),
+        ),
+        algorithms=sum(item.result is not None for item in variants.pending),
+        algorithms_reused=len(variants.reused),
+        algorithms_remaining=sum(item.open for item in variants.pending),
+        algorithm_failures=(
+            *variants.failed,
+            *(item.failure for item in variants.pending if item.failure is not None),
+        ),
+        wall_s=campaign.wall_s,
+        timed_s=campaign.costs.timed_s,
+        prepare_s=campaign.costs.prepare_s,
+        forecast_s=campaign.forecast_s,
+        budget_s=budget_s,
+        dry_run=dry_run,
+        costs=campaign.costs,
+        kernels=campaign.kernels,
+    )

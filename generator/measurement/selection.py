@@ -1,0 +1,140 @@
+"""What of the items must be measured, what is stored already, and what failed before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...db.store import Store
+from ...db.values import Conditions, Failure, Measurement, Verdict
+from ...errors import UsageError
+from ..worker.messages.protocol import INNER
+from .item import Item
+
+__all__ = ["AGAIN", "Selection", "check_again", "finished", "select"]
+
+AGAIN = ("noisy", "failed", "all")
+"""What can be asked to be measured again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Items by what is to be done with them.
+
+    Attributes:
+        pending: To be measured.
+        reused: Finished measurements that serve, by item.
+        failed: Stored failures that are not tried again.
+    """
+
+    pending: tuple[Item, ...]
+    reused: tuple[Measurement, ...]
+    failed: tuple[Failure, ...]
+
+
+def check_again(again: Collection[str]) -> None:
+    """Raise ``UsageError`` for anything but the names in ``AGAIN``."""
+    unknown = sorted(set(again) - set(AGAIN))
+    if unknown:
+        raise UsageError(f"cannot measure {', '.join(unknown)} again", remedy=f"use {', '.join(AGAIN)}")
+
+
+def select(
+    items: Sequence[Item],
+    *,
+    store: Store,
+    system: str,
+    stack: str,
+    conditions: Conditions,
+    again: Collection[str] = (),
+) -> Selection:
+    """Split items (all of one subject) by what the store holds about them, each in its own cache state and variant.
+
+    Args:
+        items: Bricks, or models.
+        store: The database.
+        system: Key of this system.
+        stack: Key of the stack.
+        conditions: Threads, cache state, precision.
+        again: ``noisy`` measures again what is not stable, ``failed`` what failed, ``all`` everything.
+    """
+    check_again(again)
+    if not items or "all" in again:
+        return Selection(tuple(items), (), ())
+    parts = [
+        _select(members, store=store, system=system, stack=stack, conditions=here, again=again)
+        for here, members in _alike(items, conditions)
+    ]
+    return Selection(
+        pending=tuple(item for part in parts for item in part.pending),
+        reused=tuple(found for part in parts for found in part.reused),
+        failed=tuple(failure for part in parts for failure in part.failed),
+    )
+
+
+def finished(items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions) -> list[Item]:
+    """Items (all of one subject) of which the store holds a finished measurement, also where they are begun again.
+
+    Args:
+        items: Bricks, or models; each in its own cache state and variant.
+        store: The database.
+        system: Key of this system.
+        stack: Key of the stack.
+        conditions: Threads, cache state, precision.
+    """
+    found: list[Item] = []
+    for here, members in _alike(items, conditions):
+        first = members[0]
+        known = store.measurements(
+            subject=first.subject,
+            keys=[item.key for item in members],
+            system=system,
+            stack=stack,
+            conditions=here,
+            variant=first.variant,
+        )
+        keys = {entry.key for entry in known}
+        found += [item for item in members if item.key in keys]
+    return found
+
+
+def _alike(items: Sequence[Item], conditions: Conditions) -> Iterator[tuple[Conditions, list[Item]]]:
+    """Items by cache state and variant, with the conditions that they are measured under."""
+    for cache, variant in sorted({(item.cache or conditions.cache, item.variant) for item in items}):
+        members = [item for item in items if (item.cache or conditions.cache, item.variant) == (cache, variant)]
+        yield replace(conditions, cache=cache), members
+
+
+def _select(
+    items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions, again: Collection[str]
+) -> Selection:
+    """The same for items of one cache state and variant."""
+    subject, variant = items[0].subject, items[0].variant
+    keys = [item.key for item in items]
+    found = store.measurements(
+        subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
+    )
+    good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
+    failures: dict[str, Failure] = {}
+    if "failed" not in again:
+        stored = store.failures(
+            subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
+        )
+        failures = {entry.key: entry for entry in stored}
+    left = set[str]()
+    if not variant:
+        opened = store.left_open(system, stack, conditions)
+        left = {entry.key for entry in opened if (entry.subject, entry.variant) == (subject, INNER)}
+    begun = {
+        item.key: item.in_variant(INNER)
+        for item in items
+        if item.key in left and item.key in good and item.key not in failures
+    }
+    return Selection(
+        pending=(
+            *(item for item in items if item.key not in good and item.key not in failures),
+            *begun.values(),  # an interrupted run has measured the whole, and begun what is found on the way
+        ),
+        reused=tuple(good[key] for key in keys if key in good and key not in failures and key not in begun),
+        failed=tuple(failures[key] for key in keys if key in failures),
+    )

@@ -1,0 +1,122 @@
+"""What is measured: bricks of a suite and whole models, as items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from ...bricks.graph.footprint import level_name
+from ...bricks.graph.graph import ModelGraph, build_graph
+from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.suite.suite import Suite
+from ...db.values import Subject
+from ...errors import DlbricksError
+from ...models import ModelSource, require_known
+from .item import Item
+
+__all__ = ["ModelItems", "brick_items", "inspect_bricks", "model_items"]
+
+_SHORT_KEY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ModelItems:
+    """Models made ready to be measured.
+
+    Attributes:
+        items: One per distinct model.
+        names: Per argument, in order: name and key; None where it is broken.
+        problems: Name to what is wrong with it.
+    """
+
+    items: tuple[Item, ...]
+    names: tuple[tuple[str, str | None], ...]
+    problems: Mapping[str, str]
+
+
+def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
+    """One item per brick, or in cache mode ``model`` one per brick and reuse distance; no file is read yet.
+
+    Args:
+        suite: The bricks.
+        unroll: Copies in one network; 0: the worker chooses.
+        cache: Cache mode.
+    """
+    return [
+        Item(
+            Subject.BRICK,
+            key,
+            label=key[:_SHORT_KEY],
+            path=suite.brick_path(key).resolve(),
+            unroll=0 if distance else unroll,
+            cache=level_name(distance) if distance else None,
+            distance=distance,
+        )
+        for key in suite.keys
+        for distance in (suite.distances(key) if cache == "model" else (0,))
+    ]
+
+
+def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
+    """Read and verify the bricks that are about to run, and note their size, work and whether they run as they are.
+
+    Raises:
+        MissingBrick: A file of the suite is gone.
+        TamperedBrick: A file is not what its name says.
+    """
+    for key, members in groupby(sorted(items, key=attrgetter("key")), key=attrgetter("key")):
+        brick = suite.brick(key)
+        for item in members:
+            item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
+            item.macs = brick.cost.macs if brick.cost is not None else None
+            item.as_is = bool(brick.salt)
+
+
+def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOracle | None = None) -> ModelItems:
+    """One item per distinct whole model; a broken model costs itself only.
+
+    Args:
+        sources: Models.
+        folder: Where runnable forms are written that do not exist as files.
+        oracle: Finds shapes that inference does not.
+
+    Raises:
+        UsageError: None of the models has a dimension that was given.
+    """
+    items: dict[str, Item] = {}
+    names: list[tuple[str, str | None]] = []
+    problems: dict[str, str] = {}
+    graphs: list[ModelGraph] = []
+    for number, source in enumerate(sources):
+        try:
+            graph = build_graph(source.skeleton(), oracle=oracle)
+            if graph.key not in items:
+                place = folder / str(number)
+                place.mkdir()
+                runnable = source.runnable(place)
+        except DlbricksError as error:
+            problems[source.name] = str(error)
+            names.append((source.name, None))
+            continue
+        graphs.append(graph)
+        names.append((source.name, graph.key))
+        if graph.key not in items:
+            costs = [graph.layers[index].cost for index in graph.live]
+            items[graph.key] = Item(
+                subject=Subject.MODEL,
+                key=graph.key,
+                label=source.name,
+                path=runnable.path.resolve(),
+                synthetic=runnable.synthetic,
+                overrides=runnable.overrides,
+                inputs=runnable.inputs,
+                size_bytes=2 * graph.weight_bytes,  # a runtime keeps a packed copy beside the original
+                macs=sum(cost.macs for cost in costs if cost is not None),
+                unroll=1,  # a model is measured as it is run
+            )
+    if graphs:
+        require_known({name: size for source in sources for name, size in source.dims}, graphs)
+    return ModelItems(tuple(items.values()), tuple(names), problems)

@@ -1,0 +1,69 @@
+"""Bricks and models as self-contained ONNX files with seeded weights, for any other tool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+
+from ...bricks.suite.brick import Brick
+from ...errors import UsageError
+from ...models import ModelSource
+from .network import export_network
+
+__all__ = ["export_brick", "export_model"]
+
+
+def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -> int:
+    """Write a brick with the weights and in the form that the runner gives it.
+
+    Args:
+        brick: The brick.
+        path: File to write; it appears complete or not at all.
+        seed: Of the weights.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        BackendError: It cannot be assembled, or is larger than a protobuf can be.
+        OSError: The file cannot be written.
+    """
+    return _write(Path(path), export_network(onnx.load_from_string(brick.model), seed))
+
+
+def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = True) -> int:
+    """Write a model of the zoo with synthetic weights.
+
+    Args:
+        source: A model of the zoo (``find_models``).
+        path: File to write; it appears complete or not at all.
+        seed: Of the weights.
+        force: Replace another file that is there.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        ModelError: There is no such model, or it cannot be bound.
+        BackendError: It cannot be assembled, or is larger than a protobuf can be.
+        UsageError: Another file is there.
+        OSError: The file cannot be written.
+    """
+    path, data = Path(path), export_network(source.skeleton().model, seed)
+    if not force and path.exists() and path.read_bytes() != data:
+        raise UsageError(f"{path} exists already and is another file", remedy="name a new folder, or give --force")
+    return _write(path, data)
+
+
+def _write(path: Path, data: bytes) -> int:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # the user knows no partial file
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(data)

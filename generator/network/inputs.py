@@ -1,0 +1,275 @@
+"""Seeded inputs that are legal for the operators that read them.
+
+For each graph input the consumers are asked (``legality``), looking through operators that only move or convert
+data: token ids that pass a Cast and an Unsqueeze on their way to a Gather stay within the embedding table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from ...models.skeleton import KEPT_ELEMENTS
+from . import noise
+from .domains import ONES, POSITIVE, Domain, Kind, Site
+from .legality import domain_of
+
+__all__ = ["InputType", "make_inputs"]
+
+Array = npt.NDArray[Any]
+InputType = tuple[str, str, tuple[int, ...]]
+"""Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
+
+_RESHAPING = frozenset({"Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten"})
+"""Keep every element, in order: exact values go through."""
+
+_MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad"}
+"""Keep elements as they are: a range goes through."""
+
+_POSITIVE_KEEPING = _MOVING | {
+    "Add", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceMax",
+    "ReduceMin", "ReduceL2", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Abs",
+}  # fmt: skip
+"""Make positive values of positive values."""
+
+_COMPUTING = frozenset({
+    "Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Clip", "Where", "CumSum", "ReduceSum", "ReduceMax", "ArgMax",
+    "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "ScatterND", "ScatterElements",
+})  # fmt: skip
+"""Compute what an index consumer reads: ones stay small whatever they do."""
+
+_WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
+
+_FLOAT_KINDS = frozenset({"float", "double", "float16", "bfloat16"})
+
+
+def make_inputs(
+    model: onnx.ModelProto, types: Sequence[InputType], *, seed: int = 0, copies: int = 1
+) -> list[dict[str, Array]]:
+    """Make one array per graph input, for each copy of a network.
+
+    Args:
+        model: The graph that reads them. Constants may lack their values where these are large.
+        types: The inputs wanted.
+        seed: Equal seeds make equal inputs, on every machine.
+        copies: Number of copies in an unrolled network; their random inputs differ.
+
+    Returns:
+        For each copy arrays by name, C-contiguous, in the order of ``types``.
+    """
+    consumers = _Consumers(model, types)
+    made: list[dict[str, Array]] = [{} for _ in range(copies)]
+    for position, (name, dtype, shape) in enumerate(types):
+        values = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
+        for copy, arrays in enumerate(made):
+            # Exact values stand in order; random ones begin somewhere else in every input of every copy.
+            offset = 0 if values.ordered else zlib.crc32(f"{position}/{copy}".encode())
+            arrays[name] = noise.fill(shape, values.pool, offset=offset)
+    return made
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's type for ONNX's name of an element type."""
+    return helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(name.upper()))
+
+
+class _Consumers:
+    """Who reads a value, in the graph and in its subgraphs."""
+
+    def __init__(self, model: onnx.ModelProto, types: Sequence[InputType]) -> None:
+        self._model = model
+        self._reads: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in _nodes(model.graph):
+            for slot, value in enumerate(node.input):
+                self._reads.setdefault(value, []).append((node, slot))
+        self._types = types
+        self._shapes: dict[str, tuple[int, ...]] | None = None
+        self._found: dict[str, tuple[Domain, ...]] = {}
+        self._constants = {
+            tensor.name: numpy_helper.to_array(tensor)
+            for graph in (model.graph, *_subgraphs(model.graph))
+            for tensor in (*graph.initializer, *_constant_nodes(graph))
+            if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL
+        }
+
+    def domain(self, name: str, *, integer: bool) -> Domain | None:
+        """What all consumers together ask of a graph input; None: anything of its type."""
+        asked = sorted(self._asked(name), key=lambda domain: domain.kind)
+        if not asked:
+            return ONES if integer and "mask" in name.lower() else None
+        first = asked[0]
+        if first.kind is Kind.RANGE:
+            ranges = [domain for domain in asked if domain.kind is Kind.RANGE]
+            low, high = max(domain.low for domain in ranges), min(domain.high for domain in ranges)
+            return Domain(Kind.RANGE, low=low, high=high)
+        return first
+
+    def _asked(self, value: str) -> tuple[Domain, ...]:
+        if value not in self._found:
+            self._found[value] = ()  # a graph has no cycles; broken ones must not hang
+            self._found[value] = tuple(self._collect(value))
+        return self._found[value]
+
+    def _collect(self, value: str) -> Iterator[Domain]:
+        for node, slot in self._reads.get(value, ()):
+            asked = domain_of(Site(node, slot, self._known_shapes(), self._constants))
+            if asked is not None:
+                yield asked
+                continue
+            if node.op_type not in _POSITIVE_KEEPING | _COMPUTING:
+                continue
+            for output in node.output:
+                for domain in self._asked(output):
+                    passed = self._through(node, slot, domain)
+                    if passed is not None:
+                        yield passed
+            if node.op_type == "Cast" and _cast_to_mask(node):
+                yield ONES
+
+    def _through(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain | None:
+        """What a demand on a node's output asks of one of its inputs."""
+        op = node.op_type
+        if domain.kind is Kind.EXACT:
+            if op in _RESHAPING and slot == 0:
+                return domain
+            if op == "Concat":
+                return self._part(node, slot, domain)
+            return ONES
+        if domain.kind is Kind.RANGE:
+            return domain if op in _MOVING and (slot == 0 or op == "Concat") else ONES
+        if domain.kind is Kind.POSITIVE:
+            return POSITIVE if op in _POSITIVE_KEEPING else None
+        return domain if op in _MOVING or domain.kind is Kind.ONES else None
+
+    def _part(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain:
+        """The piece of a concatenated vector that comes from one input."""
+        shapes = [self._known_shapes().get(name) for name in node.input]
+        if any(shape is None or len(shape) != 1 for shape in shapes):
+            return ONES
+        lengths = [shape[0] for shape in shapes if shape]
+        start = sum(lengths[:slot])
+        return Domain(Kind.EXACT, values=domain.values[start : start + lengths[slot]])
+
+    def _known_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        if self._shapes is None:
+            self._shapes = _static_shapes(self._model, self._types)
+        return self._shapes
+
+
+def _static_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
+    """Shapes of all values that are declared, or that ONNX's shape inference finds."""
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    given = {name: shape for name, _, shape in types}
+    for value in bound.graph.input:
+        if value.name in given:
+            del value.type.tensor_type.shape.dim[:]
+            for size in given[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = size
+    produced = {name for node in bound.graph.node for name in node.output if name}
+    declared = {value.name for value in (*bound.graph.value_info, *bound.graph.output)}
+    if not produced <= declared:
+        # Where inference fails (an operator unknown to ONNX), what is declared must do.
+        with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
+            bound = onnx.shape_inference.infer_shapes(bound, data_prop=True)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in bound.graph.initializer}
+    for value in (*bound.graph.input, *bound.graph.value_info, *bound.graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Values:
+    """What an input is filled with, over and over; ``ordered`` where the first value must come first."""
+
+    pool: Array
+    ordered: bool = False
+
+
+def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> _Values:
+    """Values of a domain, or a type's own default."""
+    if dtype.kind in "OUS":
+        return _Values(np.array(_WORDS, dtype=object))
+    if domain is not None and domain.kind is Kind.EXACT:
+        return _Values(np.array(domain.values or (0,), dtype=np.float64).astype(dtype), ordered=True)
+    if domain is not None and domain.kind is Kind.ONES and dtype.kind in "iub":
+        return _Values(np.ones(1, dtype=dtype))
+    return _Values(_pool(dtype, domain, seed).astype(dtype))
+
+
+def _pool(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> Array:
+    kind = domain.kind if domain else None
+    if dtype == np.bool_:
+        return noise.integers(seed, 0, 2) if kind is Kind.MIXED else np.ones(1)
+    if dtype.kind in "iu" or "int" in dtype.name:
+        return noise.integers(seed, *_integer_bounds(dtype, domain))
+    if domain and kind is Kind.RANGE:
+        return noise.uniform(seed, domain.low, domain.high)
+    values = noise.positive(seed) if kind is Kind.POSITIVE else noise.normal(seed)
+    return values + 1j * values[::-1] if dtype.kind == "c" else values
+
+
+def _integer_bounds(dtype: np.dtype[Any], domain: Domain | None) -> tuple[int, int]:
+    """Lowest value and end of a range of integers; wide ones default to small positive numbers."""
+    if domain and domain.kind is Kind.RANGE:
+        return int(domain.low), int(domain.high)
+    if domain or dtype.itemsize > 2:
+        return 1, 8
+    low, high = _integer_range(dtype)
+    return low, high + 1
+
+
+def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Smallest and largest value, for NumPy's integers and for those of 2 and 4 bits that it lacks."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return int(limits.min), int(limits.max)
+    bits = int(dtype.name.lstrip("uint"))
+    return (0, 2**bits - 1) if dtype.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _cast_to_mask(node: onnx.NodeProto) -> bool:
+    """Whether integers become floats or booleans here, as attention masks do."""
+    for attribute in node.attribute:
+        if attribute.name == "to":
+            return onnx.TensorProto.DataType.Name(attribute.i).lower() in {*_FLOAT_KINDS, "bool"}
+    return False
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    yield from graph.node
+    for inner in _subgraphs(graph):
+        yield from inner.node
+
+
+def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Values of the Constant nodes that hold a tensor, named as the nodes' outputs."""
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value":
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(attribute.t)
+                tensor.name = node.output[0]
+                yield tensor
+
+
+def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
+                yield inner
+                yield from _subgraphs(inner)
+
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

@@ -1,0 +1,310 @@
+"""A network with its channels padded with zeros to a multiple of some number: the same function, in other sizes.
+
+Blocked layouts (ONNX Runtime's, oneDNN's) and the matrix units of GPUs are made for channels in multiples of 8 or 16;
+other numbers fall back to slower kernels. Whoever owns a model may pad it once and for all: each layer then reads and
+writes channels that mean nothing. The weights of such channels are zeros, so that the real ones stay as they are.
+
+Padding is done to the network and not by a backend, and is no option of one: an option is part of every stack, whose
+key says what a measurement is of, and a new one would part all stacks from what is stored of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from ...errors import UnsupportedBrick
+from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels, is_standard
+from .network import Network, initializer, synthetic_network
+
+__all__ = ["brick_network", "padded_network"]
+
+Array = npt.NDArray[Any]
+
+_SMALLEST = 8
+"""The smallest multiple that is measured: where twice as much gives the same sizes, that is not measured again."""
+
+_ONES = frozenset({"Div", "Mul", "Pow"})
+"""Operators whose constants are padded with ones: zeros would be divided by, or make zeros of what others divide by."""
+
+_WITH_PARAMETERS = frozenset({"Clip", "Dropout"})
+"""Operators whose further inputs are single numbers, which are not broadcast."""
+
+_ROUNDING = 1e-5
+"""By how much a number may differ that a runtime computed, as a share of it, or of one."""
+
+
+def padded_network(network: Network, multiple: int) -> Network:
+    """Pad the channels of what convolutions, pools and products with constants read and write, and what shares them.
+
+    Inputs and outputs are padded too, as they are where the layers before and after are. Padded channels are the
+    last ones; what they hold is finite and means nothing. Copies of a brick go on sharing their weights.
+
+    Args:
+        network: A brick, in the form in which it was cut; one or several copies.
+        multiple: At least 1, which leaves the network as it is.
+
+    Raises:
+        UnsupportedBrick: There is nothing to pad, an operator cannot be carried over, or half the multiple (of 8 or
+            more) gives the same sizes.
+    """
+    if multiple == 1:
+        return network
+    if network.model is None or network.as_is:
+        raise UnsupportedBrick("only bricks of source layers have their channels padded")
+    return _Padder(network, network.model, _channels_to_pad(network.model, multiple), multiple).pad()
+
+
+def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, multiple: int = 1) -> Network:
+    """The network of a brick (``synthetic_network``), padded.
+
+    That there is nothing to pad is said before any weights are made, which may take longer than to time the brick.
+
+    Raises:
+        UnsupportedBrick: As ``padded_network``.
+        BackendError: As ``synthetic_network``.
+        UnboundDimension: As ``synthetic_network``.
+    """
+    if multiple > 1:
+        _channels_to_pad(model, multiple)
+    return padded_network(synthetic_network(model, seed=seed, unroll=unroll), multiple)
+
+
+class _Padder:
+    """The padded network while it is made.
+
+    All padded elements of a value are equal; ``_fills`` has what they are, by the value. A runtime rounds: those of
+    ``_loose`` are only about that.
+    """
+
+    def __init__(self, network: Network, model: onnx.ModelProto, channels: Channels, multiple: int) -> None:
+        self._network = network
+        self._model = model
+        self._channels = channels
+        self._multiple = multiple
+        self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._fills = {value.name: 0.0 for value in model.graph.input if self._is_padded(value.name)}
+        self._loose: set[str] = set()
+        self._constants: dict[str, Array] = {}
+        self._arrays: dict[tuple[int | bytes, np.dtype[Any], Shape, float], Array] = {}
+
+    def pad(self) -> Network:
+        nodes = [self._node(node) for node in self._model.graph.node]
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        graph = model.graph
+        del graph.node[:], graph.value_info[:], graph.initializer[:]
+        graph.node.extend(nodes)
+        for value in (*graph.input, *graph.output):
+            if self._is_padded(value.name):
+                axis = self._channels.axes[value.name]
+                value.type.tensor_type.shape.dim[axis].dim_value = self._target(value.name)[axis]
+        read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
+        graph.initializer.extend(tensor for name, tensor in self._tensors.items() if name in read)
+        graph.initializer.extend(initializer(name, array) for name, array in self._constants.items())
+        known = {**self._network.weights, **self._constants}
+        external = (item.name for item in graph.initializer if item.data_location == onnx.TensorProto.EXTERNAL)
+        feeds = {
+            name: _padded(array, self._target(name), 0.0) if self._is_padded(name) else array
+            for name, array in self._network.feeds.items()
+        }
+        return replace(self._network, model=model, weights={name: known[name] for name in external}, feeds=feeds)
+
+    def _node(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """The node as it reads and writes padded values."""
+        if not any(self._is_padded(value) for value in (*node.input, *node.output)):
+            if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
+                raise UnsupportedBrick(f"{node.op_type} may read padded channels in its bodies")
+            return node
+        rule = self._rule(node)
+        known = [node.output[0]] if node.op_type in POINTWISE else [node.input[0], node.output[0]]
+        if rule is None or not all(value in self._channels.axes for value in known):
+            raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
+        if any(node.output[1:]):
+            raise UnsupportedBrick(f"{node.op_type} with more than one result cannot be carried over")
+        twin = onnx.NodeProto()
+        twin.CopyFrom(node)
+        self._fills[node.output[0]] = rule(twin)
+        return twin
+
+    def _rule(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto], float] | None:
+        """What rewrites a node in place, and gives what its result's padded elements are."""
+        if not is_standard(node):
+            return None
+        if node.op_type in POINTWISE:
+            return self._pointwise
+        if node.op_type in POOLS | GLOBAL_POOLS:
+            return self._pool
+        if node.op_type in PRODUCTS:
+            return self._product
+        return {"Conv": self._convolution, "BatchNormalization": self._normalisation}.get(node.op_type)
+
+    def _convolution(self, node: onnx.NodeProto) -> float:
+        read, written = self._target(node.input[0])[1], self._target(node.output[0])[1]
+        weight = self._shape_of_constant(node, 1)
+        group = next((attribute for attribute in node.attribute if attribute.name == "group"), None)
+        if group is None or group.i == 1:
+            shape: Shape = (written, read, *weight[2:])
+        elif group.i == self._channels.count(node.input[0]) == self._channels.count(node.output[0]):
+            shape, group.i = (written, *weight[1:]), written
+        else:
+            raise UnsupportedBrick("the groups of a convolution are not padded")
+        node.input[1] = self._constant(node.input[1], shape)
+        if len(node.input) > 2 and node.input[2]:
+            self._shape_of_constant(node, 2)
+            node.input[2] = self._constant(node.input[2], (written,))
+        return 0.0
+
+    def _product(self, node: onnx.NodeProto) -> float:
+        depth, width = self._target(node.input[0])[-1], self._target(node.output[0])[-1]
+        weight = self._shape_of_constant(node, 1)
+        flags = {attribute.name: attribute.i for attribute in node.attribute}
+        if len(weight) != 2 or len(self._channels.shapes[node.input[0]]) < 2 or flags.get("transA"):
+            raise UnsupportedBrick(f"{node.op_type} is padded only of rows with a constant matrix")
+        node.input[1] = self._constant(node.input[1], (width, depth) if flags.get("transB") else (depth, width))
+        if len(node.input) > 2 and node.input[2]:
+            bias = self._shape_of_constant(node, 2)
+            if not bias or bias[-1] != self._channels.count(node.output[0]):
+                raise UnsupportedBrick("a bias that is the same for all columns is not padded")
+            node.input[2] = self._constant(node.input[2], (*bias[:-1], width))
+        return 0.0
+
+    def _normalisation(self, node: onnx.NodeProto) -> float:
+        count = self._target(node.output[0])[1]
+        for place, fill in enumerate((0.0, 0.0, 0.0, 1.0), start=1):  # scale, bias, mean, variance
+            if len(self._shape_of_constant(node, place)) != 1:
+                raise UnsupportedBrick("a normalisation of each element by itself is not padded")
+            node.input[place] = self._constant(node.input[place], (count,), fill)
+        return 0.0
+
+    def _pool(self, node: onnx.NodeProto) -> float:
+        fill = self._fills[node.input[0]]
+        if fill and any(attribute.name == "count_include_pad" and attribute.i for attribute in node.attribute):
+            raise UnsupportedBrick("an average over the edge of padded channels is not the same everywhere")
+        if fill or node.input[0] in self._loose:
+            self._loose.add(node.output[0])
+        return fill
+
+    def _pointwise(self, node: onnx.NodeProto) -> float:
+        original, fills = list(node.input), []
+        axis, count = self._channels.axes[node.output[0]], self._channels.count(node.output[0])
+        width = self._target(node.output[0])[axis]
+        fill = 1.0 if node.op_type in _ONES else 0.0
+        for place, name in enumerate(original):
+            if not name:
+                continue
+            if name not in self._tensors:
+                if name not in self._fills or self._channels.count(name) != count:
+                    raise UnsupportedBrick(f"{node.op_type} broadcasts over padded channels")
+                fills.append((name, self._fills[name]))
+                continue
+            shape = self._channels.shapes[name]
+            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in _WITH_PARAMETERS):
+                node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
+                fills.append((name, fill))
+                continue
+            values = self._values(name)
+            if values.size != 1 and not (values == values.flat[0]).all():
+                raise UnsupportedBrick(f"a constant of {node.op_type} varies within padded channels")
+            fills.append((name, float(values.flat[0])))
+        source = onnx.NodeProto()
+        source.CopyFrom(node)
+        source.input[:] = original
+        found = _evaluated(source, dict(fills), self._model.opset_import)
+        loose = [(name, value) for name, value in fills if name in self._loose]
+        for name, value in loose:
+            step = _ROUNDING * max(abs(value), 1.0)
+            near = (
+                _evaluated(source, {**dict(fills), name: value + by}, self._model.opset_import) for by in (-step, step)
+            )
+            if not np.isfinite(list(near)).all():
+                raise UnsupportedBrick(f"{node.op_type} of padded channels may not be finite")
+        if not np.isfinite(found):
+            raise UnsupportedBrick(f"{node.op_type} of padded channels is not finite")
+        if loose or found not in {0.0, 1.0}:
+            self._loose.add(node.output[0])
+        return found
+
+    def _is_padded(self, value: str) -> bool:
+        return value in self._channels.axes and self._channels.count(value) % self._multiple != 0
+
+    def _target(self, value: str) -> Shape:
+        """The padded shape of a value that has channels."""
+        axis = self._channels.axes[value]
+        return _resized(self._channels.shapes[value], axis, _rounded(self._channels.count(value), self._multiple))
+
+    def _shape_of_constant(self, node: onnx.NodeProto, place: int) -> Shape:
+        if node.input[place] not in self._tensors:
+            raise UnsupportedBrick(f"the weights of {node.op_type} are computed")
+        return self._channels.shapes[node.input[place]]
+
+    def _values(self, name: str) -> Array:
+        held = self._network.weights.get(name)
+        return numpy_helper.to_array(self._tensors[name]) if held is None else held
+
+    def _constant(self, name: str, shape: Shape, fill: float = 0.0) -> str:
+        """Name of a constant, padded to a shape; equal ones of several copies have their memory in common."""
+        if self._channels.shapes[name] == shape:
+            return name
+        own = f"{name}~{'x'.join(map(str, shape))}~{fill:g}"  # a constant may be read in several ways
+        if own not in self._constants:
+            values = self._values(name)
+            # Copies have large arrays in common, and small ones within the protobuf each.
+            same = id(values) if name in self._network.weights else values.tobytes()
+            key = (same, values.dtype, shape, fill)
+            if key not in self._arrays:
+                self._arrays[key] = _padded(values, shape, fill)
+            self._constants[own] = self._arrays[key]
+        return own
+
+
+def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> Channels:
+    """The channels of a model, some of which are to be padded."""
+    channels = find_channels(model)
+    counts = channels.counts()
+    if all(count % multiple == 0 for count in counts):
+        raise UnsupportedBrick(f"all channels are multiples of {multiple} already")
+    half = multiple // 2
+    if half >= _SMALLEST and all(_rounded(count, half) == _rounded(count, multiple) for count in counts):
+        raise UnsupportedBrick(f"padded to multiples of {half}, all channels are multiples of {multiple} already")
+    return channels
+
+
+def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iterable[onnx.OperatorSetIdProto]) -> float:
+    """What an operator makes of single numbers, by ONNX's own reference."""
+    from onnx.reference import ReferenceEvaluator
+
+    kind = onnx.TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(name, kind, [1]) for name in operands]
+    outputs = [helper.make_tensor_value_info(node.output[0], kind, [1])]
+    model = helper.make_model(helper.make_graph([node], "one", inputs, outputs), opset_imports=list(opsets))
+    feeds = {name: np.full(1, value, np.float32) for name, value in operands.items()}
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(model).run(None, feeds)
+    except Exception as error:  # the reference's exceptions share no base class
+        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels cannot be told: {error!r:.80}") from error
+    return float(np.asarray(result).reshape(-1)[0])
+
+
+def _padded(array: Array, shape: Sequence[int], fill: float) -> Array:
+    """An array at the beginning of a larger one."""
+    found = np.full(shape, fill, dtype=array.dtype)
+    found[tuple(slice(size) for size in array.shape)] = array
+    return found
+
+
+def _rounded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _resized(shape: Shape, axis: int, size: int) -> Shape:
+    """The shape with another size at an axis, which is counted from the end."""
+    place = len(shape) + axis
+    return (*shape[:place], size, *shape[place + 1 :])

@@ -1,0 +1,128 @@
+"""The process that asks cuDNN for plans: a brick is untrusted, and a library may crash.
+
+It speaks as a worker does (``generator.protocol``): one JSON object per line, a request and then its reply.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from ...errors import BackendUnavailable, WorkerError
+from ..backends.cudnn.plans import Plan
+from ..worker.messages.message import Reply, Request
+from ..worker.messages.protocol import Bye, Done, parse_request
+from ..worker.sandbox import limit_memory
+from ..worker.serving import answer_all, confined
+
+__all__ = ["COMMAND", "AskPlans", "OfferedPlans", "Start"]
+
+COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.planning.planner")
+"""Starts the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Request):
+    """Load the library.
+
+    Attributes:
+        gpu: JSON description of the GPU that plans are for.
+        memory_bytes: Private memory that the process may take from now on; None: no limit.
+    """
+
+    op: ClassVar[str] = "start"
+
+    gpu: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskPlans(Request):
+    """Ask for the plans of one brick.
+
+    Attributes:
+        path: Its ONNX file.
+        dtype: Precision of the tensors in memory.
+        channels_last: Layout of images.
+    """
+
+    op: ClassVar[str] = "plans"
+
+    path: str
+    dtype: str
+    channels_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedPlans(Reply):
+    """Reply to ``AskPlans``: a ``plans.Offer``, and whether the brick has images, so that their layout matters."""
+
+    operations: tuple[str, ...]
+    plans: tuple[Plan, ...]
+    reason: str
+    planning_ns: int
+    images: bool
+
+
+_REQUESTS: dict[str, type[Request]] = {kind.op: kind for kind in (Start, AskPlans, Bye)}
+
+
+class _Planner:
+    """State of the process: the library and the GPU."""
+
+    def __init__(self) -> None:
+        self._target: dict[str, Any] | None = None
+
+    def answer(self, request: Request) -> Reply:
+        if isinstance(request, Start):
+            return self._start(request)
+        if isinstance(request, AskPlans):
+            return self._plans(request)
+        return Done()
+
+    def _start(self, request: Start) -> Reply:
+        try:
+            import cudnn
+        except (ImportError, OSError) as error:
+            raise BackendUnavailable(f"cuDNN cannot be loaded: {error}") from error
+        try:
+            self._target = {"device_property": cudnn.create_device_properties(request.gpu)}
+        except Exception as error:  # the library's exceptions share no base class
+            raise BackendUnavailable(f"cuDNN {cudnn.backend_version_string()} does not plan here: {error}") from error
+        limit_memory(request.memory_bytes)
+        return Done()
+
+    def _plans(self, request: AskPlans) -> Reply:
+        from ...models.reader import read_structure
+        from ..backends.cudnn.dimensions import merged
+        from ..backends.cudnn.plans import offered
+        from ..backends.cudnn.translation import translate
+
+        if self._target is None:
+            raise WorkerError("plans were asked for before the library was loaded")
+        whole = translate(read_structure(Path(request.path)))
+        graph = merged(whole, channels_last=request.channels_last)
+        offer = offered(graph, dtype=request.dtype, channels_last=request.channels_last, **self._target)
+        images = any(tensor.image for tensor in whole.tensors.values())
+        return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
+
+
+def _parse(line: str) -> Request:
+    return parse_request(line, _REQUESTS)
+
+
+def serve(requests: Iterable[str], replies: IO[str]) -> None:
+    """Answer requests until ``Bye`` or the end of the input."""
+    answer_all(requests, replies, _parse, _Planner().answer)
+
+
+def main() -> None:
+    """Confine the process, take the protocol's descriptors, and serve."""
+    confined(serve)
+
+
+if __name__ == "__main__":
+    main()

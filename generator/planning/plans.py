@@ -1,0 +1,194 @@
+"""What a vendor's library offers for the bricks of a suite, on a GPU that need not be here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from ...bricks.suite.suite import Suite
+from ...errors import BackendError, UnsupportedBrick, UsageError, WorkerError
+from ..backends.cudnn.device import Gpu, find_gpu
+from ..backends.cudnn.library import require_library
+from ..backends.cudnn.lowering import DTYPES
+from ..backends.cudnn.plans import Plan
+from ..progress import Progress, ProgressCallback, Stage
+from ..worker.client import Worker
+from ..worker.messages.protocol import Done
+from .planner import COMMAND, AskPlans, OfferedPlans, Start
+
+__all__ = ["BrickPlans", "Layout", "PlanReport", "library_plans"]
+
+_START_S = 120.0
+"""Loading the library reads gigabytes."""
+
+
+class Layout(StrEnum):
+    """Order of an image's dimensions in memory."""
+
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
+@dataclass(frozen=True, slots=True)
+class BrickPlans:
+    """The plans of one brick in one precision and layout.
+
+    Attributes:
+        key: Key of the brick.
+        operators: Its operators.
+        dtype: Precision of its tensors in memory; sums are of float32.
+        layout: Of images; None where the brick has none, or cannot be translated.
+        operations: Operations of the library's graph; empty where there is none.
+        plans: What is offered; mode A's first one is what the library suggests.
+        reason: Why nothing is offered; empty where something is.
+        failed: Whether the library broke, rather than answered.
+        planning_ns: What it took to ask; None where the library was not asked, or broke.
+    """
+
+    key: str
+    operators: tuple[str, ...]
+    dtype: str
+    layout: Layout | None
+    operations: tuple[str, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    reason: str = ""
+    failed: bool = False
+    planning_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """The plans of a suite.
+
+    Attributes:
+        gpu: That they are for.
+        versions: Package to version of the library.
+        rows: One per brick, precision and layout.
+    """
+
+    gpu: Gpu
+    versions: dict[str, str]
+    rows: tuple[BrickPlans, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the library answered for every brick."""
+        return not any(row.failed for row in self.rows)
+
+
+def library_plans(
+    suite: Suite,
+    *,
+    gpu: str = "h200",
+    dtypes: Sequence[str] = ("float32",),
+    layouts: Sequence[Layout] = (Layout.NCHW, Layout.NHWC),
+    timeout_s: float = 120.0,
+    progress: ProgressCallback | None = None,
+) -> PlanReport:
+    """Ask cuDNN for every execution plan of every brick.
+
+    Nothing is executed: neither latencies nor results come of it, only what there is to choose from.
+
+    Args:
+        suite: Of source or fused bricks.
+        gpu: A known GPU, or the file of a description (``cudnn.device.find_gpu``).
+        dtypes: Precisions of the tensors in memory (``lowering.DTYPES``).
+        layouts: Of images; a brick without images is asked for once.
+        timeout_s: For each brick.
+        progress: Told after each brick.
+
+    Raises:
+        UsageError: A precision or GPU is unknown, or the bricks are of one stack's making.
+        BackendUnavailable: The library is not usable here; the message says what is missing.
+        SuiteError: A brick is missing or not what its name says.
+    """
+    dtypes, layouts = list(dict.fromkeys(dtypes)), list(dict.fromkeys(layouts))
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise UsageError(f"no plans are asked for in {dtype!r}", remedy=f"use {', '.join(DTYPES)}")
+    if suite.bound_to is not None:
+        raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="ask for one with --graph source")
+    found = find_gpu(gpu)
+    versions = require_library().versions
+    rows = []
+    begun = time.monotonic()
+    with _Library(found, timeout_s) as library:
+        for done, key in enumerate(suite.keys, 1):
+            operators = tuple(suite.brick(key).operators)
+            path = suite.brick_path(key).resolve()
+            for dtype in dtypes:
+                rows += library.plans(key, operators, path, dtype, layouts)
+            if progress is not None:
+                elapsed_s = time.monotonic() - begun
+                progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
+    return PlanReport(found, dict(versions), tuple(rows))
+
+
+class _Library:
+    """The process that asks; started anew after one that died."""
+
+    def __init__(self, gpu: Gpu, timeout_s: float) -> None:
+        self._gpu = gpu
+        self._timeout_s = timeout_s
+        self._worker: Worker | None = None
+
+    def plans(
+        self, key: str, operators: tuple[str, ...], path: Path, dtype: str, layouts: Sequence[Layout]
+    ) -> list[BrickPlans]:
+        """One row per layout; one alone where the layout makes no difference."""
+        rows = []
+        for layout in layouts:
+            row = BrickPlans(key, operators, dtype, layout)
+            request = AskPlans(str(path), dtype, layout is Layout.NHWC)
+            worker = self._started()
+            try:
+                reply = worker.ask(request, OfferedPlans, self._timeout_s)
+            except UnsupportedBrick as error:
+                return [replace(row, layout=None, reason=str(error))]
+            except (BackendError, WorkerError) as error:
+                if isinstance(error, WorkerError):
+                    self._end()
+                rows.append(replace(row, reason=str(error), failed=True))
+                continue
+            rows.append(
+                replace(
+                    row,
+                    layout=layout if reply.images else None,
+                    operations=reply.operations,
+                    plans=reply.plans,
+                    reason=reply.reason,
+                    planning_ns=reply.planning_ns,
+                )
+            )
+            if not reply.images:
+                break
+        return rows
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(command=COMMAND)
+            self._worker.ask(Start(self._gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
+        return self._worker
+
+    def _end(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._worker is not None:
+            self._worker.close()
+        else:
+            self._end()

@@ -1,0 +1,115 @@
+"""The graph that a runtime executes, written in skeleton form: what the worker hands to the parent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+
+from ....bricks.constants import element_number
+from ....bricks.subgraphs import bodies
+from ....models.skeleton import KEPT_ELEMENTS, mark_weight
+from ....models.subgraphs import hoist_constants
+from ...backends.base import ExecutedGraph, ValueType
+from ...network.network import Network
+from ...network.types import array_type
+
+__all__ = ["EXECUTED", "stage_files", "write_graph"]
+
+EXECUTED = "executed.onnx"
+"""The graph that is executed."""
+
+_IR_VERSION = 10
+"""The first with metadata on values, which marks the weights."""
+
+
+def stage_files(folder: Path) -> list[Path]:
+    """The files of the stages on the way from the source to the executed graph, nearest to the source first."""
+    return sorted(folder.glob("stage*.onnx"))
+
+
+def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None:
+    """Write the executed graph and its stages in skeleton form.
+
+    Args:
+        executed: What the backend told.
+        network: What it was told of; gives the types of the inputs.
+        folder: An existing folder.
+    """
+    inputs = {name: array_type(array) for name, array in network.feeds.items()}
+    models = {EXECUTED: _skeleton(executed.model, inputs, executed.types)}
+    for number, stage in enumerate(executed.stages):
+        models[f"stage{number}.onnx"] = _skeleton(stage, inputs, {})
+    for name, model in models.items():
+        (folder / name).write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _skeleton(
+    source: onnx.ModelProto, inputs: Mapping[str, ValueType], types: Mapping[str, ValueType]
+) -> onnx.ModelProto:
+    """The skeleton of an optimised graph; ``source`` is used up.
+
+    Nothing is folded or inlined: each node stays. Only domains that are used are imported, for a runtime may declare
+    all that it knows.
+    """
+    graph = source.graph
+    model = onnx.ModelProto(ir_version=max(source.ir_version, _IR_VERSION))
+    used = {"" if domain == "ai.onnx" else domain for node in graph.node for domain in _domains(node)}
+    for opset in source.opset_import:
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
+        if domain in used or not domain:
+            model.opset_import.add(domain=domain, version=opset.version)
+    body = model.graph
+    body.name = "executed"
+    constants = {tensor.name for tensor in graph.initializer}
+    defined = constants | {value.name for value in graph.input} | {v for node in graph.node for v in node.output}
+    within = Counter(name for node in graph.node for name in _defined_within(node))
+    hoisted = hoist_constants(graph.node, defined, within) if within else []
+    for value in graph.input:
+        if value.name not in constants:
+            known = inputs.get(value.name)
+            body.input.append(_value(value.name, known) if known is not None else value)
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            body.initializer.append(tensor)
+        else:
+            body.input.append(_weight(tensor.name, tensor.data_type, tuple(tensor.dims)))
+    body.input.extend(_weight(name, constant.dtype, tuple(constant.dims)) for name, constant in hoisted)
+    body.node.extend(graph.node)
+    for node in body.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+    handed_out = {value.name for value in graph.output}
+    for value in graph.output:
+        known = types.get(value.name) or inputs.get(value.name)
+        body.output.append(_value(value.name, known) if known is not None else value)
+    body.value_info.extend(_value(name, known) for name, known in types.items() if name not in handed_out)
+    return model
+
+
+def _domains(node: onnx.NodeProto) -> Iterator[str]:
+    yield node.domain
+    for body in bodies(node):
+        for inner in body.node:
+            yield from _domains(inner)
+
+
+def _defined_within(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that the bodies of a node define."""
+    for body in bodies(node):
+        yield from (value.name for value in body.input)
+        yield from (tensor.name for tensor in body.initializer)
+        for inner in body.node:
+            yield from inner.output
+            yield from _defined_within(inner)
+
+
+def _value(name: str, known: ValueType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_number(known[0]), known[1])
+
+
+def _weight(name: str, element: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+    return mark_weight(onnx.helper.make_tensor_value_info(name, element, shape))

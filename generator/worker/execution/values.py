@@ -1,0 +1,81 @@
+"""Executing a network for what it computes: types for the shape oracle, arrays for conformance."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ....bricks.constants import tensor_type
+from ....errors import BackendError
+from ...backends.base import Backend, Settings
+from ...network.network import synthetic_network
+from ...network.types import array_type
+
+__all__ = ["executed_types", "write_arrays"]
+
+_MOST_ATTEMPTS = 64
+"""Executions that one call may take to work around operators that cannot run."""
+
+
+def executed_types(
+    model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int = 0
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Execute a skeleton-form model and tell the types of some of its values.
+
+    Where a value cannot be computed (an operator that the runtime lacks), the names are tried in halves, so that
+    the others are found all the same.
+
+    Returns:
+        Name to element type (ONNX's name in lower case) and shape; what could not be computed is missing.
+    """
+    produced = {name for node in model.graph.node for name in node.output}
+    types = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if value.name in names:
+            known = tensor_type(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim))
+            if known is not None:  # an element type without a name is as good as none
+                types[value.name] = known.dtype, known.shape
+    waiting = [[name for name in names if name in produced]]
+    attempts = _MOST_ATTEMPTS
+    while waiting and attempts:
+        wanted = waiting.pop(0)
+        attempts -= 1
+        try:
+            types |= _types(model, wanted, backend, settings, seed=seed)
+        except BackendError:
+            if len(wanted) > 1:
+                waiting += [wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :]]
+    return types
+
+
+def _types(
+    model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if not names:
+        return {}
+    network = synthetic_network(model, seed=seed, outputs=names)
+    executable = backend.prepare(network, settings)
+    try:
+        executable.run()
+        executable.synchronize()
+        found = network.first_outputs(executable.outputs())
+    finally:
+        executable.close()
+    return {name: array_type(array) for name, array in found.items()}
+
+
+def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write an npz file; names may be anything. Types that NumPy lacks are written as float32."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in values.items():
+            kind = array.dtype.kind
+            plain = array if kind in "biufc" else array.astype(np.str_ if kind in "OSU" else np.float32)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, plain, allow_pickle=False)

@@ -1,0 +1,356 @@
+"""The isolated worker: runs untrusted networks, times them, answers on one pipe.
+
+Started as ``python -P -m dlbricks.generator.worker`` in an empty folder. It reads requests from its standard input
+and writes one reply for each; ``protocol`` says what they are. Standard output belongs to the protocol alone: its
+descriptor is moved away at the start and descriptor 1 becomes standard error, so that a library that prints cannot
+break a reply. The worker ends when its input closes, and the kernel kills it when the parent's thread that started
+it dies, even in the middle of an execution.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import onnx
+
+from ...errors import UsageError
+from ..backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
+from ..backends.registry import get
+from ..backends.requirements import require_dtype, require_profiling, require_rotating, with_algorithm
+from ..machine.cores import physical_cores
+from ..network.copies import copied
+from ..network.network import Network, file_network, read_network, synthetic_network
+from ..network.padding import brick_network, padded_network
+from ..network.reference import GAP, GAP_BASE, GAP_NODES, GEMM, built_in
+from .execution.contrast import contrasts
+from .execution.extraction import write_graph
+from .execution.rotation import Rotation
+from .execution.rotor import Rotor, build_rotor, gap_rotor
+from .execution.timing import Evictor, measure, time_once
+from .execution.unroll import choose_unroll
+from .execution.values import executed_types, write_arrays
+from .messages.protocol import (
+    INNER,
+    Bye,
+    Done,
+    Examine,
+    Examined,
+    Extract,
+    Greeting,
+    Hello,
+    Outputs,
+    Prepare,
+    Prepared,
+    Profile,
+    Profiled,
+    Release,
+    Reply,
+    Request,
+    Rotate,
+    Rotated,
+    Sample,
+    Sampled,
+    Types,
+    Values,
+    parse_request,
+)
+from .sandbox import limit_memory, private_bytes
+from .serving import answer_all, confined
+
+__all__ = ["main", "serve"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """A network that is ready to be timed."""
+
+    network: Network
+    executable: Executable
+
+
+class _Worker:
+    """State of the worker between requests."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._settings = Settings("cpu", 1, {})
+        self._kept: dict[str, _Kept] = {}
+        self._evictor: Evictor | None = None
+        self._rotors: dict[str, Rotor] = {}
+        self._rotation = Rotation()
+        self._inner: tuple[str, int, Network | None] | None = None  # path, seed: of the latest brick to be rotated
+
+    def answer(self, request: Request) -> Reply:
+        """Do what a request asks."""
+        handlers: dict[str, Callable[[Any], Reply]] = {
+            Hello.op: self._hello,
+            Prepare.op: self._prepare,
+            Sample.op: self._sample,
+            Rotate.op: self._rotate,
+            Outputs.op: self._outputs,
+            Values.op: self._values,
+            Extract.op: self._extract,
+            Examine.op: self._examine,
+            Profile.op: self._profile,
+            Release.op: self._release,
+            Bye.op: lambda _: Done(),
+        }
+        return handlers[request.op](request)
+
+    def _hello(self, request: Hello) -> Greeting:
+        if self._backend is not None:
+            raise UsageError("this worker has a backend already", remedy="start another one")
+        backend = get(request.backend)
+        options = backend.resolve(request.device, request.options)
+        cores = physical_cores()
+        if request.rotating:
+            require_rotating(backend, options)
+        require_dtype(backend, request.dtype)
+        threads = request.threads or len(cores)
+        settings = Settings(request.device, threads, options, cores, request.rotating, request.dtype)
+        stack = backend.stack(request.device, options)
+        backend.setup(settings)
+        limit_memory(request.limits.memory_bytes)
+        self._backend, self._settings = backend, settings
+        gc.freeze()  # what is loaded now lives as long as the process: no collection need look at it again
+        return Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
+
+    def _prepare(self, request: Prepare) -> Prepared:
+        begin, before = time.perf_counter_ns(), private_bytes()
+        self._release(Release(request.id))
+        if request.distance:
+            return self._prepare_rotor(request, begin)
+        model, settings = None, self._settings_of(request)
+        if request.synthetic or request.path.startswith("@"):
+            model = built_in(request.path) or read_network(Path(request.path))
+            network = _brick(model, request, settings, unroll=request.unroll or 1)
+        elif request.unroll > 1:
+            raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
+        else:
+            network = replace(_whole_model(request), as_is=request.as_is)
+        kept, load_ns, first_run_ns = self._load(network, settings)
+        loading_ns = load_ns + first_run_ns
+        if model is not None and request.unroll == 0:
+            copies = choose_unroll(kept.executable, network)
+            if copies > 1:
+                # The times of the single network stand: they are those of the brick.
+                kept.executable.close()
+                network = _brick(model, request, settings, unroll=copies)
+                kept, *again_ns = self._load(network, settings)
+                loading_ns += sum(again_ns)
+        self._kept[request.id] = kept
+        return Prepared(
+            load_ns=load_ns,
+            first_run_ns=first_run_ns,
+            prepare_ns=time.perf_counter_ns() - begin,
+            loading_ns=loading_ns,
+            # A runtime keeps packed weights beside the original ones.
+            # What a runtime adds besides (threads with their stacks, code, plans) may be more than small networks hold.
+            bytes=max(
+                2 * network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
+                private_bytes() - before,
+            ),
+            unroll=network.unroll,
+        )
+
+    def _prepare_rotor(self, request: Prepare, begin: int) -> Prepared:
+        backend = require_rotating(self._greeted(), self._settings.options)
+        if not self._settings.rotating:
+            raise UsageError("this worker was not greeted for rotations")
+        variants: tuple[str, ...] = ()
+        if request.path == GAP:
+            rotor = gap_rotor(self._load_built_in, GAP_BASE, GAP, GAP_NODES)
+            load_ns = first_run_ns = 0
+        else:
+            settings = self._settings_of(request)
+            network, variants = self._to_rotate(request, backend, settings)
+            head, load_ns, first_run_ns = self._load(copied(network, 1), settings)
+            try:
+                rotor = build_rotor(network, head.executable, backend, settings, distance=request.distance)
+            except BaseException:
+                head.executable.close()
+                raise
+        self._rotors[request.id] = rotor
+        elapsed_ns = time.perf_counter_ns() - begin
+        return Prepared(
+            load_ns=load_ns,
+            first_run_ns=first_run_ns,
+            prepare_ns=elapsed_ns,
+            loading_ns=elapsed_ns,
+            bytes=rotor.held_bytes,
+            unroll=rotor.copies,
+            touched_bytes=rotor.touched_bytes,
+            variants=variants,
+        )
+
+    def _settings_of(self, request: Prepare | Profile) -> Settings:
+        """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
+        if request.path.startswith("@") and not request.path.startswith(GEMM):  # the same in every precision
+            return replace(self._settings, dtype=AS_GIVEN)
+        if request.variant in {"", INNER}:
+            return self._settings
+        return with_algorithm(self._greeted(), self._settings, request.variant)
+
+    def _to_rotate(
+        self, request: Prepare, backend: RotatingBackend, settings: Settings
+    ) -> tuple[Network, tuple[str, ...]]:
+        """The network that was asked for, as it is executed, and the variants that there are of it."""
+        known, self._inner = self._inner, None
+        if request.variant == INNER and known is not None and known[:2] == (request.path, request.seed):
+            inner = known[2]
+        else:
+            network = _brick(read_network(Path(request.path)), request, settings)
+            if request.as_is:
+                return network, ()
+            optimised = backend.optimised(network, settings)
+            if request.variant not in {"", INNER}:
+                return optimised, ()
+            inner = backend.inner(network, optimised, settings)
+            if not request.variant:
+                self._inner = (request.path, request.seed, inner)  # most likely the next to be asked for
+                return optimised, (INNER,) if inner is not None else ()
+        if inner is None:
+            raise UsageError(f"no layout changes at the edges of {request.path}", remedy="prepare the brick as it is")
+        return inner, ()
+
+    def _load_built_in(self, name: str) -> Executable:
+        model = built_in(name)
+        assert model is not None  # noqa: S101  # the names are constants
+        network = replace(synthetic_network(model), as_is=True, shared=True)
+        return self._load(network, replace(self._settings, dtype=AS_GIVEN))[0].executable
+
+    def _load(self, network: Network, settings: Settings) -> tuple[_Kept, int, int]:
+        """The loaded network, the time to load it and the time of its first run."""
+        backend = self._greeted()
+        begin = time.perf_counter_ns()
+        executable = backend.prepare(network, settings)
+        load_ns = time.perf_counter_ns() - begin
+        first_run_ns = time_once(executable.run, executable.synchronize)
+        return _Kept(network, executable), load_ns, first_run_ns
+
+    def _sample(self, request: Sample) -> Sampled:
+        kept = self._found(request.id)
+        evict = None
+        if request.cache == "cold":
+            if kept.network.unroll > 1:
+                raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
+            if self._evictor is None:
+                pinned = self._settings.options.get("pinning") == "on"
+                self._evictor = Evictor(self._settings.cores[: self._settings.threads] if pinned else ())
+            evict = self._evictor
+        elif request.cache != "hot":
+            raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
+        samples = measure(
+            kept.executable.run,
+            kept.executable.synchronize,
+            budget_ns=request.budget_ns,
+            min_samples=request.min_samples,
+            max_samples=request.max_samples,
+            evict=evict,
+        )
+        return Sampled(samples=samples.raw, warmups=samples.warmups)
+
+    def _rotate(self, request: Rotate) -> Rotated:
+        unknown = [name for name in request.ids if name not in self._rotors]
+        if unknown or not request.ids or request.passes < 1:
+            raise UsageError(f"a rotation of {len(request.ids)} networks, of which {len(unknown)} are not prepared")
+        rotors = [self._rotors[name] for name in request.ids]
+        elapsed_ns = self._rotation.turn(
+            rotors, distance=request.distance, passes=request.passes, warmups=request.warmups, seed=request.seed
+        )
+        return Rotated(samples=tuple(rotor.samples() for rotor in rotors), elapsed_ns=elapsed_ns)
+
+    def _outputs(self, request: Outputs) -> Done:
+        kept = self._found(request.id)
+        kept.executable.run()
+        kept.executable.synchronize()
+        values = {**kept.network.first_feeds(), **kept.network.first_outputs(kept.executable.outputs())}
+        write_arrays(Path(request.path), values)
+        return Done()
+
+    def _values(self, request: Values) -> Types:
+        backend = self._greeted()
+        model = read_network(Path(request.path))
+        return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
+
+    def _extract(self, request: Extract) -> Done:
+        backend = self._greeted()
+        if not isinstance(backend, GraphBackend):
+            raise UsageError(
+                f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
+            )
+        if self._settings.dtype != AS_GIVEN:
+            raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
+        network = _model_network(request)
+        write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
+        return Done()
+
+    def _examine(self, request: Examine) -> Examined:
+        backend = self._greeted()
+        if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
+            raise UsageError(
+                f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
+            )
+        network = backend.optimised(_model_network(request), self._settings)
+        found = contrasts(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
+        return Examined(layers=tuple(found))
+
+    def _profile(self, request: Profile) -> Profiled:
+        backend = require_profiling(self._greeted())
+        settings = self._settings_of(request)
+        network = padded_network(replace(_model_network(request), as_is=request.as_is), settings.channels)
+        return Profiled.of(backend.kernels(network, settings, request.executions))
+
+    def _release(self, request: Release) -> Done:
+        kept = self._kept.pop(request.id, None)
+        if kept is not None:
+            kept.executable.close()
+        rotor = self._rotors.pop(request.id, None)
+        if rotor is not None:
+            rotor.close()
+        return Done()
+
+    def _found(self, name: str) -> _Kept:
+        kept = self._kept.get(name)
+        if kept is None:
+            raise UsageError(f"no network {name!r} is prepared")
+        return kept
+
+    def _greeted(self) -> Backend:
+        if self._backend is None:
+            raise UsageError("the first request must be 'hello'")
+        return self._backend
+
+
+def _brick(model: onnx.ModelProto, request: Prepare, settings: Settings, *, unroll: int = 1) -> Network:
+    """The network of a brick that is asked for."""
+    network = brick_network(model, seed=request.seed, unroll=unroll, multiple=settings.channels)
+    return replace(network, as_is=request.as_is)
+
+
+def _model_network(request: Extract | Examine | Profile) -> Network:
+    """The network of a model, with its own weights or with synthetic ones."""
+    if request.synthetic:
+        return synthetic_network(read_network(Path(request.path)), seed=request.seed)
+    return _whole_model(request)
+
+
+def _whole_model(request: Prepare | Extract | Examine | Profile) -> Network:
+    """The network of a model file with its own weights."""
+    return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
+
+
+def serve(requests: Iterable[str], replies: IO[str]) -> None:
+    """Answer requests until ``Bye`` or the end of the input."""
+    answer_all(requests, replies, parse_request, _Worker().answer)
+
+
+def main() -> None:
+    """Confine the process, take the protocol's descriptors, and serve."""
+    confined(serve)

@@ -1,0 +1,133 @@
+"""Algorithms 1 and 2 against a plain transcription of the paper, on random graphs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import networkx as nx
+import onnx
+import pytest
+from dlbricks.bricks.cutting.split import split
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.layer import LayerState
+from dlbricks.errors import InvalidSequence, UsageError
+from dlbricks.models.skeleton import Skeleton
+from hypothesis import given
+from hypothesis import strategies as st
+
+DrawModel = Callable[[st.DataObject], onnx.ModelProto]
+
+
+def create_model(graph: ModelGraph, window: tuple[int, ...], connected: bool) -> tuple[int, ...]:
+    """CreateModel of the paper: the window if it is a valid network, straight from the definition."""
+    if len(window) == 1:
+        return window
+    inside = set(window)
+    edges = nx.DiGraph(graph.graph)
+    if connected:
+        if not nx.is_weakly_connected(edges.subgraph(window)):
+            raise InvalidSequence("not connected")
+        skipped = [layer.index for layer in graph.layers if layer.state is LayerState.SKIPPED]
+        around = edges.subgraph([*window, *skipped])
+        for layer in skipped:
+            if inside & nx.ancestors(around, layer) and inside & nx.descendants(around, layer):
+                raise InvalidSequence("waits for its own result")
+        return window
+    for one, other in itertools.pairwise(window):
+        if not edges.has_edge(one, other):
+            raise InvalidSequence("not a path")
+    for index in window[:-1]:
+        for value in graph.layers[index].outputs:
+            users = [user for user in graph.consumers(value) if graph.layers[user].state is not LayerState.FOLDED]
+            if value in graph.outputs or not inside.issuperset(users):
+                raise InvalidSequence("an interior value is used outside")
+    return window
+
+
+def split_model(
+    graph: ModelGraph, verts: tuple[int, ...], begin: int, end: int, connected: bool
+) -> tuple[list[tuple[int, ...]], int]:
+    """Algorithm 2 with half-open windows, ``end`` clamped."""
+    try:
+        return [create_model(graph, verts[begin:end], connected)], end
+    except InvalidSequence:
+        single = create_model(graph, (verts[begin],), connected)
+        rest, stop = split_model(graph, verts, begin + 1, min(end + 1, len(verts)), connected)
+        return [single, *rest], stop
+
+
+def find_model_subgraphs(graph: ModelGraph, granularity: int, connected: bool) -> list[tuple[int, ...]]:
+    """Algorithm 1."""
+    verts = graph.live
+    begin = 0
+    models: list[tuple[int, ...]] = []
+    while begin < len(verts):
+        found, begin = split_model(graph, verts, begin, min(begin + granularity, len(verts)), connected)
+        models += found
+    return models
+
+
+@given(data=st.data(), granularity=st.integers(1, 8), connected=st.booleans())
+def test_the_iteration_finds_what_the_paper_finds(
+    draw_model: DrawModel, data: st.DataObject, granularity: int, connected: bool
+) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    assert split(graph, granularity, connected=connected) == find_model_subgraphs(graph, granularity, connected)
+
+
+@given(data=st.data(), granularity=st.integers(1, 8), connected=st.booleans())
+def test_every_live_layer_is_in_exactly_one_window(
+    draw_model: DrawModel, data: st.DataObject, granularity: int, connected: bool
+) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    windows = split(graph, granularity, connected=connected)
+    assert tuple(index for window in windows for index in window) == graph.live
+    assert all(1 <= len(window) <= granularity for window in windows)
+
+
+@given(data=st.data(), granularity=st.integers(1, 8), connected=st.booleans())
+def test_overlapping_windows(draw_model: DrawModel, data: st.DataObject, granularity: int, connected: bool) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    windows = split(graph, granularity, overlap=True, connected=connected)
+    assert len(set(windows)) == len(windows)
+    assert windows == sorted(windows, key=lambda window: (window[0], len(window)))
+    assert set(split(graph, granularity, connected=connected)) <= set(windows)
+    assert {(index,) for index in graph.live} <= set(windows)
+    for begin in range(len(graph.live)):
+        window = graph.live[begin : begin + granularity]
+        try:
+            assert create_model(graph, window, connected) in windows
+        except InvalidSequence:
+            assert window not in windows
+
+
+@pytest.mark.parametrize("granularity", [0, -3])
+def test_granularity_below_one_is_a_usage_error(parse_graph: Callable[[str], ModelGraph], granularity: int) -> None:
+    graph = parse_graph("agraph (float[4] x) => (float[4] y) { y = Relu(x) }")
+    with pytest.raises(UsageError, match="granularity"):
+        split(graph, granularity)
+
+
+def test_a_window_as_long_as_the_chain_is_the_model(parse_graph: Callable[[str], ModelGraph]) -> None:
+    graph = parse_graph("agraph (float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Sigmoid(b) }")
+    assert split(graph, 3) == split(graph, 99) == [(0, 1, 2)]
+    assert split(graph, 2) == [(0, 1), (2,)]
+
+
+def test_a_value_used_twice_inside_the_window_stays_inside(parse_graph: Callable[[str], ModelGraph]) -> None:
+    graph = parse_graph("agraph (float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Add(a, b) }")
+    assert split(graph, 3) == [(0, 1, 2)]
+    assert split(graph, 2) == [(0,), (1, 2)]
+
+
+def test_a_model_output_in_the_middle_ends_a_window(parse_graph: Callable[[str], ModelGraph]) -> None:
+    graph = parse_graph("agraph (float[4] x) => (float[4] a, float[4] y) { a = Relu(x) y = Tanh(a) }")
+    assert split(graph, 2) == [(0,), (1,)]
+    assert split(graph, 2, connected=True) == [(0, 1)]
+
+
+def test_branches_are_no_path_but_may_be_connected(parse_graph: Callable[[str], ModelGraph]) -> None:
+    graph = parse_graph("agraph (float[4] x) => (float[4] y) { s = Abs(x) a = Relu(s) b = Tanh(s) y = Add(a, b) }")
+    assert split(graph, 4) == [(0,), (1,), (2, 3)]
+    assert split(graph, 4, connected=True) == [(0, 1, 2, 3)]

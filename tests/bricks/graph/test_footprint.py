@@ -1,0 +1,55 @@
+"""Footprints and levels of reuse distance."""
+
+import pytest
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_name, level_of, parse_level
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.models import find_models
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, save
+
+
+def test_a_footprint_is_all_weights_and_the_activations_that_live_at_once(tmp_path):
+    value = helper.make_tensor_value_info
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [256, 256], b"\0" * 256 * 256 * 4, raw=True)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),  # x and a: 2 x 4 KiB
+        helper.make_node("Relu", ["a"], ["b"]),  # a and b
+        helper.make_node("Add", ["a", "b"], ["y"]),  # a, b and y: 12 KiB
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])], [weight]
+    )
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    (source,) = find_models([path])
+
+    assert footprint(build_graph(source.skeleton())) == 256 * 256 * 4 + 3 * 4 * 256 * 4
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("squeezenet", 5, 20), ("resnet50", 100, 120)])
+def test_footprints_of_real_models_are_a_little_more_than_their_weights(name, least, most):
+    (source,) = find_models([name])
+
+    assert least << 20 < footprint(build_graph(source.skeleton())) < most << 20
+
+
+@given(st.integers(min_value=1, max_value=1 << 40))
+def test_the_level_of_a_distance_is_the_nearest_by_ratio(distance):
+    level = level_of(distance)
+
+    assert level in REUSE_LEVELS
+    if REUSE_LEVELS[0] <= distance <= REUSE_LEVELS[-1]:
+        assert max(level / distance, distance / level) <= 2**0.5 + 1e-9
+
+
+@pytest.mark.parametrize("level", REUSE_LEVELS)
+def test_levels_are_told_from_other_cache_states_by_name(level):
+    assert parse_level(level_name(level)) == level
+    assert is_level(level_name(level))
+
+
+@pytest.mark.parametrize("name", ["hot", "cold", "model", "5MiB", ""])
+def test_other_cache_states_are_no_levels(name):
+    assert parse_level(name) is None
+    assert not is_level(name)

@@ -1,0 +1,237 @@
+"""The ModelGraph: layers, states, wiring and keys, on small models and on every model of the onnx wheel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx as nx
+import onnx
+import onnx.backend.test
+import pytest
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.layer import LayerState, Role
+from dlbricks.bricks.tensor import TensorType
+from dlbricks.errors import BrokenModel, DlbricksError
+from dlbricks.models import find_models
+from dlbricks.models.skeleton import Skeleton
+
+Build = Callable[..., ModelGraph]
+
+_DATA = Path(onnx.backend.test.__file__).parent / "data"
+CORPUS = sorted(
+    path.relative_to(_DATA).as_posix()
+    for folder in ("light", "simple", "pytorch-converted", "pytorch-operator")
+    for path in (_DATA / folder).rglob("*.onnx")
+)
+"""The models that the onnx wheel carries."""
+
+LAYERS = {
+    "light_bvlc_alexnet": (24, 0),
+    "light_densenet121": (910, 242),
+    "light_inception_v1": (144, 1),
+    "light_inception_v2": (509, 138),
+    "light_resnet50": (176, 0),
+    "light_shufflenet": (203, 0),
+    "light_squeezenet": (66, 0),
+    "light_vgg19": (46, 0),
+    "light_zfnet512": (22, 0),
+}
+"""Layers and folded layers; the counts of Benanza's Table I, and the light models' own variants."""
+
+
+def _build(name: str) -> ModelGraph:
+    (source,) = find_models([_DATA / name])
+    return build_graph(source.skeleton())
+
+
+def test_edges_carry_values_slots_and_types(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2, 3] x) => (float[2, 6] y) { h = Relu(x) y = Concat<axis = 1>(h, h) }")
+
+    edges = list(graph.graph.edges(keys=True, data=True))
+    kind = TensorType("float", (2, 3))
+    assert edges == [
+        (0, 1, ("h", 0), {"value": "h", "slot": 0, "type": kind}),
+        (0, 1, ("h", 1), {"value": "h", "slot": 1, "type": kind}),
+    ]
+    assert graph.graph.nodes[1]["layer"] is graph.layers[1]
+    assert graph.inputs == {"x": kind}
+    assert graph.outputs == ("y",)
+
+
+def test_the_graph_cannot_be_changed(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+
+    with pytest.raises(nx.NetworkXError):
+        graph.graph.add_edge(0, 0)
+
+
+def test_readers_at_inference_exclude_folded_layers(parse_graph: Build) -> None:
+    graph = parse_graph(
+        "g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) s = Shape(h) r = Neg(h) y = Reshape(r, s) }"
+    )
+
+    assert graph.consumers("h") == (2,)
+    assert graph.graph.has_edge(0, 1)
+    assert graph.producer("h") == 0
+    assert graph.producer("x") is None
+    assert graph.consumers("y") == ()
+
+
+def test_dead_layers_are_layers(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2] x) => (float[2] y) { y = Relu(x) z = Neg(x) }")
+
+    assert graph.live == (0, 1)
+
+
+def test_outputs_that_nothing_reads_are_not_wanted(parse_graph: Build) -> None:
+    pool = "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)"
+    text = f"g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y) {{ y%s = {pool} %s }}"
+    plain = parse_graph(text % ("", "")).layers[0]
+    unread = parse_graph(text % (", i", "")).layers[0]
+    read = parse_graph(text % (", i", "z = Neg(i)")).layers[0]
+
+    assert plain.key == unread.key != read.key
+    assert unread.outputs == ("y",)
+    assert read.outputs == ("y", "i")
+
+
+def test_a_layer_that_nothing_needs_keeps_its_outputs(parse_graph: Build) -> None:
+    graph = parse_graph(
+        "g (float[4, 1, 3] x, float[1, 8, 3] w, float[1, 8, 2] w1) => (float[4, 1, 3] y) "
+        "{ y = Relu(x) a, b, c = LSTM<hidden_size = 2>(x, w, w1) }"
+    )
+
+    assert graph.layers[1].state is LayerState.LIVE
+    assert graph.layers[1].outputs == ("a", "b", "c")
+
+
+def test_inputs_and_outputs_may_be_the_same_value(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2] x, float[2] u) => (float[2] x, float[2] y, float[2] y) { y = Relu(x) }")
+
+    assert graph.outputs == ("x", "y", "y")
+    assert list(graph.inputs) == ["x", "u"]
+
+
+def test_several_components_are_fine(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2] a, float[3] b) => (float[2] c, float[3] d) { c = Relu(a) d = Neg(b) }")
+
+    assert nx.number_weakly_connected_components(graph.graph) == 2
+
+
+def test_a_model_without_layers_is_a_graph(parse_graph: Build) -> None:
+    graph = parse_graph("g (float[2] x) => (float[2] x) { }")
+
+    assert graph.layers == ()
+    assert graph.key
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("g (float[2] x) => (float[2] y) { y = Relu(nowhere) }", "reads 'nowhere'"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(h) h = Neg(x) }", "reads 'h', which nothing before it makes"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(x) y = Neg(x) }", "makes 'y', which exists already"),
+        ("g (float[2] x) => (float[2] y) { x = Relu(x) }", "makes 'x', which exists already"),
+        ("g (float[2] x) => (float[2] y) { z = Relu(x) }", "nothing makes the output 'y'"),
+    ],
+)
+def test_what_is_no_graph_is_broken(text: str, message: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+
+    with pytest.raises(BrokenModel, match=message):
+        build_graph(Skeleton(model))
+
+
+def test_an_illegal_operator_is_skipped_with_its_reason(parse_graph: Build) -> None:
+    """Its output's type is only what the file says: no inference agrees with it."""
+    graph = parse_graph("g (float[2, 3] x) => (float[2, 3] y) { y = Concat<axis = 7>(x, x) z = Relu(x) }")
+
+    assert [layer.state.value for layer in graph.layers] == ["skipped", "live"]
+    assert "axis 7 of rank 2" in graph.layers[0].reason
+
+
+def test_runtime_operators_in_onnx_domain_are_known() -> None:
+    text = "g (float[2, 4] x, float[4] s) => (float[2, 4] y) { y = LayerNormalization<axis = -1>(x, s) }"
+    keys = set()
+    for opset in (12, 17):
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+        layer = build_graph(Skeleton(model)).layers[0]
+        assert layer.canonical_opsets == (("", 21),)
+        keys.add(layer.key)
+
+    assert len(keys) == 1
+
+
+def test_operators_of_other_domains_keep_their_form() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 4] x) => (float[2, 4] y) '
+        "{ y = com.microsoft.Gelu(x) z = com.microsoft.BiasGelu<b = 2, a = 1>(x, x) }"
+    )
+    layer = build_graph(Skeleton(model)).layers[0]
+
+    assert layer.state is LayerState.LIVE
+    assert layer.canonical.domain == "com.microsoft"
+    assert layer.canonical_opsets == (("com.microsoft", 1),)
+
+
+def test_the_model_key_ignores_names_and_weight_values() -> None:
+    def key(prefix: str, value: float, op_type: str = "Relu") -> str:
+        weights = ", ".join([str(value)] * 20)
+        text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[2, 20] {prefix}x) => (float[2, 20] {prefix}y)
+        <float[20] {prefix}k = {{{weights}}}> {{
+            {prefix}h = Add({prefix}x, {prefix}k)
+            {prefix}s = NonZero({prefix}h)
+            {prefix}y = {op_type}({prefix}h)
+        }}"""
+        return build_graph(Skeleton(onnx.parser.parse_model(text))).key
+
+    assert key("a", 1) == key("b", 2)
+    assert key("a", 1) != key("a", 1, "Neg")
+
+
+def test_the_model_key_tells_wiring_and_outputs(parse_graph: Build) -> None:
+    text = "g (float[2] x, float[2] u) => (float[2] y%s) { h = Relu(x) i = Relu(u) y = Sub(%s) }"
+    keys = {
+        parse_graph(text % filled).key
+        for filled in (("", "h, i"), ("", "i, h"), ("", "h, h"), (", float[2] h", "h, i"), (", float[2] i", "h, i"))
+    }
+
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_counts_of_the_light_models(name: str) -> None:
+    graph = _build(f"light/{name}.onnx")
+
+    states = Counter(layer.state for layer in graph.layers)
+    assert (len(graph.layers), states[LayerState.FOLDED]) == LAYERS[name]
+    assert states[LayerState.SKIPPED] == 0
+    assert all(layer.canonical is not None for layer in graph.layers if layer.state is LayerState.LIVE)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_every_model_of_the_onnx_wheel_has_a_graph_or_a_reason(name: str) -> None:
+    (source,) = find_models([_DATA / name])
+    try:
+        graph = build_graph(source.skeleton())
+    except DlbricksError:  # one clear line is an answer too; any other error fails the test
+        return
+
+    for layer in graph.layers:
+        assert bool(layer.key) == (layer.state is LayerState.LIVE)
+        assert bool(layer.reason) == (layer.state is not LayerState.LIVE)
+    assert graph.live == tuple(layer.index for layer in graph.layers if layer.state is LayerState.LIVE)
+    for layer in (graph.layers[index] for index in graph.live):
+        read = [operand for operand in layer.operands if operand.role is not Role.ABSENT]
+        assert all(operand.type is not None for operand in read)
+        assert any(layer.outputs)
+        for value, kind in zip(layer.outputs, layer.output_types, strict=True):
+            assert (kind is not None) == bool(value)
+    assert nx.is_directed_acyclic_graph(graph.graph)
+    assert graph.key == _build(name).key
+
+
+def test_the_corpus_is_there() -> None:
+    assert len(CORPUS) >= 140

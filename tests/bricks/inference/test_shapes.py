@@ -1,0 +1,158 @@
+"""Static types: inference, folding, what the file says, and the oracle, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import pytest
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.inference.shapes import infer_types
+from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.tensor import TensorType
+from dlbricks.errors import BrokenModel
+from dlbricks.models.skeleton import Skeleton
+
+
+def _parse(text: str, opset: int = 17, imports: str = "", ir: int = 8) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}{imports}]> {text}')
+
+
+def test_every_value_has_a_type() -> None:
+    model = _parse(
+        "g (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[a, b, c, d] y) { c = Conv(x, w) y = Relu(c) }"
+    )
+
+    inference = infer_types(model)
+
+    assert inference.types["c"] == TensorType("float", (1, 4, 6, 6))
+    assert inference.types["y"] == TensorType("float", (1, 4, 6, 6))
+    assert inference.unknown == {}
+
+
+def test_inference_wins_over_what_the_file_says() -> None:
+    model = _parse("g (float[2, 3] x) => (float[9, 9] y) <float[7, 7] h> { h = Relu(x) y = Neg(h) }")
+
+    types = infer_types(model).types
+
+    assert types["h"].shape == (2, 3)
+    assert types["y"].shape == (2, 3)
+
+
+def test_what_the_file_says_helps_where_inference_does_not() -> None:
+    model = _parse(
+        "g (float[2, 3] x) => (float[] y) <float[5, 7] h> { h = custom.Mix(x) y = Relu(h) }", imports=', "custom" : 1'
+    )
+
+    graph = build_graph(Skeleton(model))
+
+    assert [layer.state for layer in graph.layers] == [LayerState.LIVE, LayerState.LIVE]
+    assert graph.types["y"].shape == (5, 7)
+
+
+def test_folding_helps_inference() -> None:
+    """Data propagation gives up on these operators; the folded values, put back in, do not."""
+    model = _parse(
+        """g (float[2, 3, 4] x) => (float[] y) <int64[2] ones = {1, 1}, int64 axis = {0}> {
+            s = Shape(x)
+            p = ReduceProd<axes = [0], keepdims = 1>(s)
+            q = Tile(p, rep)
+            m = Where(yes, q, one)
+            y = Reshape(x, m)
+        }"""
+    )
+    model.graph.initializer.extend(
+        [
+            onnx.helper.make_tensor("rep", onnx.TensorProto.INT64, [1], [1]),
+            onnx.helper.make_tensor("yes", onnx.TensorProto.BOOL, [1], [True]),
+            onnx.helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1]),
+        ]
+    )
+
+    inference = infer_types(model)
+
+    assert inference.types["y"].shape == (24,)
+
+
+def test_the_oracle_is_asked_once_for_what_is_missing() -> None:
+    model = _parse("g (float[2, 3] x) => (float[] y) { n = NonZero(x) t = Transpose(n) y = GatherND(x, t) }")
+    asked: list[Sequence[str]] = []
+
+    def oracle(_: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
+        asked.append(tuple(names))
+        return {
+            "n": TensorType("int64", (2, 6)),
+            "t": TensorType("int64", (6, 2)),
+            "y": TensorType("float", (6,)),
+            "x": TensorType("float", (99,)),  # not asked for, not believed
+        }
+
+    graph = build_graph(Skeleton(model), oracle=oracle)
+
+    assert asked == [("n", "t", "y")]
+    assert [layer.state for layer in graph.layers] == [LayerState.LIVE] * 3
+    assert graph.types["x"].shape == (2, 3)
+
+
+def test_what_the_oracle_does_not_know_is_skipped() -> None:
+    model = _parse("g (float[2, 3] x) => (float[] y) { n = NonZero(x) y = Cast<to = 1>(n) z = Relu(x) }")
+
+    graph = build_graph(Skeleton(model), oracle=lambda _model, _names: {})
+
+    assert [layer.state.value for layer in graph.layers] == ["skipped", "skipped", "live"]
+
+
+def test_the_oracle_is_not_asked_where_all_is_known() -> None:
+    def oracle(_: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
+        pytest.fail(f"asked for {names}")
+
+    infer_types(_parse("g (float[2, 3] x) => (float[] y) { y = Relu(x) }"), oracle=oracle)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("n = NonZero(x) y = Neg(n)", "output 'n' has no static type (int64[2, "),
+        ("n = SequenceConstruct(x) y = SequenceAt(n, zero)", "a sequence"),
+        ("n = Mystery(x) y = Relu(n)", "unknown operator ai.onnx:Mystery: 'n'"),
+        ("n = custom.Mystery(x) y = Relu(n)", "unknown operator custom:Mystery: 'n'"),
+        ("n = Reshape(x, free) y = Relu(n)", "input 'free' has no static type (int64[k])"),
+    ],
+)
+def test_unknown_types_are_reported_with_their_reason(text: str, reason: str) -> None:
+    model = _parse(
+        f"g (float[2, 3] x, int64[k] free) => (float[] y) <int64 zero = {{0}}> {{ {text} }}", imports=', "custom" : 1'
+    )
+
+    layer = build_graph(Skeleton(model)).layers[0]
+
+    assert layer.state is LayerState.SKIPPED
+    assert reason in layer.reason
+    assert layer.key == ""
+
+
+def test_the_model_is_not_changed() -> None:
+    model = _parse(
+        "g (float[2, 3] x) => (float[9, 9] y) <float[7, 7] h> { s = Shape(x) h = Relu(x) y = Reshape(h, s) }"
+    )
+    before = model.SerializeToString()
+
+    infer_types(model)
+
+    assert model.SerializeToString() == before
+
+
+def test_initializers_of_old_models_have_types() -> None:
+    model = _parse(
+        "g (float[2, 3] x) => (float[] y) <float[3, 4] k = {1,1,1,1,1,1,1,1,1,1,1,1}> { y = MatMul(x, k) }", ir=3
+    )
+
+    assert infer_types(model).types["y"].shape == (2, 4)
+
+
+def test_a_model_that_inference_refuses_is_broken() -> None:
+    model = _parse("g (float[2, 3] x) => (float[] y) { y = Relu(x) }")
+    model.graph.node[0].domain = "never.imported"
+
+    with pytest.raises(BrokenModel, match="shape inference refuses the model"):
+        infer_types(model)

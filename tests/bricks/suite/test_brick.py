@@ -1,0 +1,140 @@
+"""Bricks as files: deterministic, nameless, and giving back their own key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.bricks.costs import Cost
+from dlbricks.bricks.cutting.wiring import make_sequence, sequences
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.suite.brick import MAX_BRICK_BYTES, build_brick, load_brick
+from dlbricks.errors import BrokenModel, DlbricksError, InvalidSequence, TamperedBrick
+from dlbricks.models.skeleton import Skeleton, is_weight
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Parse = Callable[..., ModelGraph]
+DrawModel = Callable[[st.DataObject], onnx.ModelProto]
+
+CHAIN = (
+    "secret (float[1,3,8,8] secret_in, float[4,3,3,3] w_secret) => (float[1,4,6,6] secret_out)"
+    "{ [secret_node] t = Conv(secret_in, w_secret) secret_out = Relu(t) }"
+)
+
+
+@given(data=st.data(), granularity=st.integers(1, 5), connected=st.booleans())
+def test_a_brick_gives_back_its_key_and_its_bytes(
+    draw_model: DrawModel, data: st.DataObject, granularity: int, connected: bool
+) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    for sequence in sequences(graph, granularity, connected=connected):
+        brick = build_brick(graph, sequence)
+        assert brick.key == sequence.key
+        assert load_brick(brick.model, expected=sequence.key) == brick
+        again = build_graph(Skeleton(onnx.ModelProto.FromString(brick.model)))
+        assert build_brick(again, make_sequence(again, again.live)) == brick
+
+
+def test_what_a_brick_holds(parse_graph: Parse) -> None:
+    graph = parse_graph(CHAIN)
+    brick = build_brick(graph, make_sequence(graph, (0, 1)))
+    model = onnx.ModelProto.FromString(brick.model)
+    onnx.checker.check_model(model, full_check=True)
+    assert b"secret" not in brick.model
+    assert [(value.name, is_weight(value)) for value in model.graph.input] == [("x0", False), ("w0", True)]
+    assert [value.name for value in model.graph.output] == ["v1"]
+    assert [value.name for value in model.graph.value_info] == ["v0"]
+    assert (model.opset_import[0].version, model.ir_version) == (21, 10)
+    assert brick.operators == ("Conv", "Relu")
+    assert (brick.layers, brick.weight_bytes, brick.input_bytes, brick.output_bytes) == (2, 432, 768, 576)
+    assert brick.cost is not None
+    assert brick.cost.macs == 4 * 36 * 27
+    assert brick.cost == sum((layer.cost or Cost() for layer in graph.layers), Cost())
+
+
+def test_opsets_do_not_matter_where_the_meaning_is_the_same(parse_graph: Parse) -> None:
+    bricks = {
+        build_brick(graph, make_sequence(graph, graph.live))
+        for opset in (9, 11, 13, 17, 21)
+        for graph in [parse_graph(CHAIN, opset)]
+    }
+    assert len(bricks) == 1
+
+
+def test_small_constants_travel_with_the_brick(parse_graph: Parse) -> None:
+    graph = parse_graph("a (float[4] x) => (float[4] y) <float[1] c = {2}> { t = Pow(x, c) y = Mul(t, c) }")
+    model = onnx.ModelProto.FromString(build_brick(graph, make_sequence(graph, (0, 1))).model)
+    assert [tensor.name for tensor in model.graph.initializer] == ["c0"]
+    assert [list(node.input) for node in model.graph.node] == [["x0", "c0"], ["v0", "c0"]]
+
+
+def test_only_live_layers_can_be_in_a_brick(parse_graph: Parse) -> None:
+    graph = parse_graph("a (float[2,2] x, float[4] z) => (float[2,2] y) { s = Shape(x) y = Reshape(z, s) }")
+    assert graph.live == (1,)
+    sequence = make_sequence(graph, (1,))
+    with pytest.raises(InvalidSequence, match="folded"):
+        build_brick(graph, type(sequence)((0,), "", (), (), ()))
+
+
+def test_another_network_under_the_name_is_tampered(parse_graph: Parse) -> None:
+    graph = parse_graph(CHAIN)
+    one, other = (build_brick(graph, make_sequence(graph, (index,))) for index in (0, 1))
+    with pytest.raises(TamperedBrick, match=one.key):
+        load_brick(other.model, expected=one.key)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_one_clear_error(data: bytes) -> None:
+    with pytest.raises(BrokenModel) as caught:
+        load_brick(data)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_file_is_never_taken_for_its_brick(parse_graph: Parse, data: st.DataObject) -> None:
+    graph = parse_graph(CHAIN)
+    brick = build_brick(graph, make_sequence(graph, (0, 1)))
+    position = data.draw(st.integers(0, len(brick.model) - 1))
+    damaged = bytearray(brick.model)
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    try:
+        loaded = load_brick(bytes(damaged), expected=brick.key)
+    except DlbricksError:
+        return
+    # What is left are changes without a meaning: another name for a value, metadata.
+    assert (loaded.key, loaded.operators, loaded.cost) == (brick.key, brick.operators, brick.cost)
+
+
+def test_a_truncated_file_is_broken(parse_graph: Parse) -> None:
+    graph = parse_graph(CHAIN)
+    brick = build_brick(graph, make_sequence(graph, (0, 1)))
+    with pytest.raises(BrokenModel):
+        load_brick(brick.model[: len(brick.model) // 2])
+
+
+def test_a_huge_file_is_refused() -> None:
+    with pytest.raises(BrokenModel, match="larger"):
+        load_brick(bytes(MAX_BRICK_BYTES + 1))
+
+
+def test_external_data_is_refused(parse_graph: Parse) -> None:
+    graph = parse_graph("a (float[4] x) => (float[4] y) <float[1] c = {2}> { y = Pow(x, c) }")
+    model = onnx.ModelProto.FromString(build_brick(graph, make_sequence(graph, (0,))).model)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    with pytest.raises(BrokenModel, match="another file"):
+        load_brick(model.SerializeToString())
+
+
+def test_a_file_with_a_layer_that_cannot_run_is_broken() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> a (float[4] x) => (int64[1,n] y) { y = NonZero(x) }'
+    )
+    with pytest.raises(BrokenModel, match="NonZero"):
+        load_brick(model.SerializeToString())

@@ -1,0 +1,331 @@
+"""The suite on disk: reproducible, private, verified, all or nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.suite.brick import Brick, build_brick
+from dlbricks.bricks.suite.manifest import MANIFEST
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.bricks.suite.writing import write_suite
+from dlbricks.errors import MissingBrick, SuiteError, TamperedBrick
+
+SECRET = "secret_name"
+
+
+@pytest.fixture(scope="module")
+def bricks(parse_graph: Callable[[str], ModelGraph]) -> dict[str, Brick]:
+    graph = parse_graph(
+        f"{SECRET} (float[4] {SECRET}_in) => (float[4] {SECRET}_out) {{ [{SECRET}_node] t = Relu({SECRET}_in) "
+        f"u = Tanh(t) {SECRET}_out = Add(u, u) }}"
+    )
+    return {sequence.key: build_brick(graph, sequence) for sequence in sequences(graph, 1)}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_was_written_is_read(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    written = write_suite(tmp_path / "suite", bricks, granularity=1)
+    suite = Suite.open(tmp_path / "suite")
+    assert suite == written
+    assert suite.keys == tuple(sorted(bricks))
+    assert (suite.granularity, suite.overlap, suite.connected, suite.annotations) == (1, False, False, None)
+    assert {key: suite.brick(key) for key in suite.keys} == bricks
+    assert suite.brick_path(suite.keys[0]).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["suite"]
+
+
+def test_the_same_bricks_give_the_same_bytes(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    one = write_suite(tmp_path / "one", bricks, granularity=1)
+    other = write_suite(tmp_path / "other", dict(reversed(bricks.items())), granularity=1)
+    assert tree(one.path) == tree(other.path)
+    assert one.hash == other.hash
+    assert write_suite(tmp_path / "third", bricks, granularity=2).hash != one.hash
+
+
+def test_it_tells_nothing_about_its_models(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1)
+    for name, data in tree(suite.path).items():
+        assert SECRET.encode() not in data, name
+
+
+def test_annotations_only_where_asked_for(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    key = min(bricks)
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1, annotations={"b": {key: 2}, "a": {key: 1}})
+    assert suite.annotations == {"a": {key: 1}, "b": {key: 2}}
+
+
+def test_a_suite_is_replaced_as_a_whole(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    write_suite(target, bricks, granularity=1)
+    one = dict([next(iter(bricks.items()))])
+    suite = write_suite(target, one, granularity=1)
+    assert suite.keys == tuple(one)
+    assert tree(target) == tree(write_suite(tmp_path / "fresh", one, granularity=1).path)
+    shutil.rmtree(tmp_path / "fresh")
+    assert [path.name for path in tmp_path.iterdir()] == ["suite"]
+
+
+def test_an_empty_folder_becomes_a_suite(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    (tmp_path / "suite").mkdir()
+    assert write_suite(tmp_path / "suite", bricks, granularity=1).keys
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "foreign manifest"])
+def test_what_is_no_suite_is_left_alone(tmp_path: Path, bricks: dict[str, Brick], kind: str) -> None:
+    target = tmp_path / "suite"
+    if kind == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / ("thesis.txt" if kind == "folder" else MANIFEST)).write_text('{"mine": 1}')
+    before = target.read_bytes() if kind == "file" else tree(target)
+    with pytest.raises(SuiteError, match="is not a suite"):
+        write_suite(target, bricks, granularity=1)
+    assert (target.read_bytes() if kind == "file" else tree(target)) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["suite"]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Every write beyond 200 bytes of a file fails, as it does where no space is left; pytest's own too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    old = write_suite(target, dict([next(iter(bricks.items()))]), granularity=1)
+    before = tree(target)
+    with full_disk(), pytest.raises(SuiteError, match="cannot be written") as caught:
+        write_suite(target, bricks, granularity=1)
+    assert "\n" not in str(caught.value)
+    assert tree(target) == before
+    assert Suite.open(target) == old
+    assert [path.name for path in tmp_path.iterdir()] == ["suite"]
+
+
+def other_file(brick: Brick) -> Brick:
+    """The same brick as another version might have written it."""
+    model = onnx.load_from_string(brick.model)
+    model.producer_version = "other"
+    return replace(brick, model=model.SerializeToString())
+
+
+def test_what_else_lies_in_the_folder_stays(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    one = dict([next(iter(bricks.items()))])
+    write_suite(target, bricks, granularity=1)
+    with closing(sqlite3.connect(target / "mine.db")) as database:
+        database.execute("create table t (x)")
+        database.commit()
+        (target / "notes").mkdir()
+        (target / "notes" / "a.txt").write_text("mine")
+        (target / "bricks" / "mine.txt").write_text("mine")
+        for granularity, some in ((2, one), (1, bricks)):
+            suite = write_suite(target, some, granularity=granularity)
+            assert suite.granularity == granularity
+            assert {key: suite.brick(key) for key in suite.keys} == some
+        database.execute("insert into t values (1)")
+        database.commit()
+        assert database.execute("select count(*) from t").fetchone() == (1,)
+    assert (target / "notes" / "a.txt").read_text() == (target / "bricks" / "mine.txt").read_text() == "mine"
+    assert {path.name for path in target.iterdir()} == {MANIFEST, "bricks", "mine.db", "notes"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file", "other brick", "linked bricks"])
+def test_a_name_that_is_taken_by_something_else_is_refused(tmp_path: Path, bricks: dict[str, Brick], kind: str) -> None:
+    target, elsewhere = tmp_path / "suite", tmp_path / "elsewhere"
+    first, *_, last = sorted(bricks)
+    old = write_suite(target, {first: bricks[first]}, granularity=1)
+    place = target / "bricks" / f"{last}.onnx"
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "link":
+        elsewhere.write_text("mine")
+        place.symlink_to(elsewhere)
+    elif kind == "file":
+        place.write_text("mine")
+    elif kind == "other brick":
+        place.write_bytes(other_file(bricks[last]).model)
+    else:
+        (target / "bricks").rename(elsewhere)
+        (target / "bricks").symlink_to(elsewhere)
+    before = tree(tmp_path)
+
+    with pytest.raises(SuiteError, match=r"is not (of the suite|the folder)"):
+        write_suite(target, bricks, granularity=1)
+
+    assert tree(tmp_path) == before
+    assert Suite.open(target) == old
+    assert [path for path in target.iterdir() if path.name.endswith(".partial")] == []
+
+
+def test_a_brick_that_stands_there_already_is_taken(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    first, *_, last = sorted(bricks)
+    write_suite(target, {first: bricks[first]}, granularity=1)
+    (target / "bricks" / f"{last}.onnx").write_bytes(bricks[last].model)  # as a process that was killed leaves it
+    assert write_suite(target, bricks, granularity=1).brick(last) == bricks[last]
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_failing_rename_puts_the_old_suite_back(
+    tmp_path: Path, bricks: dict[str, Brick], monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    target = tmp_path / "suite"
+    first, second, third = sorted(bricks)[:3]
+    write_suite(target, {first: bricks[first], second: bricks[second]}, granularity=1)
+    before = tree(target)
+    to_come = {first: other_file(bricks[first]), third: bricks[third]}
+    rename, done = Path.replace, []
+
+    def fail(path: Path, to: Path) -> Path:
+        done.append(to)
+        if len(done) == step + 1:  # putting back works
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    if step == 3:  # two bricks and the manifest
+        assert write_suite(target, to_come, granularity=2).keys == (first, third)
+        return
+    with pytest.raises(SuiteError, match="cannot be written"):
+        write_suite(target, to_come, granularity=2)
+    assert tree(target) == before
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.bricks.suite.writing import write_suite
+target, source, step = Path(sys.argv[1]), Suite.open(sys.argv[2]), int(sys.argv[3])
+done, rename = [], Path.replace
+def replace(path, to):
+    if len(done) == step:
+        os.kill(os.getpid(), 9)
+    done.append(to)
+    return rename(path, to)
+Path.replace = replace
+write_suite(target, {key: source.brick(key) for key in source.keys}, granularity=1)
+"""
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_kill_leaves_the_old_suite_whole(tmp_path: Path, bricks: dict[str, Brick], step: int) -> None:
+    target = tmp_path / "suite"
+    first, second, third = sorted(bricks)[:3]
+    old = write_suite(target, {first: bricks[first]}, granularity=1)
+    source = write_suite(tmp_path / "source", {second: bricks[second], third: bricks[third]}, granularity=1)
+
+    done = subprocess.run([sys.executable, "-c", _KILLED, target, source.path, str(step)], check=False)
+
+    assert done.returncode == -9
+    assert Suite.open(target) == old
+    assert Suite.open(target).brick(first) == bricks[first]
+    assert write_suite(target, {second: bricks[second]}, granularity=1).brick(second) == bricks[second]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SuiteError) as caught:
+        write_suite(tmp_path / "file" / "suite", bricks, granularity=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_a_missing_brick(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1)
+    suite.brick_path(suite.keys[0]).unlink()
+    with pytest.raises(MissingBrick, match=suite.keys[0]):
+        suite.brick(suite.keys[0])
+    with pytest.raises(MissingBrick, match="no brick"):
+        suite.brick("0" * 64)
+    assert suite.brick(suite.keys[1]).key == suite.keys[1]
+
+
+def test_a_changed_file_is_tampered(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1)
+    one, other = suite.keys[:2]
+    shutil.copy(suite.brick_path(other), suite.brick_path(one))
+    with pytest.raises(TamperedBrick, match="manifest"):
+        suite.brick(one)
+
+
+def test_a_changed_file_with_a_fitting_manifest_is_tampered_too(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    one, other = sorted(bricks)[:2]
+    swapped = write_suite(tmp_path / "suite", {one: bricks[other]}, granularity=1)
+    with pytest.raises(TamperedBrick, match="another network"):
+        swapped.brick(one)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a suite of dlbricks"),
+        ('{"schema": 1}', "not a suite of dlbricks"),
+        ('{"schema": "1", "bricks": []}', "not a suite of dlbricks"),
+        ('{"schema": 99, "bricks": []}', "newer"),
+        ('{"schema": 99}', "made by a newer dlbricks"),
+        ('{"schema": 1, "bricks": []}', "damaged"),
+    ],
+)
+def test_foreign_manifests(tmp_path: Path, manifest: str, reason: str) -> None:
+    (tmp_path / MANIFEST).write_text(manifest)
+    with pytest.raises(SuiteError, match=reason):
+        Suite.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"granularity": 0},
+        {"granularity": True},
+        {"overlap": 1},
+        {"bricks": {}},
+        {"bricks": [1]},
+        {"bricks": [{"key": "../../etc/passwd", "sha256": "0" * 64, "bytes": 1}]},
+        {"bricks": [{"key": "0" * 64, "sha256": "0" * 64, "bytes": "1"}]},
+        {"bricks": [{"key": "0" * 64, "sha256": "0" * 64, "bytes": 1}] * 2},
+        {"annotations": {"model": 1}},
+    ],
+)
+def test_damaged_manifests(tmp_path: Path, bricks: dict[str, Brick], change: dict[str, object]) -> None:
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1)
+    path = suite.path / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(SuiteError, match="damaged"):
+        Suite.open(suite.path)
+
+
+def test_a_folder_without_manifest_is_no_suite(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=MANIFEST):
+        Suite.open(tmp_path)
+    with pytest.raises(SuiteError, match=MANIFEST):
+        Suite.open(tmp_path / "nowhere")
+    (tmp_path / MANIFEST).mkdir()
+    with pytest.raises(SuiteError, match="regular file"):
+        Suite.open(tmp_path)

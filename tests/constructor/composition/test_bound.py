@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from dlbricks.bricks.cutting.windows import KeyedWindow
+from dlbricks.constructor import estimate
+from dlbricks.constructor.composition.bound import Cover, further_covers, lower_bound
+from dlbricks.constructor.composition.composition import contract, critical_path, sequential
+from dlbricks.constructor.prediction.excess import benanza_note
+from dlbricks.constructor.result import Term
+from dlbricks.db import Stack, Subject
+from dlbricks.generator.worker.messages.protocol import INNER
+from hypothesis import given
+from hypothesis import strategies as st
+
+LATENCIES = st.just(0.0) | st.floats(1e-3, 1e9) | st.integers(0, 3).map(float)
+
+
+@st.composite
+def dags(draw):
+    """A DAG of up to nine layers, and what some of its windows of up to five layers cost."""
+    size = draw(st.integers(0, 9))
+    edges = [pair for pair in itertools.combinations(range(size), 2) if draw(st.booleans())]
+    spans = [(a, b) for a in range(size) for b in range(a + 1, min(a + 5, size) + 1)]
+    windows = [KeyedWindow(a, b, f"{a} {b}") for a, b in spans if b == a + 1 or draw(st.booleans())]
+    lowest = {window.key: draw(LATENCIES) for window in windows if draw(st.integers(0, 7))}
+    return size, edges, windows, lowest
+
+
+def bound_at(granularity, dag):
+    size, edges, windows, lowest = dag
+    chosen = [window for window in windows if window.end - window.begin <= granularity]
+    return lower_bound(further_covers(edges, range(size), chosen, lowest), lowest)
+
+
+@given(dags())
+def test_a_larger_granularity_never_raises_the_sequential_bound(dag):
+    bounds = [bound_at(granularity, dag) for granularity in range(1, 6)]
+    for smaller, larger in itertools.pairwise(bounds):
+        if smaller is not None:
+            assert larger.sequential <= smaller.sequential
+    for bound in bounds:
+        assert bound is None or bound.critical_path <= bound.sequential
+
+
+@given(dags(), st.integers(1, 5), st.data())
+def test_the_bound_is_below_every_cover(dag, granularity, data):
+    """Whatever is asked for, at whatever the bricks cost on one stack."""
+    size, edges, windows, lowest = dag
+    cover, at = [], 0
+    while at < size:
+        fitting = [one for one in windows if one.begin == at and one.end - at <= granularity]
+        cover.append(data.draw(st.sampled_from(fitting)))
+        at = cover[-1].end
+    quotient = contract(edges, [range(one.begin, one.end) for one in cover])
+    asked = Cover(quotient, tuple(one.key for one in cover))
+    chosen = [window for window in windows if window.end - window.begin <= granularity]
+    bound = lower_bound([asked, *further_covers(edges, range(size), chosen, lowest)], lowest)
+    if any(key not in lowest for key in asked.keys):
+        assert bound is None or bound.critical_path <= bound.sequential
+        return
+    latencies = [lowest[key] + data.draw(LATENCIES) for key in asked.keys]
+    assert bound.critical_path <= bound.sequential <= sequential(latencies)
+    assert bound.critical_path <= critical_path(quotient, latencies).latency * (1 + 1e-12)
+    assert bound.sequential == sequential(lowest[key] for key in bound.sequential_keys)
+
+
+def test_without_a_measured_cover_there_is_no_bound():
+    windows = [KeyedWindow(0, 1, "a"), KeyedWindow(1, 2, "b"), KeyedWindow(0, 2, "ab")]
+    assert further_covers([(0, 1)], range(2), windows, {"a": 1.0}) == []
+    assert lower_bound([Cover(contract([(0, 1)], [(0,), (1,)]), ("a", "b"))], {"a": 1.0}) is None
+    (cover,) = further_covers([(0, 1)], range(2), windows, {"ab": 3.0, "a": 1.0})
+    assert cover.keys == ("ab",)
+
+
+def test_windows_that_wait_for_each_other_are_no_cover():
+    """Layers that are not in topological order: 0 -> 2 -> 1, with 0 and 1 in one window."""
+    windows = [KeyedWindow(0, 2, "ab"), KeyedWindow(2, 3, "c"), *(KeyedWindow(i, i + 1, "abc"[i]) for i in range(2))]
+    lowest = {"ab": 1.0, "a": 5.0, "b": 5.0, "c": 1.0}
+    (singles,) = further_covers([(0, 2), (2, 1)], range(3), windows, lowest)
+    assert singles.keys == ("a", "b", "c")
+
+
+def test_the_critical_path_has_a_cover_of_its_own():
+    """Two branches in one brick: the cheapest sum, but nothing in it runs at once."""
+    windows = [KeyedWindow(0, 1, "a"), KeyedWindow(1, 2, "b"), KeyedWindow(0, 2, "ab")]
+    lowest = {"a": 4.0, "b": 5.0, "ab": 7.0}
+    bound = lower_bound(further_covers([], range(2), windows, lowest), lowest)
+    assert (bound.sequential, bound.critical_path) == (7.0, 5.0)
+    assert (bound.sequential_keys, bound.critical_path_keys) == (("ab",), ("a", "b"))
+
+
+def test_shorter_bricks_bound_longer_sequences(lab, chain, keys_of):
+    """The bricks of a finer suite compete, and so do those of any other place to cut."""
+    relu, sigmoid = keys_of(chain)[:2]
+    pair, inner = (keys_of(chain, 2, overlap=True)[index] for index in (1, 3))
+    lab.put([(relu, 2.0), (sigmoid, 3.0), (pair, 9.0)])
+    coarse, fine = one(lab, chain, granularity=2), one(lab, chain)
+    assert (coarse.sequential_ms, fine.sequential_ms) == (18.0, 10.0)
+    assert coarse.lower_bound_sequential_ms == fine.lower_bound_sequential_ms == 10.0
+    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
+    lab.store.put_stack(other)
+    lab.put([(inner, 1.0)], stack=other.key)
+    coarse = one(lab, chain, granularity=2, backend="onnxruntime")
+    assert coarse.lower_bound_sequential_ms == coarse.lower_bound_critical_path_ms == 6.0
+    assert one(lab, chain, backend="onnxruntime").lower_bound_sequential_ms == 10.0
+
+
+def test_a_bound_needs_no_brick_of_the_asked_cut(lab, fork, keys_of):
+    """A sequence that is not measured leaves the total open; its layers one by one still bound it."""
+    singles = keys_of(fork)
+    lab.put([(key, 1.0) for key in singles])
+    answer = one(lab, fork, granularity=2)
+    assert answer.sequential_ms is None
+    assert (answer.lower_bound_sequential_ms, answer.lower_bound_critical_path_ms) == (5.0, 4.0)
+
+
+def test_connected_bricks_compete_where_they_are_asked_for(lab, fork, keys_of):
+    lab.put([(key, 3.0) for key in keys_of(fork, 1)])
+    lab.put([(key, 3.0) for key in keys_of(fork, 3)])
+    (whole,) = keys_of(fork, 5, connected=True)
+    lab.put([(whole, 4.0)])
+    assert one(lab, fork, granularity=5, connected=True).lower_bound_sequential_ms == 4.0
+    assert one(lab, fork, granularity=3, connected=True).lower_bound_sequential_ms > 4.0
+    assert one(lab, fork, granularity=5).lower_bound_sequential_ms > 4.0
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": True}, {"connected": True}])
+def test_bounds_of_a_real_model_fall_with_the_granularity(lab, keys_of, options):
+    from dlbricks.models import find_models
+
+    (source,) = find_models(["squeezenet"])
+    for granularity in (1, 2, 3, 5):
+        keys = keys_of(source, granularity, **options)
+        lab.put((key, 1e-3 * (1 + int(key[:4], 16))) for key in set(keys))
+    answers = [one(lab, source, granularity=granularity, **options) for granularity in range(1, 6)]
+    bounds = [answer.lower_bound_sequential_ms for answer in answers]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < bounds[0]
+    for answer in answers:
+        assert answer.lower_bound_critical_path_ms <= answer.lower_bound_sequential_ms
+        if answer.complete:
+            assert answer.lower_bound_sequential_ms <= answer.sequential_ms
+            assert answer.lower_bound_critical_path_ms <= answer.critical_path_ms
+
+
+def test_algorithms_compete_and_what_is_no_way_to_run_a_brick_does_not(lab, chain, keys_of):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    lab.put([(relu, 1.0), (sigmoid, 4.0)], variant="extended")
+    lab.put([(sigmoid, 2.5)], variant="unpacked")
+    lab.put([(relu, 0.1), (sigmoid, 0.1)], variant="inner")
+    answer = one(lab, chain)
+    assert (answer.sequential_ms, answer.lower_bound_sequential_ms) == (10.0, 7.0)
+    rows = [(row.latency_ms, row.lower_bound_ms, row.fastest_stack, row.fastest_variant) for row in answer.sequences]
+    assert rows[:2] == [(2.0, 1.0, lab.stack.key, "extended"), (3.0, 2.5, lab.stack.key, "unpacked")]
+
+
+def test_an_algorithm_alone_is_no_measurement_of_a_brick(lab, chain, keys_of):
+    """Nor is there a combination to choose where nothing but algorithms is measured."""
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 1.0), (sigmoid, 1.0)], variant="extended")
+    answer = one(lab, chain)
+    assert (answer.system, answer.sequential_ms, answer.coverage.sequences) == (None, None, 0.0)
+    lab.put([(relu, 2.0)])
+    answer = one(lab, chain)
+    assert (answer.coverage.sequences, answer.sequential_ms, answer.lower_bound_sequential_ms) == (0.5, None, 4.0)
+
+
+def test_an_algorithm_is_no_truth(lab, chain, keys_of, graph_of):
+    lab.put([(key, 1.0) for key in set(keys_of(chain))])
+    lab.put([(graph_of(chain).key, 3.0)], subject=Subject.MODEL, variant="extended")
+    assert one(lab, chain).measured_ms is None
+
+
+def test_the_references_of_other_stacks_are_other_computations(lab, chain, keys_of, graph_of):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    lab.put([(graph_of(chain).key, 8.0)], subject=Subject.MODEL)
+    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
+    lab.store.put_stack(other)
+    lab.put([(sigmoid, 1.0)], stack=other.key, reference_ns=70_000.0)
+    answer = one(lab, chain, backend="onnxruntime")
+    assert answer.benanza_ratio_sequential == 6.0 / 8.0
+    assert [row.fastest_stack for row in answer.sequences] == [lab.stack.key, other.key] * 2
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_stack_that_takes_more_cores_than_threads_bounds_only_its_like(lab, chain, keys_of, inner):
+    relu, sigmoid = keys_of(chain)[:2]
+    lab.put([(relu, 2.0), (sigmoid, 3.0)])
+    several = Stack("onnxruntime", "cpu", lab.stack.versions, (("execution", "parallel"), ("inter_op", "2")))
+    lab.store.put_stack(several)
+    lab.put([(relu, 1.0), (sigmoid, 1.0)], stack=several.key)
+    if inner:  # no way to run the brick: what else there is of it is looked at one by one
+        lab.put([(relu, 0.5)], variant=INNER)
+
+    alone, beside = one(lab, chain, stack=lab.stack.key), one(lab, chain, stack=several.key)
+
+    assert {row.fastest_stack for row in alone.sequences} == {lab.stack.key}
+    assert {row.fastest_stack for row in beside.sequences} == {several.key}
+
+
+@pytest.mark.parametrize(
+    ("measured_ms", "said"),
+    [(20.0, None), (10.0, None), (9.95, "within the interval"), (9.0, "why is unknown: fusion: ")],
+)
+def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of, measured_ms, said):
+    lab.put([(key, latency) for key, latency in zip(keys_of(chain)[:2], (2.0, 3.0), strict=True)])
+    lab.put([(graph_of(chain).key, measured_ms)], subject=Subject.MODEL)
+    answer = one(lab, chain)
+    assert answer.benanza_ratio_sequential == 10.0 / measured_ms
+    if said is None:
+        assert answer.benanza_note is None
+    else:
+        assert said in answer.benanza_note
+    told = benanza_note(
+        replace(answer, attribution={"overhead": Term(0.5), "fusion": Term(0.8), "cache": Term(0.3)}), parallel=False
+    )
+    if measured_ms < 9.5:
+        assert "1 ms less than the cheapest bricks" in told
+        assert told.index("(0.8 ms)") < told.index("(0.5 ms)")
+        assert "caches" not in told
+
+
+def one(lab, source, **options):
+    (answer,) = estimate([source], store=lab.store, **options)
+    return answer

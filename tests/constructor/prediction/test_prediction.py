@@ -1,0 +1,528 @@
+"""From raw sums to predictions: what is corrected, what each cause comes to, and what is said where it is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import uuid
+
+import pytest
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of
+from dlbricks.constructor import estimate
+from dlbricks.constructor.result import SIGNS
+from dlbricks.constructor.runtime import why_not_here
+from dlbricks.constructor.stored import built_in_key
+from dlbricks.constructor.uncertainty.calibration import model_error_sd
+from dlbricks.db import Conditions, Run, Stack, Store, Subject
+from dlbricks.errors import AmbiguousQuery, UsageError
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.decomposition.decomposer import Cut, Decomposer
+from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences
+from dlbricks.generator.machine.system import probe_system
+from dlbricks.generator.measurement.data.effect import DATA
+from dlbricks.generator.network.reference import GAP, OVERHEAD
+from dlbricks.generator.worker.messages.protocol import INNER
+from dlbricks.models import find_models
+
+LEVEL, OTHER = (level_name(level) for level in (REUSE_LEVELS[0], REUSE_LEVELS[-1]))
+"""That of every small model, and another."""
+
+
+def under(cache: str, threads: int = 1) -> Conditions:
+    return Conditions(threads=threads, cache=cache)
+
+
+@pytest.fixture
+def home(lab):
+    """The lab, on this machine and with the stack that is installed here."""
+    lab.system, lab.stack = probe_system(), get("onnxruntime").stack("cpu", {})
+    lab.store.put_system(lab.system)
+    lab.store.put_stack(lab.stack)
+    lab.run = str(uuid.uuid4())
+    lab.store.begin_run(Run(lab.run, "2026-11-22T00:00:00Z", "0", "run", None, lab.system.key, lab.stack.key))
+    return lab
+
+
+@pytest.fixture
+def model(tmp_path, write_branches):
+    (source,) = find_models([write_branches(tmp_path / "branches.onnx")])
+    return source
+
+
+@pytest.fixture(scope="module")
+def executed():
+    """What the runtime executes for a model; one worker for the whole module."""
+    with Decomposer(Cut(1, graph="runtime")) as decomposer:
+        yield lambda source: decomposer(source).executed
+
+
+def executed_keys(found, granularity=1, **options):
+    from dlbricks.bricks.cutting.wiring import sequences
+
+    return [part.key for part in sequences(found.graph, granularity, **options)]
+
+
+def reference(lab, name, ms, cache):
+    lab.put([(built_in_key(name), ms)], subject=Subject.REFERENCE, conditions=under(cache))
+
+
+def one(lab, source, **options):
+    (answer,) = estimate([source], store=lab.store, **options)
+    return answer
+
+
+def value(answer, name):
+    return answer.attribution[name].ms
+
+
+def balance(answer):
+    """The terms with their signs; the measured latency where nothing is unknown."""
+    return math.fsum(sign * (value(answer, name) or 0.0) for name, sign in SIGNS.items())
+
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_that_the_model_does_not_pay_are_taken_off(lab, fork, keys_of):
+    keys = keys_of(fork)
+    lab.put([(key, 1.0) for key in keys[:3]])
+    lab.put([(key, 1.0) for key in keys[3:]], unroll=4)
+    reference(lab, OVERHEAD, 0.1, "hot")
+
+    answer = one(lab, fork)
+
+    excess = (3 + 2 / 4 - 1) * 0.1  # a network of four copies is called once for four
+    assert answer.sequential_ms == 5.0
+    assert value(answer, "overhead") == pytest.approx(excess)
+    assert answer.estimate_ms == pytest.approx(5.0 - excess)
+
+
+def test_where_a_call_is_not_measured_the_sum_stands(lab, fork, keys_of):
+    lab.put([(key, 1.0) for key in keys_of(fork)])
+
+    term = one(lab, fork).attribution["overhead"]
+
+    assert one(lab, fork).estimate_ms == 5.0
+    assert term.ms is None
+    assert "call" in term.reason
+    assert term.command.endswith("--again all")
+
+
+def test_cold_calls_are_cold(lab, fork, keys_of):
+    lab.put([(key, 1.0) for key in keys_of(fork)], conditions=under("cold"))
+    reference(lab, OVERHEAD, 0.1, "hot")
+    reference(lab, OVERHEAD, 0.5, "cold")
+
+    answer = one(lab, fork, cache="cold")
+    assert answer.estimate_ms == pytest.approx(5.0 - 4 * 0.5)
+    assert answer.ci95_ms[1] - answer.estimate_ms > 1.96 * model_error_sd("source", "cold") * answer.estimate_ms
+
+
+# Levels of reuse distance ---------------------------------------------------------------------------------------------
+
+
+def test_each_model_is_looked_up_at_its_own_level(lab, keys_of):
+    small, large = (
+        lab.source(
+            f"""
+            <ir_version: 8, opset_import: ["" : 17]>
+            wide (float[1, {size}] x) => (float[1, {size}] y) {{ y = Relu(x) }}
+            """,
+            f"wide{size}",
+        )
+        for size in (8, 4_000_000)
+    )
+    for source in (small, large):
+        for number, level in enumerate(REUSE_LEVELS):
+            lab.put([(keys_of(source)[0], 1.0 + number)], conditions=under(level_name(level)))
+
+    answers = estimate([small, large], store=lab.store, cache="model")
+
+    beyond = level_of(32_000_000)  # two activations
+    assert [answer.level for answer in answers] == [LEVEL, level_name(beyond)]
+    assert [answer.sequential_ms for answer in answers] == [1.0, 1.0 + REUSE_LEVELS.index(beyond)]
+    assert {answer.cache for answer in answers} == {"model"}
+
+
+def test_levels_together_are_one_combination(lab, fork, keys_of):
+    keys = keys_of(fork)
+    for level in REUSE_LEVELS:
+        lab.put([(key, 2.0) for key in keys], conditions=under(level_name(level)))
+
+    assert one(lab, fork).cache == "model"
+    assert one(lab, fork).sequential_ms == 10.0
+    assert one(lab, fork, cache=OTHER).cache == OTHER
+
+    lab.put([(keys[0], 1.0)])
+    with pytest.raises(AmbiguousQuery, match=r"--cache hot .* 1 of these.*--cache model .* 5 of these"):
+        one(lab, fork)
+    assert one(lab, fork, cache="model").sequential_ms == 10.0
+
+
+def test_another_level_is_no_substitute(lab, fork, keys_of):
+    keys = keys_of(fork)
+    lab.put([(key, 2.0) for key in keys], conditions=under(OTHER))
+    lab.put([(key, 1.0) for key in keys[1:]], conditions=under(LEVEL))
+
+    answer = one(lab, fork, cache="model")
+
+    assert answer.sequential_ms is None
+    assert [missing.key for missing in answer.missing] == [keys[0]]
+    assert "--cache model" in answer.missing[0].command
+
+
+def test_what_is_measured_at_a_level_lacks_one_call(lab, fork, keys_of):
+    lab.put([(key, 1.0) for key in keys_of(fork)], conditions=under(LEVEL), unroll=8)
+    reference(lab, OVERHEAD, 0.1, "hot")
+
+    answer = one(lab, fork)
+
+    assert answer.estimate_ms == pytest.approx(5.1)
+    assert value(answer, "overhead") == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("asked", ["hot", "model"])
+def test_ground_truth_of_a_repeated_model_is_that_of_its_own_state(lab, fork, keys_of, graph_of, asked):
+    cache = "hot" if asked == "hot" else LEVEL
+    lab.put([(key, 1.0) for key in keys_of(fork)], conditions=under(cache))
+    truth = graph_of(fork).key
+    lab.put([(truth, 8.0)], subject=Subject.MODEL, conditions=under("hot"))
+    assert one(lab, fork).measured_ms == 8.0
+    later = str(uuid.uuid4())
+    lab.store.begin_run(Run(later, "2026-11-25T00:00:00Z", "0", "run", None, lab.system.key, lab.stack.key))
+    lab.put([(truth, 6.0)], subject=Subject.MODEL, conditions=under("model"), run=later)
+    assert one(lab, fork).measured_ms == 6.0
+    lab.put([(truth, 99.0)], subject=Subject.MODEL, conditions=under("cold"))
+    assert one(lab, fork).measured_ms == 6.0
+
+
+# The executed graph ---------------------------------------------------------------------------------------------------
+
+
+def test_the_executed_graph_at_the_models_own_level(home, model, executed):
+    found = executed(model)
+    keys = executed_keys(found)
+    home.put([(key, 1.0) for key in set(keys)], conditions=under(LEVEL))
+    reference(home, OVERHEAD, 0.1, "hot")
+    reference(home, GAP, 0.01, LEVEL)
+    home.put([(found.source.key, 8.0)], subject=Subject.MODEL)
+
+    answer = one(home, model, graph="runtime", cache="model")
+
+    expected = len(keys) * 1.01 + 0.1
+    assert (answer.graph, answer.cache, answer.level) == ("runtime", "model", LEVEL)
+    assert answer.sequential_ms == len(keys)
+    assert answer.estimate_ms == pytest.approx(expected)
+    assert [value(answer, name) for name in ("fusion", "layout", "cache")] == [0.0, 0.0, 0.0]
+    assert value(answer, "gaps") == pytest.approx(0.01 * len(keys))
+    assert value(answer, "data") is None
+    assert value(answer, "unexplained") == pytest.approx(8.0 - expected)
+    assert answer.attribution_absolute_ms == pytest.approx(0.1 + 0.01 * len(keys) + abs(8.0 - expected))
+    assert balance(answer) == pytest.approx(8.0)
+    assert answer.ratio == pytest.approx(expected / 8.0)
+    half = (answer.ci95_ms[1] - answer.ci95_ms[0]) / 2
+    assert half > 1.96 * model_error_sd("runtime", "model") * expected
+
+
+@pytest.fixture
+def explained(home, model, executed, keys_of):
+    """A model of which everything is measured: own bricks hot, executed bricks hot and at its level."""
+    found = executed(model)
+    source, runtime = keys_of(model), executed_keys(found)
+    home.put([(key, 2.0) for key in set(source)])
+    home.put([(key, 1.0) for key in set(runtime)])
+    home.put([(key, 1.2) for key in set(runtime)], conditions=under(LEVEL))
+    reference(home, OVERHEAD, 0.1, "hot")
+    reference(home, GAP, 0.01, LEVEL)
+    home.put([(found.source.key, 8.0)], subject=Subject.MODEL)
+    return home, model, len(source), len(runtime)
+
+
+def test_whichever_bricks_are_asked_for_the_best_that_is_stored_is_the_estimate(explained):
+    lab, model, _, nodes = explained
+
+    answers = [
+        one(lab, model, graph=graph, cache=cache)
+        for graph, cache in (("source", "hot"), ("runtime", "hot"), ("runtime", "model"))
+    ]
+
+    expected = nodes * 1.21 + 0.1
+    assert [answer.estimate_ms for answer in answers] == pytest.approx([expected] * 3)
+    assert [balance(answer) for answer in answers] == pytest.approx([8.0] * 3)
+    assert len({answer.sequential_ms for answer in answers}) == 3
+
+
+def test_every_cause_is_what_was_done_about_it(explained):
+    lab, model, layers, nodes = explained
+
+    answer = one(lab, model, cache="hot")
+
+    assert value(answer, "bricks") == 2.0 * layers
+    assert value(answer, "overhead") == pytest.approx((layers - 1) * 0.1)
+    assert value(answer, "fusion") == pytest.approx(layers * 1.9 - nodes * 0.9)
+    assert value(answer, "cache") == pytest.approx(nodes * (1.2 - 0.9))
+    assert value(answer, "gaps") == pytest.approx(nodes * 0.01)
+    assert answer.attribution["layout"].ms is None
+    assert "fusion includes them" in answer.attribution["layout"].reason
+    for term in answer.attribution.values():
+        assert term.ms is None or term.ci95_ms[0] <= term.ms <= term.ci95_ms[1]
+    assert json.loads(json.dumps(answer.record()))["attribution"]["bricks"]["reason"] is None
+
+
+def test_a_model_that_is_asked_for_cold_stays_cold(explained, keys_of, executed):
+    """Ground truth of cold caches is that of a cold model: nothing brings the bricks to its own reuse distance."""
+    lab, model, layers, nodes = explained
+    found = executed(model)
+    lab.put([(key, 5.0) for key in set(keys_of(model))], conditions=under("cold"))
+    lab.put([(key, 4.0) for key in set(executed_keys(found))], conditions=under("cold"))
+    lab.put([(found.source.key, 25.0)], subject=Subject.MODEL, conditions=under("cold"))
+    reference(lab, OVERHEAD, 0.5, "cold")
+
+    answer = one(lab, model, cache="cold")
+
+    assert answer.measured_ms == 25.0
+    assert answer.estimate_ms == pytest.approx(nodes * 3.5 + 0.5)
+    assert (value(answer, "cache"), value(answer, "gaps")) == (0.0, 0.0)
+    assert value(answer, "fusion") == pytest.approx(layers * 4.5 - nodes * 3.5)
+    assert balance(answer) == pytest.approx(25.0)
+
+
+def test_layout_changes_at_edges_less_those_of_the_model(explained, keys_of, executed):
+    from dlbricks.bricks.cutting.wiring import sequences
+
+    lab, model, layers, _ = explained
+    source, found = keys_of(model), executed(model)
+    conv = source[0]
+    lab.put([(conv, 1.5)], variant=INNER)
+    shares = edge_layouts(found, sequences(found.source, 1))
+    assert 0 < sum(shares) < len(shares)  # the model changes some layouts itself
+
+    answer = one(lab, model, cache="hot")
+
+    excess = sum(0.5 * (1 - share) for key, share in zip(source, shares, strict=True) if key == conv)
+    assert value(answer, "layout") == pytest.approx(excess)
+    assert value(answer, "fusion") + excess == pytest.approx(layers * 1.9 - len(executed_keys(found)) * 0.9)
+    assert balance(answer) == pytest.approx(8.0)
+    assert answer.lower_bound_sequential_ms == 2.0 * layers  # half a brick bounds nothing
+
+
+def test_bricks_along_fusions_need_no_bricks_of_the_executed_graph(home, model, executed):
+    """The portable way: what is not known of the runtime's own bricks is made up for by layouts, calls and gaps."""
+    found = executed(model)
+    parts = fused_sequences(found, 1)
+    home.put([(part.key, 1.0) for part in {part.key: part for part in parts}.values()], conditions=under(LEVEL))
+    home.put([(parts[0].key, 0.8)], variant=INNER, conditions=under(LEVEL))
+    reference(home, OVERHEAD, 0.1, "hot")
+    reference(home, GAP, 0.01, LEVEL)
+    excess = sum(
+        0.2 * (1 - share)
+        for part, share in zip(parts, edge_layouts(found, parts), strict=True)
+        if part.key == parts[0].key
+    )  # fmt: skip
+
+    answer = one(home, model, graph="fused", cache="model")
+
+    assert answer.graph == "fused"
+    assert answer.sequential_ms == len(parts) < len(found.source.live)
+    assert value(answer, "layout") == pytest.approx(excess)
+    assert value(answer, "gaps") == pytest.approx(0.01 * len(found.graph.live))
+    assert value(answer, "fusion") is None
+    assert answer.estimate_ms == pytest.approx(len(parts) - excess + 0.1 + 0.01 * len(found.graph.live))
+
+
+def test_bricks_along_fusions_of_a_system_that_the_model_never_saw(lab, model, executed):
+    """Where to cut is learnt here; the latencies are those of another stack and machine."""
+    parts = fused_sequences(executed(model), 2)
+    lab.put([(part.key, 1.0) for part in {part.key: part for part in parts}.values()], conditions=under(LEVEL))
+
+    answer = one(lab, model, graph="fused", granularity=2)
+
+    assert answer.error is None
+    assert answer.stack == lab.stack.key
+    assert answer.sequential_ms == len(parts)
+
+    every = fused_sequences(executed(model), 2, overlap=True)
+    lab.put([(part.key, 1.0) for part in {part.key: part for part in every}.values()], conditions=under(LEVEL))
+    answer = one(lab, model, graph="fused", granularity=2, overlap=True)
+    assert sorted(layer for row in answer.sequences for layer in row.layers) == list(executed(model).source.live)
+    assert answer.sequential_ms <= len(parts)
+
+
+def test_the_models_own_values(explained, executed):
+    lab, model, _, nodes = explained
+    truth = executed(model).source.key
+    lab.put([(truth, 0.7)], subject=Subject.MODEL, variant=DATA, conditions=under("hot"))
+
+    answer = one(lab, model, graph="runtime", cache="model")
+
+    assert value(answer, "data") == pytest.approx(0.7)
+    assert answer.estimate_ms == pytest.approx(nodes * 1.21 + 0.1 + 0.7)
+
+
+def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, executed):
+    home.put([(key, 2.0) for key in set(keys_of(model))])
+    reference(home, OVERHEAD, 0.1, "hot")
+    home.put([(executed_keys(executed(model))[0], 1.0)], conditions=under(LEVEL))
+    home.put([(executed(model).source.key, 8.0)], subject=Subject.MODEL)
+
+    answer = one(home, model, cache="hot")
+
+    for name in ("fusion", "cache", "gaps", "unexplained"):
+        assert answer.attribution[name].ms is None
+        assert answer.attribution[name].reason
+    assert "bricks of the executed graph are not measured with cache hot" in answer.attribution["fusion"].reason
+    assert "--graph runtime" in answer.attribution["fusion"].command
+    assert "--data" in answer.attribution["data"].command
+    assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
+    assert "--cache model" in answer.attribution["cache"].command
+    assert answer.attribution["unexplained"].reason.startswith("it cannot be told from fusion and cache and gaps")
+    assert answer.estimate_ms == pytest.approx(answer.sequential_ms - value(answer, "overhead"))
+
+
+def test_a_machine_that_changed_explains_nothing(explained, executed):
+    lab, model, *_ = explained
+    truth = executed(model).source.key
+    lab.put([(truth, 8.0)], subject=Subject.MODEL, reference_ns=150_000.0)
+
+    answer = one(lab, model, cache="hot")
+
+    assert answer.ratio is None
+    assert answer.attribution["unexplained"].reason == answer.ratio_reason
+
+
+def test_without_every_brick_there_is_nothing_to_attribute(lab, fork, keys_of):
+    lab.put([(keys_of(fork)[0], 1.0)])
+
+    assert one(lab, fork).attribution is None
+    assert one(lab, fork).attribution_absolute_ms is None
+
+
+def test_longer_sequences_of_the_executed_graph(home, model, executed):
+    found = executed(model)
+    for key in set(executed_keys(found, 2, overlap=True)):
+        home.put([(key, 1.0)], conditions=under(LEVEL))
+    reference(home, GAP, 0.01, LEVEL)
+
+    answer = one(home, model, graph="runtime", granularity=2, overlap=True)
+
+    layers = [layer for row in answer.sequences for layer in row.layers]
+    assert sorted(layers) == list(found.graph.live)
+    assert len(answer.sequences) < len(layers)
+    assert value(answer, "gaps") == pytest.approx(0.01 * len(layers))
+    assert answer.estimate_ms == pytest.approx(answer.sequential_ms + 0.01 * len(layers))
+
+
+def test_a_real_model(home, executed):
+    (source,) = find_models(["squeezenet"])
+    found = executed(source)
+    keys, level = executed_keys(found), level_name(level_of(footprint(found.graph)))
+    home.put([(key, 1e-3 * (1 + int(key[:4], 16))) for key in set(keys)], conditions=under(level))
+
+    answer = one(home, source, graph="runtime")
+
+    assert answer.complete
+    assert answer.level == level
+    assert answer.unique == len(set(keys)) < len(keys) == len(answer.sequences)
+    assert answer.critical_path_ms < answer.sequential_ms == answer.lower_bound_sequential_ms
+
+
+def test_nothing_is_stored_of_the_executed_graph(home, model):
+    answer = one(home, model, graph="runtime", cache="model")
+
+    assert answer.sequential_ms is None
+    assert "--graph runtime" in answer.missing[0].command
+    assert "--cache model" in answer.missing[0].command
+
+
+# Where the executed graph cannot be had -------------------------------------------------------------------------------
+
+
+def test_a_stack_that_is_not_installed_here_is_an_error_of_each_model(lab, fork, chain, keys_of):
+    lab.put([(key, 1.0) for key in keys_of(fork)])
+
+    answers = estimate([fork, chain], store=lab.store, graph="runtime")
+
+    assert all("is not the one that is installed here" in answer.error for answer in answers)
+    assert all("--graph source" in answer.error for answer in answers)
+    assert [answer.name for answer in answers] == ["fork", "chain"]
+
+
+def test_instruction_sets_of_another_machine(home, model):
+    other = dataclasses.replace(home.system, isa=("none",))
+    home.store.put_system(other)
+    home.put([("a" * 64, 1.0)], system=other.key)
+
+    assert "instruction sets" in one(home, model, graph="runtime").error
+    assert "instruction sets" in why_not_here(home.stack, other)
+    assert why_not_here(home.stack, home.system) is None
+
+
+def test_options_that_are_not_known_here(home):
+    odd = dataclasses.replace(home.stack, options=(("warp", "9"),))
+    assert "cannot be used here" in why_not_here(odd, home.system)
+    short = dataclasses.replace(home.stack, options=home.stack.options[:1])
+    assert "other options" in why_not_here(short, home.system)
+
+
+def test_two_stacks_that_are_installed_here_are_not_guessed_among(home, model):
+    basic = get("onnxruntime").stack("cpu", {"optimization": "basic"})
+    home.store.put_stack(basic)
+    home.put([("a" * 64, 1.0)])
+    home.put([("a" * 64, 1.0)], stack=basic.key)
+
+    with pytest.raises(AmbiguousQuery, match="--stack"):
+        one(home, model, graph="runtime")
+    answer = one(home, model, graph="runtime", stack=basic.key[:12])
+    assert answer.error is None
+    assert "--option optimization=basic" in answer.missing[0].command
+
+
+def test_a_broken_model_does_not_stop_the_others(home, model, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"not a model at all")
+    sources = find_models([tmp_path / "broken.onnx", model.path])
+
+    broken, good = estimate(sources, store=home.store, graph="runtime")
+
+    assert broken.error
+    assert good.error is None
+    assert good.layers
+
+
+def test_graphs_that_there_are(lab, fork):
+    with pytest.raises(UsageError, match="no graph 'soup'"):
+        one(lab, fork, graph="soup")
+
+
+# Branches at once -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("inter_op", "base"), [("1", 31.0), ("2", 25.0)])
+def test_a_runtime_that_runs_branches_at_once_is_predicted_by_the_critical_path(lab, fork, keys_of, inter_op, base):
+    stack = Stack("onnxruntime", "cpu", (), (("execution", "parallel"), ("inter_op", inter_op)))
+    lab.store.put_stack(stack)
+    lab.put(zip(keys_of(fork), (1.0, 2.0, 4.0, 8.0, 16.0), strict=True), stack=stack.key)
+
+    answer = one(lab, fork)
+
+    assert (answer.sequential_ms, answer.critical_path_ms) == (31.0, 25.0)
+    assert answer.estimate_ms == base
+    assert value(answer, "bricks") == base
+
+
+def test_variants_that_are_no_way_to_run_a_brick_bound_nothing(lab, fork, keys_of):
+    keys = keys_of(fork)
+    lab.put([(key, 2.0) for key in keys])
+    lab.put([(keys[0], 0.5), (keys[1], 0.5)], variant=INNER)
+    lab.put([(keys[1], 1.5)], variant="winograd")
+
+    answer = one(lab, fork)
+
+    assert answer.lower_bound_sequential_ms == 2.0 + 1.5 + 3 * 2.0
+
+
+def test_it_reads_a_database_that_it_may_not_write(home, model, executed):
+    home.put([(key, 1.0) for key in set(executed_keys(executed(model)))], conditions=under(LEVEL))
+    with Store.open(home.folder / "lab.db", create=False, read_only=True) as store:
+        (answer,) = estimate([model], store=store, graph="runtime", cache="model")
+    assert answer.complete

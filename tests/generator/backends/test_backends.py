@@ -1,0 +1,269 @@
+"""The registry, and what is particular to ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
+from dlbricks.generator.backends import registry
+from dlbricks.generator.backends.base import Availability, Settings
+from dlbricks.generator.backends.onnxruntime.backend import _WORDING, OrtBackend
+from dlbricks.generator.backends.requirements import can_rotate
+from dlbricks.generator.network.network import synthetic_network
+
+BLOCK = (
+    "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1, float[32] w2, float[32] w3, float[32] w4)"
+    " => (float[1,32,8,8] v2) {v0 = Conv(x0, w0) v1 = BatchNormalization(v0, w1, w2, w3, w4) v2 = Relu(v1)}"
+)
+QUANTISED = (
+    "(float[5,64] x0, int4[64,64] w0, float[64] w1) => (float[5,64] v1)"
+    "{v0 = DequantizeLinear(w0, w1) v1 = MatMul(x0, v0)}"
+)
+
+
+def test_the_registry_lists_every_backend_and_whether_it_runs():
+    found = registry.backends()
+
+    assert list(found) == registry.names() == sorted(found)
+    assert found["onnxruntime"].ok
+    assert found["onnxruntime"].versions["onnxruntime"] == ort.__version__
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"no backend 'abacus'; known are .*onnxruntime"):
+        registry.get("abacus")
+
+
+@pytest.mark.parametrize("target", ["nowhere.at.all:Backend", "builtins:dict", "builtins:NotThere"])
+def test_a_plug_in_that_is_broken_is_told_and_hides_no_other(monkeypatch, target):
+    points = dict(registry._points()) | {"broken": EntryPoint("broken", target, registry.GROUP)}
+    monkeypatch.setattr(registry, "_points", lambda: points)
+
+    with pytest.raises(BackendUnavailable, match="backend broken"):
+        registry.get("broken")
+    found = registry.backends()
+    assert not found["broken"].ok
+    assert target in found["broken"].reason
+    assert found["onnxruntime"].ok
+
+
+def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("options", "rotates"),
+    [
+        ({}, True),
+        ({"inter_op": "2"}, True),
+        ({"execution": "parallel"}, True),
+        ({"execution": "parallel", "inter_op": "2"}, False),
+    ],
+)
+def test_copies_that_run_at_once_make_no_rotation(options, rotates):
+    backend = OrtBackend()
+
+    assert can_rotate(backend, backend.resolve("cpu", options)) is rotates
+
+
+_BINDINGS = """
+import sys
+from pathlib import Path
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+import onnxruntime
+
+def threads():
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+core, before, backend = int(sys.argv[1]), threads(), OrtBackend()
+backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (core, core), rotating=True))
+for thread in threads() - before:
+    print(next(line.split()[1] for line in Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+               if line.startswith("Cpus_allowed_list:")))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a system without affinities")
+def test_threads_that_rotated_networks_share_stay_on_the_cores_of_the_process():
+    core = max(os.sched_getaffinity(0))
+
+    done = subprocess.run([sys.executable, "-c", _BINDINGS, str(core)], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) == {str(core)}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_backend_refuses_more_threads_than_cores(name):
+    backend = registry.get(name)
+
+    with pytest.raises(UsageError, match=r"2 threads cannot be bound to 1 physical core.*pinning=off"):
+        backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (0,)))
+
+
+OTHERWISE = [
+    *({"optimization": level} for level in ("disabled", "basic", "extended", "layout")),
+    {"execution": "parallel", "inter_op": "2"},
+    {"inter_op": "2"},
+    {"prepacking": "off"},
+    {"arena": "off"},
+    {"memory_pattern": "off"},
+    {"spinning": "off"},
+    {"denormal_as_zero": "on"},
+    {"pinning": "off"},
+    {"binding": "allocated"},
+]
+"""Every option with values that are not its default."""
+
+
+def test_every_option_makes_a_stack_of_its_own():
+    backend = OrtBackend()
+
+    keys = {backend.stack("cpu", options).key for options in ({}, *OTHERWISE)}
+
+    assert {name for options in OTHERWISE for name in options} == set(backend.resolve("cpu", {}))
+    assert len(keys) == 1 + len(OTHERWISE)
+    assert backend.stack("cpu", backend.resolve("cpu", {})) == backend.stack("cpu", {})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"optimization": "extended"}, {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED}),
+        ({"execution": "parallel"}, {"execution_mode": ort.ExecutionMode.ORT_PARALLEL}),
+        ({"inter_op": "2"}, {"inter_op_num_threads": 2}),
+        ({"arena": "off"}, {"enable_cpu_mem_arena": False, "session.use_env_allocators": None}),
+        ({"arena": "on"}, {"enable_cpu_mem_arena": True, "session.use_env_allocators": "1"}),
+        ({"memory_pattern": "off"}, {"enable_mem_pattern": False}),
+        ({"spinning": "off"}, {"session.intra_op.allow_spinning": "0", "use_per_session_threads": True}),
+        ({"spinning": "on"}, {"session.intra_op.allow_spinning": "1", "use_per_session_threads": False}),
+        ({"denormal_as_zero": "on"}, {"session.set_denormal_as_zero": "1"}),
+        ({"prepacking": "off"}, {"session.disable_prepacking": "1"}),
+        ({"pinning": "on", "spinning": "off"}, {"session.intra_op_thread_affinities": "2"}),
+        ({"pinning": "off", "spinning": "off"}, {"session.intra_op_thread_affinities": None}),
+    ],
+    ids=str,
+)
+def test_every_option_reaches_the_sessions_of_a_rotation(skeleton_of, options, told):
+    """There the sessions share memory and threads: what says otherwise must still take effect."""
+    backend = OrtBackend()
+    network = replace(synthetic_network(skeleton_of(BLOCK)), shared=True)
+    settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), rotating=True)
+
+    given = backend._session_options(network, settings)
+
+    for name, value in told.items():
+        if "." not in name:
+            assert getattr(given, name) == value
+        elif value is not None:
+            assert given.get_session_config_entry(name) == value
+        else:
+            with pytest.raises(RuntimeError):
+                given.get_session_config_entry(name)
+
+
+@pytest.mark.parametrize("options", OTHERWISE, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_option_computes_the_same(skeleton_of, options, threads):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of(BLOCK))
+
+    results = []
+    for given in ({}, options):
+        settings = Settings("cpu", threads, backend.resolve("cpu", {"pinning": "off", **given}))
+        executable = backend.prepare(network, settings)
+        executable.run()
+        executable.run()
+        results.append(executable.outputs()[0])
+        assert executable.output_bytes() == results[-1].nbytes
+        executable.close()
+
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_released_network_cannot_run(skeleton_of):
+    backend = OrtBackend()
+    settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
+    executable = backend.prepare(synthetic_network(skeleton_of(BLOCK)), settings)
+
+    executable.close()
+
+    with pytest.raises(BackendError, match="released"):
+        executable.run()
+
+
+@pytest.mark.parametrize("graph", [BLOCK, QUANTISED], ids=["block", "quantised"])
+def test_copies_are_optimised_as_a_single_brick_is(skeleton_of, graph, tmp_path):
+    single, unrolled = (executed(synthetic_network(skeleton_of(graph), unroll=copies), tmp_path) for copies in (1, 4))
+
+    assert unrolled == Counter({name: 4 * count for name, count in single.items()})
+
+
+def test_weights_handed_over_are_optimised_as_embedded_ones(skeleton_of, tmp_path):
+    network = synthetic_network(skeleton_of(BLOCK))
+    options = ort.SessionOptions()
+    options.add_external_initializers(
+        list(network.weights), [ort.OrtValue.ortvalue_from_numpy(array) for array in network.weights.values()]
+    )
+
+    assert executed(network, tmp_path, options, network.model) == executed(network, tmp_path)
+
+
+def executed(network, folder, options=None, model=None) -> Counter[str]:
+    """How many operators of each kind the runtime executes after its own optimisation."""
+    options = options or ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    data = (model or network.self_contained()).SerializeToString()
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session.run(None, dict(network.feeds))
+    events = json.loads(Path(session.end_profiling()).read_text())
+    return Counter(
+        event["args"]["op_name"]
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("kernel_time")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Foo(1) node with name 'n'",
+            UnsupportedBrick,
+            "Could not find an implementation for Foo(1)",
+        ),
+        (
+            "[ONNXRuntimeError] : 6 : FAIL : /onnxruntime_src/bfc.cc:376 Failed to allocate memory for 72 bytes",
+            MemoryError,
+            "Failed to allocate memory for 72 bytes",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Load model from /home/a b failed:a:B(-1) is not a registered function/op",
+            UnsupportedBrick,
+            "cannot express it: a:B(-1) is not",
+        ),
+        ("std::bad_alloc", MemoryError, "std::bad_alloc"),
+        ("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : first\nsecond", BackendError, "failed: first second"),
+    ],
+)
+def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said):
+    meaning = _WORDING.meaning(RuntimeError(text))
+
+    assert type(meaning) is kind
+    assert said in str(meaning)
+    assert "ONNXRuntimeError" not in str(meaning)
+    assert "/onnxruntime_src" not in str(meaning)
+    assert "/home" not in str(meaning)

@@ -1,0 +1,297 @@
+"""Cutting along a runtime's fusions: what is fused in a model is fused in its bricks, and what layout changes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.suite.brick import build_brick, load_brick
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.db import Store, Subject
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.decomposition.executed import ExecutedModel, executed_model
+from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences, fused_units
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.decomposition.origins import LAYOUT
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.network.network import Network, read_network, synthetic_network
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.execution.extraction import EXECUTED
+from dlbricks.generator.worker.messages.protocol import Extract, Prepare
+from dlbricks.models import ModelSource, find_models
+
+MIB = 1 << 20
+UNPINNED = {"pinning": "off"}
+
+CONVOLUTIONS = (
+    "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
+    "{a = Conv<pads=[1,1,1,1]>(x, w0) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, w1) d = Add(c, b) e = Relu(d)"
+    " y = Sin(e)}"
+)
+WEIGHTS = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker.start("onnxruntime", options=UNPINNED) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def executed(worker: Worker) -> Callable[[str], ExecutedModel]:
+    """What the runtime executes for a model of the zoo."""
+    known: dict[str, ExecutedModel] = {}
+
+    def find(name: str) -> ExecutedModel:
+        if name not in known:
+            known[name] = executed_model(find_models([name])[0], worker=worker)
+        return known[name]
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[..., Path]) -> ModelSource:
+    path = tmp_path_factory.mktemp("fused") / "convolutions.onnx"
+    return find_models([model_file(path, CONVOLUTIONS, WEIGHTS)])[0]
+
+
+@pytest.fixture(scope="module")
+def convolutions(worker: Worker, small: ModelSource) -> ExecutedModel:
+    return executed_model(small, worker=worker)
+
+
+def operators(found: ExecutedModel, layers: tuple[int, ...]) -> list[str]:
+    return [found.source.layers[index].op_type for index in layers]
+
+
+def kinds(nodes: list[onnx.NodeProto]) -> list[str]:
+    """What a runtime runs beside layout changes; Gelu is one kernel in two domains."""
+    spelt = (f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type for node in nodes)
+    return sorted("Gelu" if kind == "com.microsoft.Gelu" else kind for kind in spelt if kind not in LAYOUT)
+
+
+# units --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_fused_stays_together(convolutions: ExecutedModel) -> None:
+    assert [operators(convolutions, unit) for unit in fused_units(convolutions).groups] == [
+        ["Conv", "Relu"],
+        ["Conv", "Add", "Relu"],
+        ["Sin"],
+    ]
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "resnet50", "bert_base"])
+@pytest.mark.parametrize(("granularity", "connected"), [(1, False), (3, False), (4, True)])
+def test_every_live_layer_is_in_one_brick_that_loads(
+    executed: Callable[[str], ExecutedModel], name: str, granularity: int, connected: bool
+) -> None:
+    found = executed(name)
+
+    sequences = fused_sequences(found, granularity, connected=connected)
+
+    assert sorted(index for sequence in sequences for index in sequence.layers) == list(found.source.live)
+    for sequence in {sequence.key: sequence for sequence in sequences}.values():
+        load_brick(build_brick(found.source, sequence).model, expected=sequence.key)
+    made: set[str] = set(found.source.inputs)
+    for sequence in sequences:  # in their order none reads what a later one makes
+        assert made.issuperset(sequence.inputs)
+        made.update(sequence.outputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "alike"),
+    [
+        ("squeezenet", 1.0),
+        ("shufflenet", 1.0),
+        ("bert_base", 1.0),
+        ("resnet50", 0.7),  # a sum of a blocked and a plain value is not fused: the other summand is an input
+    ],
+)
+def test_alone_a_unit_executes_as_in_the_model(
+    executed: Callable[[str], ExecutedModel], worker: Worker, tmp_path: Path, name: str, alike: float
+) -> None:
+    """The proof that no fusion is cut: the brick alone runs the operators that the model runs for its layers."""
+    found = executed(name)
+    sequences = fused_sequences(found, 1)
+    alone: dict[str, list[str]] = {}
+    same = 0
+    for sequence in sequences:
+        if sequence.key not in alone:
+            (tmp_path / "brick.onnx").write_bytes(build_brick(found.source, sequence).model)
+            request = Extract(path=str(tmp_path / "brick.onnx"), synthetic=True, folder=str(tmp_path))
+            worker.extract(request, timeout_s=60)
+            alone[sequence.key] = kinds(list(read_network(tmp_path / EXECUTED).graph.node))
+        pairs = zip(found.graph.layers, found.origins, strict=True)
+        inside = [layer.node for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]
+        same += kinds(inside) == alone[sequence.key]
+
+    assert not fused_units(found).cut
+    assert same / len(sequences) >= alike
+
+
+def test_granularity_counts_units_and_overlap_begins_at_each(convolutions: ExecutedModel) -> None:
+    pairs = fused_sequences(convolutions, 2, connected=True)
+    overlapping = fused_sequences(convolutions, 2, connected=True, overlap=True)
+
+    assert [len(sequence.layers) for sequence in pairs] == [5, 1]
+    assert [sequence.layers for sequence in overlapping] == [(0, 1), (0, 1, 2, 3, 4), (2, 3, 4), (2, 3, 4, 5), (5,)]
+    assert {sequence.key for sequence in pairs} <= {sequence.key for sequence in overlapping}
+    with pytest.raises(UsageError):
+        fused_sequences(convolutions, 0)
+
+
+def test_keys_are_those_of_source_bricks(convolutions: ExecutedModel) -> None:
+    sequences = fused_sequences(convolutions, 1)
+
+    assert [s.key for s in sequences] == [make_sequence(convolutions.source, s.layers).key for s in sequences]
+    assert build_brick(convolutions.source, sequences[0]).salt == ""
+
+
+# layout changes of the model ----------------------------------------------------------------------------------------
+
+
+def test_a_layout_change_counts_where_the_model_has_it(convolutions: ExecutedModel) -> None:
+    """The first Conv reads a reordered input and hands blocked values on; the second hands plain ones on."""
+    sequences = fused_sequences(convolutions, 1)
+
+    # One value in, which the model reorders; one out, which it does not. For the second it is the other way round.
+    assert edge_layouts(convolutions, sequences) == [0.5, 0.5, 0.0]
+
+
+def test_layout_changes_of_all_sequences_are_those_of_the_model(executed: Callable[[str], ExecutedModel]) -> None:
+    found = executed("shufflenet")
+
+    shares = edge_layouts(found, fused_sequences(found, 1))
+
+    assert all(0 <= share <= 1 for share in shares)
+    changes = [layer for layer in found.graph.layers if layer.op_type in {"ReorderInput", "ReorderOutput"}]
+    assert 0 < sum(share > 0 for share in shares) <= len(changes)
+    assert edge_layouts(executed("bert_base"), fused_sequences(executed("bert_base"), 1)) == pytest.approx(
+        [0.0] * len(fused_sequences(executed("bert_base"), 1))
+    )
+
+
+# bricks without the layout changes at their edges -------------------------------------------------------------------
+
+
+def results(backend: OrtBackend, network: Network, settings: Settings) -> dict[str, np.ndarray]:
+    executable = backend.prepare(network, settings)
+    executable.run()
+    try:
+        return dict(zip(network.outputs, executable.outputs(), strict=True))
+    finally:
+        executable.close()
+
+
+def settings_of(backend: OrtBackend) -> Settings:
+    return Settings("cpu", 1, backend.resolve("cpu", UNPINNED))
+
+
+def brick_network(found: ExecutedModel, number: int) -> Network:
+    brick = build_brick(found.source, fused_sequences(found, 1)[number])
+    return synthetic_network(onnx.ModelProto.FromString(brick.model), seed=3)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_inner_network_computes_the_same_up_to_layout(convolutions: ExecutedModel, number: int) -> None:
+    """Conv and Relu lose the reorders at both edges; what is added in the other brick is blocked as well, and fused."""
+    backend = OrtBackend()
+    settings = settings_of(backend)
+    network = brick_network(convolutions, number)
+    optimised = backend.optimised(network, settings)
+
+    inner = backend.inner(network, optimised, settings)
+
+    assert inner is not None
+    assert inner.model is not None
+    assert optimised.model is not None
+    assert [node.op_type for node in inner.model.graph.node] == ["Conv"]
+    expected, blocked = results(backend, optimised, settings), results(backend, inner, settings)
+    assert len(expected) == len(blocked) == 1
+    (name, made), (_, plain) = *blocked.items(), *expected.items()
+    reorder = next(node for node in optimised.model.graph.node if node.op_type == "ReorderOutput")
+    reorder.input[:], reorder.output[:] = [name], ["plain"]
+    undo = onnx.ModelProto(ir_version=optimised.model.ir_version, opset_import=optimised.model.opset_import)
+    undo.graph.name = "undo"
+    undo.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, made.shape))
+    undo.graph.node.append(reorder)
+    undo.graph.output.append(onnx.helper.make_empty_tensor_value_info("plain"))
+    undoing = replace(optimised, model=undo, weights={}, feeds=blocked, outputs=("plain",))
+    np.testing.assert_allclose(results(backend, undoing, settings)["plain"], plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_whole_brick_has_the_reorders_that_the_inner_one_lacks(convolutions: ExecutedModel) -> None:
+    backend = OrtBackend()
+    optimised = backend.optimised(brick_network(convolutions, 0), settings_of(backend))
+
+    assert optimised.model is not None
+    assert [node.op_type for node in optimised.model.graph.node] == ["ReorderInput", "Conv", "ReorderOutput"]
+
+
+def test_without_layout_changes_there_is_no_inner_network(convolutions: ExecutedModel) -> None:
+    backend = OrtBackend()
+    network = brick_network(convolutions, 2)
+
+    assert backend.inner(network, backend.optimised(network, settings_of(backend)), settings_of(backend)) is None
+
+
+def test_a_worker_tells_which_variants_there_are(convolutions: ExecutedModel, tmp_path: Path) -> None:
+    paths = []
+    for number, sequence in enumerate(fused_sequences(convolutions, 1)):
+        paths.append(tmp_path / f"{number}.onnx")
+        paths[-1].write_bytes(build_brick(convolutions.source, sequence).model)
+    with Worker.start("onnxruntime", options=UNPINNED, rotating=True) as rotating:
+        whole = Prepare(id="whole", path=str(paths[0]), synthetic=True, distance=4 * MIB)
+
+        assert rotating.prepare(whole).variants == ("inner",)
+        assert rotating.prepare(replace(whole, id="inner", variant="inner")).variants == ()
+        assert rotating.prepare(replace(whole, id="again", variant="inner")).unroll > 0, "though not at hand any more"
+        assert rotating.prepare(replace(whole, id="sin", path=str(paths[2]))).variants == ()
+        with pytest.raises(UsageError):
+            rotating.prepare(replace(whole, id="no", path=str(paths[2]), variant="inner"))
+
+
+def test_a_run_stores_both_variants_under_one_key(small: ModelSource, tmp_path: Path) -> None:
+    report = generate([small], granularity=1, out=tmp_path / "suite", graph="fused", options=UNPINNED)
+    suite = Suite.open(tmp_path / "suite")
+    blocked = {key for key in suite.keys if "Conv" in suite.brick(key).operators}
+
+    with Store.open(tmp_path / "m.db") as store:
+        done = run(suite, store=store, cache="model", options=UNPINNED, item_budget_s=0.01, rounds=2, processes=2)
+        inner = store.measurements(subject=Subject.BRICK, variant="inner")
+        whole = store.measurements(subject=Subject.BRICK)
+        again = run(suite, store=store, cache="model", options=UNPINNED, item_budget_s=0.01)
+
+    assert report.complete
+    assert suite.graph == "fused"
+    assert suite.bound_to is None
+    assert done.complete
+    assert {entry.key for entry in inner} == blocked
+    assert {entry.key for entry in whole} == set(suite.keys)
+    assert {entry.conditions for entry in inner} == {entry.conditions for entry in whole}
+    assert (again.reused, again.measured) == (len(suite.keys), 0)
+
+
+def test_an_inner_variant_that_was_left_open_is_taken_up(small: ModelSource, tmp_path: Path) -> None:
+    generate([small], granularity=1, out=tmp_path / "suite", graph="fused", options=UNPINNED)
+
+    with Store.open(tmp_path / "m.db") as store:
+        run(tmp_path / "suite", store=store, cache="model", options=UNPINNED, item_budget_s=0.01)
+        stored = store.measurements(subject=Subject.BRICK, variant="inner")[0]
+        store.begin(
+            "left", stored.run, stored.subject, stored.key, stored.system, stored.stack, stored.conditions, 2, "inner"
+        )  # fmt: skip
+        again = run(tmp_path / "suite", store=store, cache="model", options=UNPINNED, item_budget_s=0.01)
+        found = [entry for entry in store.measurements(subject=Subject.BRICK, variant="inner") if entry.id == "left"]
+
+    assert (again.measured, again.bricks) == (1, 3)
+    assert [entry.key for entry in found] == [stored.key]

@@ -1,0 +1,273 @@
+"""Models to suites."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from importlib import import_module
+from pathlib import Path
+
+import onnx
+import pytest
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.errors import SuiteError, UsageError
+from dlbricks.generator.decomposition import decomposer
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.progress import Stage
+from dlbricks.models import find_models
+
+generating = import_module("dlbricks.generator.decomposition.generate")
+
+LIGHT = ["alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+         "zfnet512"]  # fmt: skip
+
+
+def _content(suite: Suite) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(suite.path)): path.read_bytes() for path in sorted(suite.path.rglob("*")) if path.is_file()
+    }
+
+
+def test_counts_of_a_small_model(small_models, tmp_path):
+    report = generate(small_models, granularity=1, out=tmp_path / "suite")
+
+    (row,) = report.rows
+    assert (row.layers, row.folded, row.sequences, row.unique) == (10, 0, 10, 10)
+    assert row.macs == row.known_macs == 12 * 12 * 8 * 8 * 9 + 288 * 40
+    assert row.weight_bytes == 4 * (8 * 8 * 9 + 8 + 288 * 40 + 40)
+    assert (row.error, row.skipped, row.uncounted, row.bound) == (None, (), {}, {})
+    assert (report.layers, report.sequences, report.unique, report.decoys) == (10, 10, 10, 0)
+    assert report.suite.keys == tuple(sorted(report.suite.keys))
+    assert report.complete
+
+
+def test_jobs_and_order_change_nothing(tmp_path):
+    models = find_models(["squeezenet", "alexnet", "zfnet512"])
+
+    alone = generate(models, granularity=2, out=tmp_path / "one")
+    parallel = generate(models, granularity=2, out=tmp_path / "two", jobs=3)
+    reversed_ = generate(models[::-1], granularity=2, out=tmp_path / "three")
+
+    assert alone.rows == parallel.rows == reversed_.rows[::-1]
+    assert _content(alone.suite) == _content(parallel.suite) == _content(reversed_.suite)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_broken_model_costs_only_itself(small_models, tmp_path, jobs):
+    (tmp_path / "broken.onnx").write_bytes(b"\x08\x07garbage")
+    models = [*find_models([tmp_path / "broken.onnx", tmp_path / "absent.onnx"]), *small_models]
+
+    report = generate(models, granularity=1, out=tmp_path / "suite", jobs=jobs)
+
+    broken, absent, good = report.rows
+    assert "broken.onnx" in broken.error
+    assert "absent.onnx" in absent.error
+    assert good.error is None
+    assert broken.layers is None
+    assert report.layers == 10
+    assert not report.complete
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_input_without_an_element_type_costs_only_its_layers(small_models, tmp_path, model_file, jobs):
+    path = model_file(tmp_path / "undefined.onnx", "(float[1,4] x) => (float[1,4] y) {y = Relu(x)}", {})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
+    onnx.save(model, path)
+
+    odd, good = generate([*find_models([path]), *small_models], granularity=1, out=tmp_path / "suite", jobs=jobs).rows
+
+    assert odd.error is None
+    assert [layer.layer for layer in odd.skipped] == ["Relu_0"]
+    assert odd.skipped[0].reason
+    assert good.sequences == 10
+
+
+def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    real, calls = decomposer.sequences, []
+
+    def sequences(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyError("what\nis this")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(decomposer, "sequences", sequences)
+
+    broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite").rows
+
+    assert "KeyError: 'what\\nis this'; please report" in broken.error
+    assert good.sequences == 10
+
+
+def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    class Pool:
+        def __init__(self, *_arguments, **_options):
+            self.calls = 0
+
+        def submit(self, work, source, cut):
+            self.calls += 1
+            future = Future()
+            if self.calls == 1:
+                future.set_exception(TypeError("cannot pickle"))
+            else:
+                future.set_result(work(source, cut))
+            return future
+
+        def shutdown(self, **_options):
+            pass
+
+    monkeypatch.setattr(generating, "ProcessPoolExecutor", Pool)
+
+    broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite", jobs=2).rows
+
+    assert "TypeError: cannot pickle" in broken.error
+    assert good.sequences == 10
+
+
+def test_no_good_model_is_no_suite(tmp_path):
+    report = generate(find_models([tmp_path / "absent.onnx"]), granularity=1, out=tmp_path / "suite")
+
+    assert report.suite is None
+    assert not (tmp_path / "suite").exists()
+
+
+def test_unknown_work_is_not_zero_work(tmp_path, model_file):
+    """A layer of a foreign domain has no cost that we know: the total is unknown, the rest is told."""
+    path = model_file(
+        tmp_path / "foreign.onnx", "(float[1,8] x) => (float[1,4] y) {z = Abs(x) y = MatMul(z, w)}", {"w": (8, 4)}
+    )
+    model = onnx.load(path)
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Mystery", "no.such.domain"
+    model.opset_import.add(domain="no.such.domain", version=1)
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 8]))
+    onnx.save(model, path)
+
+    (row,) = generate(find_models([path]), granularity=1, out=tmp_path / "suite").rows
+
+    assert row.error is None
+    assert row.macs is None
+    assert row.known_macs == 32
+    assert row.uncounted == {"Mystery": 1}
+
+
+def test_what_was_bound_is_told(tmp_path, model_file):
+    path = model_file(tmp_path / "m.onnx", "(float[batch,8] x) => (float[batch,8] y) {y = Relu(x)}", {})
+
+    (row,) = generate(find_models([path], batches=[4]), granularity=1, out=tmp_path / "suite").rows
+
+    assert row.bound == {"batch": 4}
+
+
+def test_a_suite_names_no_model_unless_asked(small_models, tmp_path):
+    private = generate(small_models, granularity=1, out=tmp_path / "private").suite
+    annotated = generate(small_models, granularity=1, out=tmp_path / "annotated", annotate=True).suite
+
+    assert b"small" not in b"".join(_content(private).values())
+    assert private.annotations is None
+    assert annotated.annotations[small_models[0].name] == dict.fromkeys(private.keys, 1)
+
+
+def test_decoys_are_mixed_in_and_not_counted(small_models, tmp_path):
+    plain = generate(small_models, granularity=1, out=tmp_path / "plain")
+    report = generate(small_models, granularity=1, out=tmp_path / "decoys", decoys=5, decoy_seed="secret")
+
+    assert (report.unique, report.decoys, len(report.suite.keys)) == (10, 5, 15)
+    assert set(plain.suite.keys) < set(report.suite.keys)
+    for key in report.suite.keys:
+        report.suite.brick(key)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"granularity": 0}, {"jobs": 0}, {"decoys": 3}, {"decoys": 3, "decoy_seed": 1, "annotate": True}]
+)
+def test_wrong_options_are_usage_errors(small_models, tmp_path, wrong):
+    with pytest.raises(UsageError):
+        generate(small_models, **{"granularity": 1, "out": tmp_path / "suite", **wrong})
+
+
+def test_a_foreign_folder_is_not_overwritten(small_models, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(SuiteError):
+        generate(small_models, granularity=1, out=tmp_path, progress=lambda _: pytest.fail("it was decomposed"))
+
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_counts_models(tmp_path, jobs):
+    events = []
+
+    generate(
+        find_models(["alexnet", "squeezenet"]), granularity=1, out=tmp_path / "s", jobs=jobs, progress=events.append
+    )
+
+    assert [(event.stage, event.done, event.total) for event in events] == [
+        (Stage.GENERATE, 1, 2),
+        (Stage.GENERATE, 2, 2),
+    ]
+    assert {event.label for event in events} == {"alexnet", "squeezenet"}
+
+
+def test_the_light_models_are_decomposed_leanly(tmp_path):
+    """No runtime, no frames, no plots are loaded; the whole process stays small."""
+    script = (
+        "import json, sys\n"
+        "from dlbricks.generator.decomposition.generate import generate\n"
+        "from dlbricks.models import find_models\n"
+        f"report = generate(find_models({LIGHT!r}), granularity=1, out={str(tmp_path / 'suite')!r})\n"
+        "unwanted = ('onnxruntime', 'pandas', 'matplotlib', 'sqlalchemy', 'torch')\n"
+        "heavy = [name for name in unwanted if name in sys.modules]\n"
+        # VmHWM and not ru_maxrss: the latter survives exec, so that it would report the peak of pytest.
+        "(peak,) = [int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')]\n"
+        "print(json.dumps([heavy, peak, [row.error for row in report.rows], report.unique]))\n"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    heavy, peak_kib, errors, unique = json.loads(answer.stdout)
+    assert heavy == []
+    assert peak_kib < 400 * 1024
+    assert errors == [None] * 9
+    assert unique > 500
+
+
+def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypatch):
+    """Inference is C++: what it does to its process on hostile input is not ours to choose."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "from dlbricks.generator import decomposer\n"
+        "real = decomposer.build_graph\n"
+        "def build_graph(skeleton, **options):\n"
+        "    if skeleton.path is not None and skeleton.path.name == 'deadly.onnx':\n"
+        "        os._exit(9)\n"
+        "    return real(skeleton, **options)\n"
+        "decomposer.build_graph = build_graph\n"
+    )
+    deadly = tmp_path / "deadly.onnx"
+    deadly.write_bytes(Path(small_models[0].path).read_bytes())
+    script = (
+        "from dlbricks.generator.decomposition.generate import generate\n"
+        "from dlbricks.models import find_models\n"
+        "if __name__ == '__main__':\n"
+        f"    models = find_models([{str(deadly)!r}, {str(small_models[0].path)!r}, 'squeezenet'])\n"
+        f"    report = generate(models, granularity=1, out={str(tmp_path / 'suite')!r}, jobs=2)\n"
+        "    print([row.error for row in report.rows])\n"
+    )
+    (tmp_path / "main.py").write_text(script)
+
+    answer = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+
+    errors = eval(answer.stdout)
+    assert "ended the process" in errors[0]
+    assert errors[1:] == [None, None]

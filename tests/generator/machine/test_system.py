@@ -1,0 +1,66 @@
+"""The machine as recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+from dlbricks.db.values import content_key
+from dlbricks.generator.machine.system import machine_state, probe_system, quietness
+
+
+def test_the_system_is_this_machine():
+    system = probe_system()
+
+    assert system.cpu
+    assert system.logical_cores == os.cpu_count()
+    assert 1 <= system.physical_cores <= system.logical_cores
+    assert system.memory_gib >= 1
+    assert all(size > 0 for _, size in system.cache_bytes)
+
+
+def test_the_system_is_the_same_in_every_process():
+    script = "from dlbricks.generator.machine.system import probe_system; print(probe_system().key)"
+
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert other.stdout.strip() == probe_system().key
+
+
+def test_the_system_does_not_name_its_host():
+    assert socket.gethostname() not in str(probe_system()).split("'")
+
+
+def test_the_state_can_be_stored():
+    state = machine_state()
+
+    assert json.loads(json.dumps(state)) == state
+    assert state["cpus_allowed"] == len(os.sched_getaffinity(0))
+    assert content_key(state)
+
+
+def test_load_is_noticed():
+    """A process that spins on every CPU makes the machine loud."""
+    spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        found = quietness(watch_s=1.0)
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+    assert not found.quiet
+    assert found.busy > 0.5
+    assert any("other processes use" in reason for reason in found.reasons)
+
+
+def test_watching_uses_no_threads():
+    before = threading.active_count()
+
+    quietness(watch_s=0.05)
+
+    assert threading.active_count() == before

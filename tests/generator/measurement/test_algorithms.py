@@ -1,0 +1,231 @@
+"""Algorithms: each brick in each way that the runtime offers, and what a way that fails costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dlbricks.constructor import estimate
+from dlbricks.db import Subject
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.requirements import require_algorithms, with_algorithm
+from dlbricks.generator.measurement.item import Item
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.measurement.sampling.schedule import queued
+from dlbricks.generator.network.network import synthetic_network
+from dlbricks.generator.progress import Stage
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages.protocol import Prepare, Sample
+
+QUICKEST = {"item_budget_s": 0.005, "processes": 1, "rounds": 1}
+NAMES = ("basic", "extended", "padded-16", "padded-8", "unpacked")
+OF_ALL = tuple(name for name in NAMES if not name.startswith("padded"))
+"""Algorithms that every brick has."""
+
+PADDED = 3
+"""Bricks of the small suite that have channels to pad to a multiple of 16; to one of 8 there is none."""
+
+CONVOLUTIONS = (
+    "(float[1,16,8,8] x, float[32,16,3,3] w0, float[32] w1, float[32,32,3,3] w2) => (float[1,32,4,4] y)"
+    "{a = Conv(x, w0, w1) b = Relu(a) y = Conv(b, w2)}"
+)
+
+_CHOOSY = """
+import os, signal
+from dlbricks.errors import UnsupportedBrick
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+
+class ChoosyBackend(OrtBackend):
+    name = "choosy"
+    def algorithms(self, device, options, dtype):
+        return tuple(one for one in super().algorithms(device, options, dtype) if one.channels == 1)
+    def prepare(self, network, settings):
+        kinds = {node.op_type for node in network.model.graph.node} if network.model is not None else set()
+        if settings.options["prepacking"] == "off" and "Sqrt" in kinds:
+            raise UnsupportedBrick("no unpacked Sqrt")
+        if settings.options["optimization"] == "basic" and "Exp" in kinds and "Sigmoid" not in kinds:
+            if os.environ.get("DLBRICKS_TEST_CRASH"):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            raise UnsupportedBrick("no basic Exp")
+        return super().prepare(network, settings)
+"""
+_PLAIN = """
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+
+class PlainBackend:
+    name = "plain"
+    devices = ("cpu",)
+    dtypes = ("float32",)
+    def __init__(self):
+        own = OrtBackend()
+        own.name = "plain"
+        for name in ("probe", "command", "resolve", "stack", "setup", "prepare"):
+            setattr(self, name, getattr(own, name))
+"""
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold", "model"])
+def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite, small_models, store, cache):
+    plain = run(small_suite, store=store, cache=cache, **QUICKEST)
+
+    forecast = run(small_suite, store=store, cache=cache, algorithms=True, dry_run=True, **QUICKEST)
+    report = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
+
+    assert (plain.measured, plain.algorithms, plain.algorithms_remaining) == (10, 0, 0)
+    assert (forecast.remaining, forecast.algorithms_remaining, forecast.complete) == (0, 50, True)
+    assert forecast.forecast_s > 0
+    assert (report.bricks, report.measured, report.reused, report.remaining) == (10, 0, 10, 0)
+    assert (report.algorithms, report.algorithms_reused, report.algorithms_remaining) == (30 + PADDED, 0, 0)
+    assert report.complete
+    assert report.stack == plain.stack
+    for name in NAMES:
+        found = store.measurements(subject=Subject.BRICK, variant=name)
+        if name in OF_ALL:
+            assert {one.key for one in found} == set(small_suite.keys)
+        else:
+            assert len(found) == (PADDED if name == "padded-16" else 0)
+        assert all(one.unroll == 1 for one in found) or cache != "cold"
+        assert all(one.samples >= 10 for one in found)
+    again = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
+    assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 30 + PADDED)
+    (answer,) = estimate(small_models, store=store, cache=cache)
+    medians = {one.key: one.median_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
+    for row in answer.sequences:
+        rivals = store.measurements(keys=[row.key], variant=None)
+        assert row.latency_ms == medians[row.key]
+        assert row.lower_bound_ms == min(one.median_ns for one in rivals if one.variant in {"", *NAMES}) / 1e6
+        assert row.fastest_variant in {"", *NAMES}
+
+
+def test_bricks_and_algorithms_are_measured_in_the_same_rounds(small_suite, store):
+    report = run(small_suite, store=store, cache="hot", algorithms=True, **QUICKEST)
+
+    assert (report.measured, report.algorithms) == (10, 30 + PADDED)
+    assert {one.run for one in store.measurements(subject=Subject.BRICK, variant=None)} == {report.run}
+    (stored,) = store.runs()
+    assert stored.options["algorithms"] == list(NAMES)
+
+
+def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, install_backend):
+    install_backend("choosy", "ChoosyBackend", _CHOOSY)
+
+    report = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
+
+    failed = {(failure.variant, failure.kind, failure.reason) for failure in report.algorithm_failures}
+    assert failed == {("unpacked", "unsupported", "no unpacked Sqrt"), ("basic", "unsupported", "no basic Exp")}
+    assert (report.measured, report.failed, report.failures, report.algorithms) == (10, 0, (), 28)
+    assert report.complete  # that there is none is an answer
+    assert store.failures(subject=Subject.BRICK) == []
+    again = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
+    assert (again.run, again.algorithms_reused, len(again.algorithm_failures)) == (None, 28, 2)
+    tried = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, again=["failed"], **QUICKEST)
+    assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 28, 2)
+
+
+def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install_backend, monkeypatch):
+    install_backend("choosy", "ChoosyBackend", _CHOOSY)
+    monkeypatch.setenv("DLBRICKS_TEST_CRASH", "1")
+
+    report = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
+
+    kinds = {failure.variant: failure.kind for failure in report.algorithm_failures}
+    assert kinds == {"unpacked": "unsupported", "basic": "crashed"}
+    assert (report.measured, report.failed, report.algorithms) == (10, 0, 28)
+    assert not report.complete
+    assert store.info()["counts"]["open"] == 0
+
+
+def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(small_suite, store):
+    seen = 0
+
+    def stop_after_some(progress):
+        nonlocal seen
+        seen += progress.stage is Stage.SAMPLE
+        if seen == 50:
+            raise KeyboardInterrupt
+
+    protocol = {**QUICKEST, "rounds": 2}
+    with pytest.raises(KeyboardInterrupt):
+        run(small_suite, store=store, cache="hot", algorithms=True, progress=stop_after_some, **protocol)
+
+    def measured():
+        found = store.measurements(subject=Subject.BRICK, variant=None)
+        return {(one.key, one.variant) for one in found if one.variant}
+
+    before = measured()
+    run(small_suite, store=store, cache="hot", **protocol)
+    assert measured() == before
+    assert store.info()["counts"]["open"] > 0  # of algorithms: nothing was asked about them
+    report = run(small_suite, store=store, cache="hot", algorithms=True, **protocol)
+    assert (report.measured, report.reused) == (0, 10)
+    assert report.algorithms + report.algorithms_reused == len(measured()) == 30 + PADDED
+    assert store.info()["counts"]["open"] == 0
+
+
+def test_bricks_come_before_algorithms_where_time_may_run_out():
+    items = [
+        Item(Subject.BRICK, f"{number}", label="", path=Path(), variant=name)
+        for number in range(8)
+        for name in ("", *NAMES)
+    ]
+
+    hurried, usual = (
+        [item.variant for item in queued(items, seed=1, process=0, hurried=hurried)] for hurried in (True, False)
+    )
+
+    assert hurried[:8] == [""] * 8
+    assert "" not in hurried[8:]
+    assert sorted(usual) == sorted(hurried)
+    assert any(usual[:8])
+
+
+def test_a_backend_without_a_choice_is_told(small_suite, store, install_backend):
+    install_backend("plain", "PlainBackend", _PLAIN)
+
+    with pytest.raises(UsageError, match=r"backend plain offers no choice of algorithms; leave out --algorithms"):
+        run(small_suite, store=store, backend="plain", cache="hot", algorithms=True)
+
+
+def test_only_what_differs_from_the_options_is_offered():
+    backend = OrtBackend()
+
+    def names(**options):
+        effective = backend.resolve("cpu", options)
+        return tuple(one.name for one in require_algorithms(backend, "cpu", effective, "float32"))
+
+    assert names() == NAMES
+    assert names(optimization="basic") == ("extended", "full", "padded-16", "padded-8", "unpacked")
+    assert names(optimization="disabled", prepacking="off") == (
+        "basic", "extended", "full", "packed", "padded-16", "padded-8",
+    )  # fmt: skip
+    for name in names():
+        assert name not in {"inner", "data"}  # variants that are no algorithms
+
+
+def test_algorithms_execute_other_operators(skeleton_of):
+    backend = OrtBackend()
+    plain = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
+    network = synthetic_network(skeleton_of(CONVOLUTIONS))
+
+    def operators(settings):
+        return {node.op_type for node in backend.optimised(network, settings).model.graph.node}
+
+    assert "ReorderInput" in operators(plain)
+    assert operators(with_algorithm(backend, plain, "extended")) == {"Conv", "FusedConv"}
+    assert operators(with_algorithm(backend, plain, "basic")) == {"Conv", "Relu"}
+
+
+def test_a_worker_runs_algorithms_in_turn_and_knows_no_others(small_suite):
+    key = small_suite.keys[0]
+    path = str(small_suite.brick_path(key).resolve())
+    with Worker.start("onnxruntime", options={"pinning": "off"}) as worker:
+        for name in ("", *OF_ALL):
+            worker.prepare(Prepare(id=name, path=path, synthetic=True, variant=name))
+        for name in ("", *OF_ALL):
+            assert worker.sample(Sample(name, budget_ns=1_000_000)).samples
+        with pytest.raises(
+            UsageError, match=r"no algorithm 'winograd' here; it has basic, extended, padded-16, padded-8, unpacked"
+        ):
+            worker.prepare(Prepare(id="w", path=path, synthetic=True, variant="winograd"))

@@ -1,0 +1,280 @@
+"""What a model's own values do to its latency: values found layer by layer, differences summed, stored and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.db.values import Conditions, Run, Subject
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effect
+from dlbricks.generator.measurement.data.effect import DATA, data_row, effect_of
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.network.network import Network, file_network
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.execution.contrast import subnormal_share
+from dlbricks.generator.worker.execution.walk import walk
+from dlbricks.generator.worker.messages.protocol import Contrast, Examine, Examined
+from dlbricks.models import find_models
+from onnx import numpy_helper
+
+UNPINNED = {"pinning": "off"}
+QUICK = {"options": UNPINNED, "processes": 2, "rounds": 2}
+
+MASKED = (
+    "(float[1,4,64,64] x, float[1,4,64,32] v) => (float[1,4,64,32] y)"
+    "{a = Add(x, mask) b = Softmax<axis=-1>(a) c = MatMul(b, v) y = Tanh(c)}"
+)
+"""Attention with a mask of -100 in half of its columns: exp(-100) is subnormal once it is divided by a sum."""
+
+BRANCHED = (
+    "(float[4,8] x) => (float[4,8] y)"
+    "{a = Relu(x) s = ReduceSum<keepdims=0>(a) t = Greater(s, zero)"
+    " b = If(t)<then_branch = yes () => (float[4,8] p) {p = Mul(a, w)},"
+    " else_branch = no () => (float[4,8] q) {q = Neg(a)}> y = Add(b, x)}"
+)
+
+SEQUENCED = (
+    "(float[4,8] x) => (float[4,8] y) {s = SequenceConstruct(x, x) i = Relu(x) y = ConcatFromSequence<axis=0>(s)}"
+)
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a model: its graph in ONNX's text form, and its weights."""
+
+    def write(graph: str, **weights: np.ndarray) -> Path:
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def masked(write: Write) -> Path:
+    mask = np.zeros((1, 1, 64, 64), np.float32)
+    mask[..., 32:] = -100
+    return write(MASKED, mask=mask)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    backend = OrtBackend()
+    chosen = Settings("cpu", 1, backend.resolve("cpu", UNPINNED))
+    backend.setup(chosen)
+    # Not rotating: that would share memory with all other tests of this process.
+    return chosen
+
+
+def optimised(path: Path, settings: Settings) -> Network:
+    return OrtBackend().optimised(file_network(path, overrides={}), settings)
+
+
+def executed(network: Network, settings: Settings) -> list[np.ndarray]:
+    executable = OrtBackend().prepare(network, settings)
+    executable.run()
+    return [np.array(array) for array in executable.outputs()]
+
+
+@pytest.mark.parametrize("case", ["masked", "branched"])
+def test_a_walk_computes_what_the_model_does(case, write, settings, request):
+    path = (
+        request.getfixturevalue("masked")
+        if case == "masked"
+        else write(BRANCHED, w=np.full((4, 8), 2, np.float32), zero=np.zeros((), np.float32))
+    )
+    network = replace(optimised(path, settings), shared=False)
+
+    found = {}
+    for step in walk(network, OrtBackend(), settings):
+        found |= {name: np.array(array) for name, array in step.outputs.items()}
+
+    for name, wanted in zip(network.outputs, executed(network, settings), strict=True):
+        np.testing.assert_array_equal(found[name], wanted)
+
+
+def test_each_layer_of_a_walk_is_told_in_the_order_of_the_graph(masked, settings):
+    network = optimised(masked, settings)
+
+    steps = [(step.index, step.node.op_type) for step in walk(network, OrtBackend(), settings)]
+
+    assert steps == list(enumerate(node.op_type for node in network.model.graph.node))
+
+
+def test_the_synthetic_twin_of_a_layer_has_other_values_of_the_same_types(masked, settings):
+    for step in walk(optimised(masked, settings), OrtBackend(), settings):
+        twin = step.synthetic(seed=0)
+        own = {name: (array.dtype, array.shape) for name, array in step.inputs.items()}
+
+        assert {name: (array.dtype, array.shape) for name, array in twin.feeds.items()} == own
+        assert twin.as_is
+        assert subnormal_share(twin.feeds.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        (np.array([0.0, 1e-40, -1e-40, 1.0], np.float32), 0.5),
+        (np.array([1e-40, 1e-310], np.float64), 0.5),
+        (np.array([1, 0], np.int64), 0.0),
+        (np.array([np.inf, np.nan, 0.0], np.float32), 0.0),
+        (np.empty(0, np.float32), 0.0),
+    ],
+)
+def test_subnormal_numbers_are_counted(values, share):
+    assert subnormal_share([values]) == share
+
+
+def test_the_worker_tells_which_layers_have_subnormal_numbers(masked):
+    with Worker.start("onnxruntime", options=UNPINNED, rotating=True) as worker:
+        layers = worker.examine(Examine(str(masked), synthetic=False, rounds=2), timeout_s=60).layers
+
+    softmax, product, tanh = (next(one for one in layers if one.op_type == op) for op in ("Softmax", "MatMul", "Tanh"))
+    assert softmax.subnormal_in == 0
+    assert softmax.subnormal_out > 0.1
+    assert product.subnormal_in > 0.1
+    assert tanh.subnormal_in == tanh.subnormal_out == 0
+    assert all(len(layer.differences_ns) == 2 for layer in layers)
+    assert all(layer.own_ns > 0 and layer.synthetic_ns > 0 for layer in layers)
+
+
+def test_only_a_worker_greeted_for_rotations_examines(masked):
+    with Worker.start("onnxruntime", options=UNPINNED) as worker, pytest.raises(UsageError, match="layer by layer"):
+        worker.examine(Examine(str(masked), synthetic=False, rounds=1), timeout_s=60)
+
+
+def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> Contrast:
+    return Contrast(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
+
+
+def test_a_reply_survives_the_wire():
+    reply = Examined((contrast((1.5, -2.0)), contrast((0.0, 3.0), index=1)))
+
+    assert Examined.from_json(reply.to_json()) == reply
+
+
+def summed(*processes: tuple[Contrast, ...]):
+    run = Run("run", "2026-01-01T00:00:00+00:00", "0", "measure", None, "system", "stack")
+    return effect_of(processes, "key", run, Conditions(1), reference_ns=5.0)
+
+
+def test_the_effect_is_the_sum_over_layers_of_each_process_and_round():
+    one = (contrast((100.0, 110.0)), contrast((-10.0, 0.0), index=1))
+    two = (contrast((104.0, 106.0)), contrast((-4.0, 4.0), index=1))
+
+    measurement, blocks = summed(one, two)
+
+    assert measurement.block_medians_ns == (90.0, 110.0, 100.0, 110.0)
+    assert measurement.median_ns == 105.0
+    assert measurement.variant == DATA
+    assert measurement.subject is Subject.MODEL
+    assert [(block.process, block.round, block.samples) for block in blocks] == [
+        (0, 0, ((90, 1),)), (0, 1, ((110, 1),)), (1, 0, ((100, 1),)), (1, 1, ((110, 1),)),
+    ]  # fmt: skip
+
+
+def test_the_interval_of_no_effect_lies_around_zero():
+    measurement, _ = summed((contrast((-3.0, 2.0)),), (contrast((1.0, -1.0)),), (contrast((2.0, -2.0)),))
+
+    low, high = measurement.ci95_ns
+    assert low < 0 < high
+    assert measurement.verdict == "stable"  # relative to the model
+
+
+def test_one_disturbance_of_one_layer_does_not_move_the_sum():
+    calm = (contrast((100.0, 101.0)), contrast((0.0, 1.0), index=1))
+    disturbed = (contrast((102.0, 103.0)), contrast((5e6, -1.0), index=1))
+
+    measurement, _ = summed(calm, disturbed, calm)
+
+    assert measurement.median_ns == pytest.approx(101.0, abs=5)
+    assert measurement.ci95_ns[1] < 120
+
+
+def test_layers_are_named_whose_values_matter_in_every_round():
+    slow, noisy, small, light = (
+        contrast((900.0, 950.0), index=0),
+        contrast((900.0, -900.0), index=1),
+        contrast((20.0, 30.0), index=2),
+        contrast((0.5, 0.6), index=3, synthetic_ns=1.0),
+    )
+    processes = ((slow, noisy, small, light),) * 2
+    measurement, _ = summed(*processes)
+
+    (named,) = data_row(processes, measurement, "model").layers
+
+    assert named.layer == 0
+    assert named.factor == pytest.approx(1.925)
+    assert named.effect_ms == pytest.approx(925e-6)
+
+
+def test_an_effect_is_stored_and_found_again(masked, store):
+    models = find_models([masked])
+
+    report = measure_data(models, store=store, **QUICK)
+
+    (row,) = report.rows
+    key = build_graph(models[0].skeleton()).key
+    found = stored_data_effect(store, key, system=report.system, stack=report.stack, threads=1)
+    assert row.error is None
+    assert row.key == key
+    assert row.examined == 4
+    assert found.median_ns / 1e6 == pytest.approx(row.effect_ms)
+    assert found.samples == 4
+    assert found.reference_ns > 0
+    assert stored_data_effect(store, key, system=report.system, stack=report.stack, threads=2) is None
+
+
+def test_an_effect_is_no_ground_truth(masked, store):
+    measure_data(find_models([masked]), store=store, **QUICK)
+
+    assert store.measurements(subject=Subject.MODEL) == []
+    assert len(store.measurements(subject=Subject.MODEL, variant=DATA)) == 1
+
+
+def test_a_model_that_cannot_be_examined_is_named_and_nothing_is_stored(write, store, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"\x00")
+    models = find_models([write(SEQUENCED), tmp_path / "broken.onnx"])
+
+    report = measure_data(models, store=store, **QUICK)
+
+    assert all(row.error for row in report.rows)
+    assert all(row.effect_ms is None for row in report.rows)
+    assert store.measurements(subject=Subject.MODEL, variant=DATA) == []
+
+
+def test_a_model_of_the_zoo_is_examined_with_synthetic_weights(store):
+    (row,) = measure_data(find_models(["squeezenet"]), store=store, **{**QUICK, "rounds": 1}).rows
+
+    assert row.error is None
+    assert row.examined >= 30
+    assert row.ci95_ms[0] <= row.effect_ms <= row.ci95_ms[1]
+
+
+def test_whole_models_are_measured_and_examined_in_one_call(masked, store):
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02, data=True).rows
+
+    assert row.latency_ms > 0
+    assert row.data_ci95_ms[0] <= row.data_effect_ms <= row.data_ci95_ms[1]
+    assert row.data_error is None
+    assert len(store.measurements(subject=Subject.MODEL)) == 1
+
+
+def test_values_that_nobody_asked_for_are_not_examined(masked, store):
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02).rows
+
+    assert (row.data_effect_ms, row.data_layers) == (None, None)
+    assert store.measurements(variant=DATA) == []

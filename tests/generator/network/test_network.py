@@ -1,0 +1,183 @@
+"""Networks: weights become initializers, copies stand side by side, files stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from dlbricks.errors import BackendError, BrokenModel, ModelNotFound, UnboundDimension
+from dlbricks.generator.network.network import Network, export_network, file_network, synthetic_network
+from dlbricks.models.skeleton import is_weight
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+CONV = (
+    "(float[1,4,8,8] x0, float[32,4,3,3] w0, float[32] w1) => (float[1,32,8,8] v1)"
+    "{v0 = Conv<pads=[1,1,1,1]>(x0, w0, w1) v1 = Relu(v0)}"
+)
+
+
+def test_weights_are_initializers_and_large_ones_stay_outside(skeleton_of):
+    network = synthetic_network(skeleton_of(CONV))
+
+    graph = network.model.graph
+    external = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
+    assert [value.name for value in graph.input] == ["x0"]
+    assert {tensor.name for tensor in graph.initializer} == {"w0", "w1"}
+    assert external == set(network.weights) == {"w0"}
+    assert network.weight_bytes == 32 * 4 * 9 * 4
+
+
+def test_the_skeleton_is_not_changed(skeleton_of):
+    model = skeleton_of(CONV)
+    before = model.SerializeToString(deterministic=True)
+
+    synthetic_network(model, unroll=3)
+
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_the_self_contained_model_is_valid_onnx_with_the_same_weights(skeleton_of):
+    network = synthetic_network(skeleton_of(CONV), seed=7)
+
+    model = network.self_contained()
+
+    onnx.checker.check_model(model, full_check=True)
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    np.testing.assert_array_equal(held["w0"], network.weights["w0"])
+
+
+def test_an_exported_brick_is_equal_for_equal_seeds_and_runs_anywhere(skeleton_of):
+    model = skeleton_of(CONV)
+
+    data = export_network(model, 1)
+
+    assert data == export_network(model, 1) != export_network(model, 2)
+    exported = onnx.load_from_string(data)
+    assert not any(is_weight(value) for value in exported.graph.input)
+    outputs = ReferenceEvaluator(exported).run(None, {"x0": np.ones((1, 4, 8, 8), np.float32)})
+    assert outputs[0].shape == (1, 32, 8, 8)
+
+
+def test_copies_have_values_of_their_own_but_share_the_weights_memory(skeleton_of):
+    network = synthetic_network(skeleton_of(CONV), unroll=3)
+
+    graph = network.model.graph
+    assert [node.op_type for node in graph.node] == ["Conv", "Relu"] * 3
+    assert [node.input[1] for node in graph.node if node.op_type == "Conv"] == ["w0", "w0@1", "w0@2"]
+    assert network.outputs == ("v1", "v1@1", "v1@2")
+    assert list(network.feeds) == ["x0", "x0@1", "x0@2"]
+    assert list(network.first_feeds()) == ["x0"]
+    assert network.weights["w0"] is network.weights["w0@1"] is network.weights["w0@2"]
+    assert network.weight_bytes == network.weights["w0"].nbytes
+    onnx.checker.check_model(network.self_contained(), full_check=True)
+
+
+def test_attributes_survive_byte_for_byte():
+    odd = helper.make_node("Odd", ["x0"], ["v0"], domain="com.example", text=b"\xff\xfe", name="first")
+    empty = odd.attribute.add()
+    empty.name, empty.type = "nothing", onnx.AttributeProto.INTS
+    kind = odd.attribute.add()
+    kind.name, kind.type = "kind", onnx.AttributeProto.TYPE_PROTO
+    kind.tp.CopyFrom(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2]))
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph([odd], "g", [value("x0", 1, [2])], [value("v0", 1, [2])])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.example", 3)], ir_version=10
+    )
+    # GraphSurgeon cannot read bytes that are not UTF-8; it must not have to.
+    network = synthetic_network(model, unroll=2)
+
+    for node in network.model.graph.node:
+        assert list(node.attribute) == list(odd.attribute)
+    assert {(opset.domain, opset.version) for opset in network.model.opset_import} == {("", 21), ("com.example", 3)}
+
+
+def test_other_outputs_can_be_asked_for_and_the_rest_is_dropped(skeleton_of):
+    network = synthetic_network(skeleton_of(CONV), outputs=["v0"])
+
+    assert network.outputs == ("v0",)
+    assert [node.op_type for node in network.model.graph.node] == ["Conv"]
+
+
+def test_weights_that_alone_decide_an_output_stay_inputs(skeleton_of):
+    model = skeleton_of(
+        "(float[64,64] w0, float[4] x0) => (float[64,64] v0, float[4] v1) {v0 = Relu(w0) v1 = Relu(x0)}"
+    )
+
+    network = synthetic_network(model, unroll=2)
+
+    assert not network.model.graph.initializer
+    assert set(network.feeds) == {"w0", "x0", "w0@1", "x0@1"}
+
+
+def test_a_network_beyond_a_protobuf_is_told():
+    large = np.broadcast_to(np.float32(0), (1 << 30,))  # one element in memory
+    network = Network(model=onnx.ModelProto(), path=None, weights={"w0": large}, feeds={}, outputs=())
+
+    with pytest.raises(BackendError, match="2 GiB"):
+        network.self_contained()
+
+
+def model_with_dimension(path, name="n"):
+    value = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.ones((3, 500), np.float32), "weight")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["input", "weight"], ["output"])],
+        "g",
+        [value("input", 1, [name, 3])],
+        [value("output", 1, [name, 500])],
+        [weight],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_a_file_is_bound_by_overrides(tmp_path):
+    path = tmp_path / "model.onnx"
+    model_with_dimension(path)
+
+    network = file_network(path, overrides={"n": 7})
+
+    assert network.path == path
+    assert network.model is None
+    assert network.feeds["input"].shape == (7, 3)
+    assert network.outputs == ("output",)
+    assert network.weight_bytes == path.stat().st_size
+
+
+def test_given_inputs_come_before_the_file_s_own(tmp_path):
+    path = tmp_path / "model.onnx"
+    model_with_dimension(path)
+
+    network = file_network(path, overrides={}, inputs=[("input", "float", (2, 3))])
+
+    assert network.feeds["input"].shape == (2, 3)
+
+
+def test_a_dimension_without_a_value_is_named(tmp_path):
+    path = tmp_path / "model.onnx"
+    model_with_dimension(path)
+
+    with pytest.raises(UnboundDimension, match="dimension n of input input"):
+        file_network(path, overrides={})
+
+
+def test_external_data_counts(tmp_path):
+    path = tmp_path / "model.onnx"
+    model_with_dimension(path)
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+    network = file_network(path, overrides={"n": 1})
+
+    assert network.weight_bytes == path.stat().st_size + (tmp_path / "weights.bin").stat().st_size
+
+
+def test_what_is_no_model_is_told(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x00nothing of the kind")
+
+    with pytest.raises(BrokenModel):
+        file_network(path, overrides={})
+    with pytest.raises(ModelNotFound):
+        file_network(tmp_path / "none.onnx", overrides={})

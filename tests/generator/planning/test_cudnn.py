@@ -1,0 +1,217 @@
+"""cuDNN without a GPU: what is asked of the library, by which process, and what it answered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.analyzer.planned import planned
+from dlbricks.analyzer.tables import render
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
+from dlbricks.generator.backends.base import Availability
+from dlbricks.generator.backends.cudnn.device import KNOWN, find_gpu
+from dlbricks.generator.backends.cudnn.library import availability
+from dlbricks.generator.backends.cudnn.plans import Plan
+from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
+from dlbricks.generator.planning.plans import BrickPlans, Layout, PlanReport, library_plans
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages.protocol import Bye, Done
+from onnx import numpy_helper
+
+RECORDED = Path(__file__).with_name("cudnn_plans.json")
+"""What ``dlbricks backends plans`` answered for ``write_suite``: cuDNN 9.28, for an H200, without any GPU."""
+
+
+def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
+    known = find_gpu("h200")
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps({**KNOWN["h200"], "deviceName": "another"}))
+
+    assert (known.name, known.capability, known.multiprocessors) == ("NVIDIA H200", 900, 132)
+    assert find_gpu(str(file)).name == "another"
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"deviceName": 7}', "no JSON", None])
+def test_what_is_no_gpu_is_refused(text, tmp_path):
+    file = tmp_path / "gpu.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError, match=r"gpu\.json"):
+        find_gpu(str(file))
+
+
+def test_a_message_of_plans_survives_its_line():
+    plan = Plan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
+    reply = OfferedPlans(("relu",), (plan,), "", 7, images=True)
+
+    assert OfferedPlans.from_json(reply.to_json()) == reply
+
+
+def test_the_process_that_asks_refuses_what_it_cannot_do(tmp_path):
+    with Worker(command=COMMAND) as worker:
+        with pytest.raises((BackendError, WorkerError), match="before the library was loaded"):
+            worker.ask(AskPlans(str(tmp_path / "none.onnx"), "float32", channels_last=False), OfferedPlans, 60)
+        if not availability().ok:
+            with pytest.raises(BackendUnavailable, match=r"cannot be loaded|does not plan here"):
+                worker.ask(Start("{}"), Done, 60)
+        assert worker.ask(Bye(), Done, 60) == Done()
+
+
+@pytest.mark.skipif(availability().ok, reason="cuDNN is installed here")
+def test_without_the_library_one_line_says_what_is_missing(small_suite, cli):
+    with pytest.raises(BackendUnavailable, match=r"cuDNN's plans cannot be asked for here: .*(install|missing)"):
+        library_plans(small_suite)
+    done = cli("backends", "plans", small_suite.path)
+
+    assert done.code == 1
+    assert done.error.startswith("cuDNN's plans cannot be asked for here: ")
+
+
+def test_wrong_precisions_are_refused_before_the_library_is_loaded(small_suite):
+    with pytest.raises(UsageError, match="float32, float16, bfloat16"):
+        library_plans(small_suite, dtypes=["int8"])
+
+
+_FRAGILE = """
+import json, os, signal, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["op"] == "plans" and {crash!r} in request["path"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    reply = {{"ok": True}}
+    if request["op"] == "plans":
+        reply |= {{"operations": ["relu"], "plans": [], "reason": "cuDNN: none", "planning_ns": 1, "images": False}}
+    print(json.dumps(reply), flush=True)
+"""
+"""Speaks as the planner does, and dies of one brick."""
+
+
+def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
+    """The process is not cuDNN's: what is tried is what its parent makes of its death."""
+    crash = small_suite.keys[1]
+    command = (sys.executable, "-c", _FRAGILE.format(crash=crash))
+    monkeypatch.setattr("dlbricks.generator.planning.plans.COMMAND", command)
+    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+    report = library_plans(small_suite, layouts=[Layout.NCHW, Layout.NHWC])
+
+    failed = [row for row in report.rows if row.failed]
+    assert {row.key for row in report.rows} == set(small_suite.keys)
+    assert {row.key for row in failed} == {crash}
+    assert all("died of SIGSEGV" in row.reason for row in failed)
+    assert len(failed) == 2  # one for each layout: whether it has images is not known
+    assert not report.complete
+    assert len(planned(report).summary) == 2
+    times = {row["key"]: row["planning_ms"] for row in planned(report).results}
+    assert times.pop(crash) is None  # and not nought
+    assert set(times.values()) == {1e-6}
+
+
+_UNWILLING = """
+import sys
+for line in sys.stdin:
+    print('{"ok": false, "kind": "unavailable", "reason": "cuDNN does not plan here"}', flush=True)
+"""
+
+
+def test_a_library_that_does_not_start_ends_the_command(small_suite, monkeypatch):
+    monkeypatch.setattr("dlbricks.generator.planning.plans.COMMAND", (sys.executable, "-c", _UNWILLING))
+    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+
+    with pytest.raises(BackendUnavailable, match="does not plan here"):
+        library_plans(small_suite)
+
+
+def test_what_is_asked_for_twice_is_asked_once(small_suite, monkeypatch):
+    monkeypatch.setattr(
+        "dlbricks.generator.planning.plans.COMMAND", (sys.executable, "-c", _FRAGILE.format(crash="none"))
+    )
+    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+    report = library_plans(small_suite, dtypes=["float16", "float16"], layouts=[Layout.NHWC, Layout.NHWC])
+
+    assert [row.key for row in report.rows] == list(small_suite.keys)
+
+
+def test_what_the_library_answered_is_read_and_shown():
+    """Recorded from the real library; see ``RECORDED``."""
+    answer = json.loads(RECORDED.read_text())
+    rows = []
+    for found in answer["results"]:
+        layout = Layout(found["layout"]) if found["layout"] else None
+        plans = tuple(
+            Plan(**{
+                **plan,
+                "knobs": tuple(plan["knobs"].items()),
+                **{name: tuple(plan[name]) for name in ("modes", "notes", "behavior")},
+                "reason": plan["reason"] or "",
+            })
+            for plan in found["plans"]
+        )  # fmt: skip
+        rows.append(
+            BrickPlans(
+                found["key"], tuple(found["operators"]), found["dtype"], layout,
+                tuple(found["operations"]), plans, found["reason"] or "", found["failed"],
+            )
+        )  # fmt: skip
+    report = PlanReport(find_gpu("h200"), answer["versions"], tuple(rows))
+    shown = planned(report)
+    by_operators = {(tuple(row["operators"]), row["dtype"], row["layout"]): row for row in shown.table or ()}
+
+    assert report.complete
+    assert shown.totals["by_operators"] == answer["by_operators"]
+    assert "Conv" in render(shown)
+    # Fused with its normalization and activation, a convolution has plans with its channels last only.
+    fused = ("Conv", "BatchNormalization", "Relu")
+    assert by_operators[fused, "float16", "nhwc"]["offered"] == 1
+    assert by_operators[fused, "float16", "nchw"]["offered"] == 0
+    # What the library suggests first multiplies float32 on Tensor Cores, in TF32.
+    alone = next(row for row in rows if row.operators == ("Conv",) and row.dtype == "float32")
+    assert alone.plans[0].modes[0] == "A"
+    assert "TENSOR_CORE" in alone.plans[0].notes
+    assert any("TENSOR_CORE" not in plan.notes for plan in alone.plans)
+    assert by_operators[("MaxPool",), "float32", None]["reason"].startswith("cuDNN: MaxPool is a pool")
+
+
+@pytest.mark.skipif(not availability().ok, reason="cuDNN, or the library of a driver, is not installed")
+def test_the_library_offers_what_it_offered_when_it_was_recorded(tmp_path, skeleton_of):
+    suite = Suite.open(write_suite(tmp_path))
+    report = library_plans(suite, dtypes=["float16"], layouts=[Layout.NHWC])
+
+    assert report.complete
+    assert all(row.plans for row in report.rows if "Conv" in row.operators)
+    built = [plan for row in report.rows for plan in row.plans if plan.workspace_bytes is not None]
+    assert built
+    assert {mode for plan in built for mode in plan.modes} <= {"A", "B", "FALLBACK"}
+
+
+def write_suite(folder: Path) -> Path:
+    """A suite of the bricks that were recorded."""
+    file = folder / "model.onnx"
+    text = (
+        '<ir_version: 10, opset_import: ["": 21]> model'
+        "(float[1,64,56,56] x, float[1,128] z, float[1,32,64] u)"
+        " => (float[1,64,28,28] y, float[1,10] s, float[1,32,64] n)"
+        "{ a = Conv<pads=[1,1,1,1]>(x, k) b = BatchNormalization(a, p0, p1, p2, p3) c = Relu(b)"
+        "  y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(c) d = Gemm<transB=1>(z, g, h) s = Softmax(d)"
+        "  n = LayerNormalization(u, l0, l1) }"
+    )
+    model = onnx.parser.parse_model(text)
+    shapes = {"k": (64, 64, 3, 3), "g": (10, 128), "h": (10,), "l0": (64,), "l1": (64,)}
+    shapes |= {f"p{at}": (64,) for at in range(4)}
+    generator = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = generator.random(shape, dtype=np.float32) + np.float32(0.5)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    onnx.save(model, file)
+    subprocess.run(
+        [sys.executable, "-m", "dlbricks", "generate", str(file), "-g", "3", "--overlap", "-o", str(folder / "suite")],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "suite"
