@@ -2,7 +2,8 @@
 #
 #   make install   the package, editable, with everything the tests need
 #   make demo      decompose, measure and reconstruct real models; results in demo/
-#   make test      ruff, mypy and the tests
+#   make test      ruff, mypy and the tests; of long sweeps a sample
+#   make test-all  the same with every case of every sweep
 #   make clean     remove what the other targets made (demo/ stays)
 
 # The first interpreter that runs and is new enough; PYTHON=... overrides it.
@@ -13,7 +14,7 @@ BIN := .venv/bin
 # constraints.txt pins the versions that the tests last passed with, also for the isolated build environment.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test test-all test-rest lint clean
 
 install: .venv/.installed-dev
 
@@ -22,6 +23,12 @@ demo: .venv/.installed
 
 test: lint
 	$(BIN)/pytest -n auto
+
+test-all: lint
+	$(BIN)/pytest -n auto --sweep all
+
+test-rest: .venv/.installed-dev  # what 'make test' leaves out
+	$(BIN)/pytest -n auto --sweep rest
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import collections
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +22,23 @@ ORDER = [
 ]  # fmt: skip
 
 STAGES = [name for name in ORDER if (ROOT / name).is_dir()]
+
+# The rooms of a folder, lowest first, and where its own modules stand among them. What is not named stands anywhere.
+ROOMS = {
+    "bricks": ["tensor", "constants", "subgraphs", "cost", "layer", "sequence", "canonical", "costs", "inference",
+               "graph", "cutting", "suite"],
+    "generator": ["progress", "machine", "network", "backends", "worker", "decomposition", "measurement", "planning"],
+    "generator/backends": ["base", "wording", "launches", "package", "registry", "environments", "requirements",
+                           "onnxruntime", "torch", "openvino", "mxnet", "cudnn"],
+    "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "worker"],
+    "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "launch",
+                              "session", "data", "ceilings", "campaign", "run", "measure"],
+    "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
+                    "estimate", "comparison", "kernels"],
+    "models": ["zoo"],
+    "analyzer": ["plots"],
+    "db": ["migrations"],
+}  # fmt: skip
 
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.
 CONFINED = {
@@ -78,20 +98,40 @@ def statements(tree: ast.AST, *, top_level: bool) -> Iterator[ast.AST]:
         yield from statements(node, top_level=top_level)
 
 
+@functools.cache
+def arrows() -> list[tuple[Path, Path]]:
+    """Every import between two modules of the package, wherever in the file it stands: importer and imported."""
+    places = {".".join(("dlbricks", *path.with_suffix("").parts)).removesuffix(".__init__"): path for path in modules()}
+    return [
+        (module, target)
+        for module in modules()
+        for name, _ in imports(module)
+        if (target := places.get(name)) is not None and target != module
+    ]
+
+
+def room(module: Path, folder: str) -> str | None:
+    """The room or module of a folder that a module stands in; None where it stands elsewhere."""
+    inside = module.relative_to(folder).parts if module.is_relative_to(folder) else ()
+    return inside[0].removesuffix(".py") if inside else None
+
+
 def within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.name != "__init__.py" or m.parent.parts], ids=str)
-def test_imports_only_what_stands_before(module: Path) -> None:
-    own = module.parts[0].removesuffix(".py")
-    allowed = set(ORDER[: ORDER.index(own) + 1])
-
-    wrong = [
-        f"{module}:{line} imports {name}"
-        for name, line in imports(module)
-        if name.startswith("dlbricks.") and name.split(".")[1] in ORDER and name.split(".")[1] not in allowed
-    ]
+def test_imports_only_what_stands_before() -> None:
+    wrong = []
+    for module in modules():
+        own = module.parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        allowed = set(ORDER[: ORDER.index(own) + 1])
+        wrong += [
+            f"{module}:{line} imports {name}"
+            for name, line in imports(module)
+            if name.startswith("dlbricks.") and name.split(".")[1] in ORDER and name.split(".")[1] not in allowed
+        ]
 
     assert not wrong
 
@@ -102,13 +142,64 @@ def test_every_root_module_has_a_place_in_the_order() -> None:
     assert roots == set(ORDER)
 
 
-@pytest.mark.parametrize("module", modules(), ids=str)
-def test_imports_inside_the_package_are_relative(module: Path) -> None:
-    tree = ast.parse((ROOT / module).read_text())
+@pytest.mark.parametrize("folder", ROOMS)
+def test_a_room_imports_only_what_stands_before_it(folder: str) -> None:
+    order = ROOMS[folder]
+    wrong = [
+        f"{source} imports {target}"
+        for source, target in arrows()
+        if (one := room(source, folder)) in order
+        and (other := room(target, folder)) in order
+        and order.index(one) < order.index(other)
+    ]
 
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_every_room_has_a_place_in_the_order(folder: str) -> None:
+    folders = {path.name for path in (ROOT / folder).iterdir() if (path / "__init__.py").is_file()}
+
+    assert folders <= set(ROOMS[folder])
+    assert all((ROOT / folder / name).exists() or (ROOT / folder / f"{name}.py").exists() for name in ROOMS[folder])
+
+
+def test_no_folder_has_a_circle_among_what_it_holds() -> None:
+    circles = []
+    for folder in {parent for module in modules() for parent in module.parents}:
+        inside = nx.DiGraph()
+        for source, target in arrows():
+            one, other = room(source, folder.as_posix()), room(target, folder.as_posix())
+            if one and other and one != other and "__init__" not in {one, other}:
+                inside.add_edge(one, other)
+        circles += [
+            (str(folder), sorted(found)) for found in nx.strongly_connected_components(inside) if len(found) > 1
+        ]
+
+    assert not circles
+
+
+def test_no_folder_has_more_than_twenty_files_of_its_own() -> None:
+    tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
+    counts = collections.Counter(path.parent for path in [*modules(), *tests])
+
+    assert not {str(folder): count for folder, count in counts.items() if count > 20}
+
+
+def test_every_room_says_what_may_stand_in_it() -> None:
+    rooms = [path for path in modules() if path.name == "__init__.py" and len(path.parts) > 2]
+
+    silent = [str(path) for path in rooms if not ast.get_docstring(ast.parse((ROOT / path).read_text()))]
+
+    assert rooms
+    assert not silent
+
+
+def test_imports_inside_the_package_are_relative() -> None:
     absolute = [
-        node.lineno
-        for node in ast.walk(tree)
+        f"{module}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
         if (isinstance(node, ast.Import) and any(within(alias.name, "dlbricks") for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and not node.level and within(node.module or "", "dlbricks"))
     ]
@@ -116,10 +207,10 @@ def test_imports_inside_the_package_are_relative(module: Path) -> None:
     assert not absolute
 
 
-@pytest.mark.parametrize("module", modules(), ids=str)
-def test_confined_packages_stay_in_their_place(module: Path) -> None:
+def test_confined_packages_stay_in_their_place() -> None:
     wrong = [
         f"{module}:{line} imports {name}"
+        for module in modules()
         for name, line in imports(module)
         for prefix, places in CONFINED.items()
         if within(name, prefix) and not module.as_posix().startswith(places)
@@ -128,10 +219,10 @@ def test_confined_packages_stay_in_their_place(module: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("module", modules(), ids=str)
-def test_heavy_packages_are_imported_by_the_function_that_needs_them(module: Path) -> None:
+def test_heavy_packages_are_imported_by_the_function_that_needs_them() -> None:
     wrong = [
         f"{module}:{line} imports {name}"
+        for module in modules()
         for name, line in imports(module, top_level=True)
         if any(within(name, prefix) for prefix in HEAVY) and not module.as_posix().startswith(HEAVY_ALLOWED)
     ]
@@ -139,15 +230,16 @@ def test_heavy_packages_are_imported_by_the_function_that_needs_them(module: Pat
     assert not wrong
 
 
-@pytest.mark.parametrize("module", modules(), ids=str)
-def test_the_library_neither_prints_nor_exits(module: Path) -> None:
-    if module.name in {"cli.py", "console.py"}:
-        pytest.skip("the command line does both")
-    tree = ast.parse((ROOT / module).read_text())
+def test_the_library_neither_prints_nor_exits() -> None:
+    loud = [
+        f"{module}:{node.lineno}"
+        for module in modules()
+        if module.name not in {"cli.py", "console.py"}  # the command line does both
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "quit", "os._exit"}
+    ]
 
-    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-    assert not {"print", "sys.exit", "exit", "quit", "os._exit"} & set(calls)
+    assert not loud
 
 
 def test_the_command_line_starts_without_numpy_and_onnx() -> None:

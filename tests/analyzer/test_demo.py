@@ -13,7 +13,7 @@ from dlbricks.models.zoo import names
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_table_and_plots(tmp_path: Path) -> None:
-    result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=600)
+    result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=60)
 
     assert result.complete
     assert {path.name for path in result.plots} == {

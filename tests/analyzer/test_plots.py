@@ -94,6 +94,7 @@ FIGURES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("kind", FIGURES)
 def test_no_text_is_cut_off(kind: str) -> None:
     """Every title, label and annotation lies inside the figure: what sticks out would be cut off in the file."""

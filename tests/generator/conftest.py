@@ -115,14 +115,24 @@ def install_runtime() -> InstallRuntime:
             patch.setenv("DLBRICKS_CACHE", str(cache))
             patch.setenv("PIP_CONSTRAINT", "no-such-file")  # what binds the environment of the tests must not reach it
             done = environments.install_backend("mxnet")
-        return OwnRuntime(cache, done.folder, untouched=_listing(site) == before)
+        verdict = cache / "untouched"  # what the installation that made it did, for runs that find it there
+        if done.fresh:
+            verdict.write_text("yes" if _listing(site) == before else "no")
+        return OwnRuntime(cache, done.folder, untouched=verdict.read_text() == "yes")
 
     return install
 
 
 @pytest.fixture(scope="session")
-def own_runtime(tmp_path_factory: pytest.TempPathFactory, install_runtime: InstallRuntime) -> OwnRuntime:
-    """MXNet, installed once, by whichever process of the tests wants it first; the others wait for it."""
+def own_runtime(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, install_runtime: InstallRuntime
+) -> OwnRuntime:
+    """MXNet, installed once, by whichever process of the tests wants it first; the others wait for it.
+
+    It stays in the folder of the checkout that ``make clean`` removes; all sweeps install it anew.
+    """
+    if request.config.getoption("sweep") == "sample":
+        return install_runtime(request.config.rootpath / ".cache" / "runtimes")
     base = tmp_path_factory.getbasetemp()
     return install_runtime((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes")
 

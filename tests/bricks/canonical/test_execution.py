@@ -323,6 +323,7 @@ def _executor(model: onnx.ModelProto, feeds: Arrays) -> Callable[[onnx.ModelProt
     return _onnxruntime
 
 
+@pytest.mark.sweep(60)
 @pytest.mark.parametrize("name", CASES)
 def test_canonical_form_computes_the_same(name: str) -> None:
     case = CASES[name]

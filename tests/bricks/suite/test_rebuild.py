@@ -77,6 +77,7 @@ def stored(folder: Path, prefix: str) -> list[Any]:
     ]
 
 
+@pytest.mark.sweep(50)
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.parent.name)
 def test_small_models(path: Path) -> None:
     name = path.parent.name
@@ -130,6 +131,7 @@ def test_light_models(name: str) -> None:
     check_light(name, (1, False), (4, False), (5, True))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_light_models(name: str) -> None:

@@ -122,6 +122,7 @@ def repeated(scene, early, repetitions=200):
         yield low / 100 / bricks, high / 100 / bricks
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("early", [0.0, 0.5, 1.0], ids=["full", "half early", "early"])
 def test_it_covers_what_it_promises(scene, early):

@@ -283,6 +283,7 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray], tolerance:
         np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=limit, atol=limit)
 
 
+@pytest.mark.sweep(60, by="backend")
 @pytest.mark.parametrize("case", CASES)
 def test_a_brick_computes_what_onnx_says(backend, case, skeleton_of):
     network = synthetic_network(skeleton_of(CASES[case]), seed=3)
@@ -296,6 +297,7 @@ def test_a_brick_computes_what_onnx_says(backend, case, skeleton_of):
         assert np.isfinite(array).all()
 
 
+@pytest.mark.sweep(20, by="backend")
 @pytest.mark.parametrize("case", CASES)
 def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
     model = skeleton_of(CASES[case])

@@ -202,6 +202,7 @@ def assert_right(found: dict[str, np.ndarray], model: onnx.ModelProto, case: str
     conformance.assert_close(outputs, [np.asarray(value) for value in expected], conformance.BY_CASE.get(case))
 
 
+@pytest.mark.sweep(40)
 @pytest.mark.parametrize("case", conformance.CASES)
 def test_a_brick_computes_what_onnx_says(worker, case, skeleton_of, tmp_path):
     model = skeleton_of(conformance.CASES[case])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -392,11 +393,11 @@ def test_a_whole_model_computes_what_onnxruntime_does(tmp_path):
     assert_like(found, by_onnxruntime(network), 1e-4)
 
 
-def test_every_brick_of_some_models_computes_what_onnxruntime_does(tmp_path):
+def test_every_brick_of_some_models_computes_what_onnxruntime_does(tmp_path, thorough):
     suite = generate(find_models(list(MODELS)), granularity=1, out=tmp_path / "suite").suite
     assert suite is not None
     wrong = []
-    for key in suite.keys:
+    for key in suite.keys if thorough else random.Random(11).sample(suite.keys, 50):
         network = synthetic_network(read_network(suite.brick_path(key)))
         try:
             assert_like(execute(network), by_onnxruntime(network))

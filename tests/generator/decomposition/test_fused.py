@@ -89,6 +89,7 @@ def test_what_is_fused_stays_together(convolutions: ExecutedModel) -> None:
     ]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "resnet50", "bert_base"])
 @pytest.mark.parametrize(("granularity", "connected"), [(1, False), (3, False), (4, True)])
 def test_every_live_layer_is_in_one_brick_that_loads(
@@ -281,6 +282,7 @@ def test_a_run_stores_both_variants_under_one_key(small: ModelSource, tmp_path: 
     assert (again.reused, again.measured) == (len(suite.keys), 0)
 
 
+@pytest.mark.thorough
 def test_an_inner_variant_that_was_left_open_is_taken_up(small: ModelSource, tmp_path: Path) -> None:
     generate([small], granularity=1, out=tmp_path / "suite", graph="fused", options=UNPINNED)
 

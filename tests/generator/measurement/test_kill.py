@@ -71,12 +71,12 @@ def _wait_for_blocks(database: Path, more_than: int, process: subprocess.Popen[b
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cache", "fewest"), [("hot", 3), ("model", 1)])
-def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_path, cache, fewest):
+def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_path, thorough, cache, fewest):
     database = tmp_path / "killed.db"
     moments = random.Random(11)
     committed: dict[tuple[str, int, int], bytes] = {}
     kills = 0
-    for _ in range(8):
+    for _ in range(8 if thorough else 3):
         process = _start(small_suite, database, cache)
         _wait_for_blocks(database, len(committed), process)
         time.sleep(moments.uniform(0, 0.4))
@@ -89,7 +89,7 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
         after = _blocks(database)
         assert after.items() >= committed.items()
         committed = after
-    assert kills >= fewest
+    assert kills >= (fewest if thorough else 1)
 
     with Store.open(database) as store:
         report = run(small_suite, store=store, cache=cache, item_budget_s=0.1)

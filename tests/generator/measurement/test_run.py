@@ -108,6 +108,7 @@ def test_several_bad_bricks_of_every_kind(small_suite, store, faulty):
     assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("protocol", [QUICK, QUICKEST, {**QUICKEST, "cache": "model"}])
 def test_a_brick_that_ruins_the_worker_for_others_is_the_one_that_fails(small_suite, store, faulty, protocol):
     """The worker dies under an innocent brick, or under the reference network."""

@@ -15,6 +15,7 @@ from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models.zoo import structure
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("granularity", [1, 4])
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "densenet121", "inception_v1", "bert_base", "vit_b16"])
 def test_every_brick_runs_and_is_finite(name, granularity):
