@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,12 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-# Tests that measure take the machine's lock; those that run at the same time wait for it.
+# Tests never assert how long something took, so each process of a parallel run has a lock of its own, in a temporary
+# folder of its own: none waits for another. Processes that one test starts still exclude each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    own = Path(tempfile.gettempdir()) / f"dlbricks-tests-{os.getuid()}" / os.environ["PYTEST_XDIST_WORKER"]
+    own.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
 os.environ.pop("DLBRICKS_DB", None)

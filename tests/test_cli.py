@@ -205,7 +205,7 @@ def test_a_precision_is_computed_in_and_selected(cli: Cli, work: Path) -> None:
 def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
-    done = cli("measure", "branches.onnx", "broken.onnx", "--budget", "10s", "--json")
+    done = cli("measure", "branches.onnx", "broken.onnx", "--budget", "1s", "--json")
 
     whole, broken = done.json["results"]
     assert done.code == 3
@@ -221,7 +221,7 @@ def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
 def test_measure_tells_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
-    done = cli("measure", "branches.onnx", "broken.onnx", "--data", "--json")
+    done = cli("measure", "branches.onnx", "broken.onnx", "--data", "--budget", "2s", "--json")
 
     whole, broken = done.json["results"]
     assert done.code == 3
@@ -230,7 +230,7 @@ def test_measure_tells_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) 
     assert whole["data_layers"] == [] or set(whole["data_layers"][0]) == DATA_LAYER
     assert broken["data_effect_ms"] is None
     assert "broken.onnx" in broken["error"]
-    assert "data ms" in cli("measure", "branches.onnx", "--data").out
+    assert "data ms" in cli("measure", "branches.onnx", "--data", "--budget", "1s").out
 
 
 # estimate -----------------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_an_export_replaces_no_other_file(cli: Cli, here: Path) -> None:
 
 def test_a_database_in_the_folder_of_a_suite_survives_the_next_generation(cli: Cli, branches: Path) -> None:
     assert cli("generate", branches, "-o", "out").code == 0
-    assert cli("run", "out", "--db", "out/m.db", "--budget", "5s").code in {0, 3}
+    assert cli("run", "out", "--db", "out/m.db", "--budget", "1s").code in {0, 3}
     known = cli("db", "info", "--db", "out/m.db", "--json").json["counts"]
 
     assert cli("generate", branches, "-g", "2", "-o", "out").code == 0

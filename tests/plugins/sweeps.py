@@ -3,7 +3,7 @@
 ``@pytest.mark.sweep(n)`` keeps n of the cases of a function (of each class of cases, where ``by`` names a parameter),
 drawn with ``--seed``, which defaults to a constant: the same tests for everybody, every time. ``@pytest.mark.thorough``
 marks a test whose kind of check runs elsewhere in a smaller form, and the fixture ``thorough`` tells a test with a loop
-of its own how much to do. ``--sweep rest`` runs what ``--sweep sample`` leaves out.
+of its own how much to do. Properties try fewer examples, too. ``--sweep rest`` runs what ``--sweep sample`` leaves out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import random
 from collections import defaultdict
 
+import hypothesis
 import pytest
 
 
@@ -24,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep(n, by=None): of its cases, n run by default (of each value of 'by')")
     config.addinivalue_line("markers", "thorough: its kind of check runs elsewhere in a smaller form")
+    hypothesis.settings.register_profile("sample", max_examples=40)
+    if config.getoption("sweep") == "sample":
+        hypothesis.settings.load_profile("sample")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -32,7 +36,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a test that waits for the machine's lock needs none."""
+    """One more than there are cores: many tests wait for a process that they started, or for a time limit."""
     return (os.cpu_count() or 1) + 1
 
 
@@ -49,12 +53,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     sample = _sample(items, config.getoption("seed"))
     if chosen == "rest":
-        keep = [item for item in items if item not in sample or "thorough" in getattr(item, "fixturenames", ())]
+        keep = [item for item in items if item not in sample or _goes_on(item)]
     else:
         keep = [item for item in items if item in sample]
     kept = set(keep)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = keep
+
+
+def _goes_on(item: pytest.Item) -> bool:
+    """Whether a test of the sample does more of its check when asked for all."""
+    property_based = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return property_based or "thorough" in getattr(item, "fixturenames", ())
 
 
 def _sample(items: list[pytest.Item], seed: str) -> set[pytest.Item]:

@@ -126,12 +126,13 @@ def check_light(name: str, *options: tuple[int, bool]) -> None:
         assert_equal(execute(rebuild(full, graph, sequences(graph, granularity, connected=connected)), feeds), expected)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models(name: str) -> None:
     check_light(name, (1, False), (4, False), (5, True))
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_light_models(name: str) -> None:

@@ -312,6 +312,7 @@ def test_an_executed_layer_does_the_work_of_its_origins(zoo):
             assert work <= layer.cost.macs <= 2 * work
 
 
+@pytest.mark.sweep(1)
 def test_bricks_of_a_zoo_model_run_as_they_are(zoo, worker, tmp_path):
     bricks = {found.key: build_brick(zoo.graph, found) for found in sequences(zoo.graph, 1)}
     source = {found.key for found in sequences(zoo.source, 1)}

@@ -240,7 +240,7 @@ def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypa
     """Inference is C++: what it does to its process on hostile input is not ours to choose."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "from dlbricks.generator import decomposer\n"
+        "from dlbricks.generator.decomposition import decomposer\n"
         "real = decomposer.build_graph\n"
         "def build_graph(skeleton, **options):\n"
         "    if skeleton.path is not None and skeleton.path.name == 'deadly.onnx':\n"

@@ -66,6 +66,7 @@ class PlainBackend:
 """
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("cache", ["hot", "cold", "model"])
 def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite, small_models, store, cache):
     plain = run(small_suite, store=store, cache=cache, **QUICKEST)

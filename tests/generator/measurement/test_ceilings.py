@@ -47,8 +47,8 @@ def test_ceilings_are_measured_and_stored(tmp_path):
     sizes = (1 * MIB, 2 * MIB)
     with Store.open(tmp_path / "ceilings.db") as store:
         report = measure_ceilings(
-            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, item_budget_s=0.05,
-            rounds=2,
+            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, item_budget_s=0.02,
+            rounds=2, processes=2,
         )  # fmt: skip
 
         names = [f"{GEMM}64", f"{GEMM}128", *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]

@@ -24,13 +24,13 @@ import sys
 from dlbricks.db.store import Store
 from dlbricks.generator.measurement.run import run
 with Store.open(sys.argv[2]) as store:
-    run(sys.argv[1], store=store, cache=sys.argv[3], item_budget_s=0.1, processes=2, rounds=3)
+    run(sys.argv[1], store=store, cache=sys.argv[3], item_budget_s=float(sys.argv[4]), processes=2, rounds=3)
 """
 
 
-def _start(suite: Suite, database: Path, cache: str = "hot") -> subprocess.Popen[bytes]:
+def _start(suite: Suite, database: Path, cache: str = "hot", *, item_budget_s: float = 0.1) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database), cache],
+        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database), cache, str(item_budget_s)],
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
@@ -92,7 +92,7 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
     assert kills >= (fewest if thorough else 1)
 
     with Store.open(database) as store:
-        report = run(small_suite, store=store, cache=cache, item_budget_s=0.1)
+        report = run(small_suite, store=store, cache=cache, item_budget_s=0.1, processes=2, rounds=3)
         assert (report.measured + report.reused, report.failed, report.remaining) == (10, 0, 0)
         measurements = store.measurements(subject=Subject.BRICK, latest=False)
         assert sorted(entry.key for entry in measurements) == sorted(small_suite.keys)
@@ -203,7 +203,7 @@ def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples):
 
 def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
     database = tmp_path / "interrupted.db"
-    process = _start(small_suite, database)
+    process = _start(small_suite, database, item_budget_s=2)
     _wait_for_blocks(database, 5, process)
     workers = psutil.Process(process.pid).children()
 
