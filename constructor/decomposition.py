@@ -1,4 +1,4 @@
-"""The decomposition of a model by the kind of graph that is asked for; ``generator.decomposer`` does the cutting.
+"""The decomposition of a model by the kind of graph that is asked for; ``decomposer`` does the cutting.
 
 * ``source``: the model's own graph, as DLBricks has it.
 * ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
@@ -144,5 +144,5 @@ def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
 
 
 def _level(graph: ModelGraph) -> str:
-    """As a suite notes it for the bricks of a model (``generator.decompose``)."""
+    """As a suite notes it for the bricks of a model (``generator.decomposition``)."""
     return level_name(level_of(footprint(graph)))

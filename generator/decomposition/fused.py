@@ -47,7 +47,7 @@ def fused_units(executed: ExecutedModel) -> Units:
 def fused_sequences(
     executed: ExecutedModel, granularity: int, *, overlap: bool = False, connected: bool = False
 ) -> list[Sequence]:
-    """Cut a model as ``bricks.split`` does, with units in place of layers.
+    """Cut a model as ``bricks.cutting.split`` does, with units in place of layers.
 
     Args:
         executed: What the runtime executes for the model.

@@ -1,6 +1,6 @@
 """The process that asks cuDNN for plans: a brick is untrusted, and a library may crash.
 
-It speaks as a worker does (``generator.protocol``): one JSON object per line, a request and then its reply.
+It speaks as a worker does (``worker.messages``): one JSON object per line, a request and then its reply.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_torch_tells_the_operators_that_compute(skeleton_of):
         ("aten::add", "aten::add", 1),
     ]
     assert {one.place for one in view.kernels} == {"cpu"}
-    assert sum(one.time_ns or 0 for one in view.kernels) <= view.wall_ns
+    assert sum(one.time_ns or 0 for one in view.kernels) <= 1.01 * view.wall_ns  # two clocks, each rounded
     assert view.source == "torch.profiler"
 
 
@@ -161,7 +161,7 @@ def test_onednn_tells_what_runs_inside_an_operator(fresh_view):
     assert primitives[0].operator == "aten::conv2d"
     (rest,) = (one for one in fresh_view.kernels if one.name == "aten::mkldnn_convolution")
     assert rest.calls == 2
-    assert sum(one.time_ns or 0 for one in fresh_view.kernels) <= fresh_view.wall_ns
+    assert sum(one.time_ns or 0 for one in fresh_view.kernels) <= 1.01 * fresh_view.wall_ns
 
 
 @pytest.mark.thorough
