@@ -205,7 +205,7 @@ def test_a_precision_is_computed_in_and_selected(cli: Cli, work: Path) -> None:
 def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
-    done = cli("measure", "branches.onnx", "broken.onnx", "--budget", "1s", "--json")
+    done = cli("measure", "branches.onnx", "broken.onnx", "--budget", "5s", "--json")
 
     whole, broken = done.json["results"]
     assert done.code == 3

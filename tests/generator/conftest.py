@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sysconfig
@@ -110,14 +111,16 @@ def install_runtime() -> InstallRuntime:
         except BackendUnavailable as error:
             pytest.skip(str(error))
         site = Path(sysconfig.get_paths()["purelib"])
-        before = _listing(site)
-        with pytest.MonkeyPatch.context() as patch:
+        verdict = cache / "untouched"  # what the installation that made it did, for runs that find it there
+        cache.mkdir(parents=True, exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = _listing(site)
             patch.setenv("DLBRICKS_CACHE", str(cache))
             patch.setenv("PIP_CONSTRAINT", "no-such-file")  # what binds the environment of the tests must not reach it
             done = environments.install_backend("mxnet")
-        verdict = cache / "untouched"  # what the installation that made it did, for runs that find it there
-        if done.fresh:
-            verdict.write_text("yes" if _listing(site) == before else "no")
+            if done.fresh:
+                verdict.write_text("yes" if _listing(site) == before else "no")
         return OwnRuntime(cache, done.folder, untouched=verdict.read_text() == "yes")
 
     return install
