@@ -129,11 +129,11 @@ class Estimate:
         folded: Of these, layers that cost nothing at inference.
         unique: Different bricks among its sequences.
         estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
-            (``prediction.py``).
+            (``prediction``).
         ci95_ms: Its interval: what processes and rounds of the measurements differ by, and the error of the method.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
-        lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound.py``).
+        lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
         lower_bound_critical_path_ms: Least critical path of the covers that were tried.
         benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
         benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``.
@@ -143,7 +143,7 @@ class Estimate:
         ratio_reason: Why there is no ratio; None where there is one.
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
         benanza_note: Why the model takes less than its lower bound; None where it does not.
-        roofline_ms: Least sum of its bricks that the machine's ceilings allow (``roofline.py``).
+        roofline_ms: Least sum of its bricks that the machine's ceilings allow (``roofline``).
         roofline_critical_path_ms: The same along the critical path.
         roofline_headroom: ``sequential_ms / roofline_ms``.
         roofline_reason: Why there is no roofline, with the command that measures what is missing; None where there is.

@@ -17,12 +17,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-# Tests never assert how long something took, so each process of a parallel run has a lock of its own, in a temporary
+# Tests assert no latency, so each process of a parallel run has a lock of its own, in a temporary
 # folder of its own: none waits for another. Processes that one test starts still exclude each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    own = Path(tempfile.gettempdir()) / f"dlbricks-tests-{os.getuid()}" / os.environ["PYTEST_XDIST_WORKER"]
-    own.mkdir(parents=True, exist_ok=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+    _OWN = tempfile.TemporaryDirectory(prefix="dlbricks-tests-", ignore_cleanup_errors=True)  # until the process ends
+    os.environ["TMPDIR"] = tempfile.tempdir = _OWN.name
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
 os.environ.pop("DLBRICKS_DB", None)

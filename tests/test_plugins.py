@@ -31,7 +31,7 @@ SKIPS = {
     "pytest.skip('no CUDA device')": True,
     "pytest.importorskip('no_such_package')": True,
     "pytest.skip('no_such_package, pytest and onnx are not installed')": True,
-    "pytest.skip('onnx is not installed')": False,
+    "pytest.skip('ONNX is not installed')": False,
     "pytest.skip('pytest and onnx are not installed')": False,
     "pytest.skip('not today')": False,
 }

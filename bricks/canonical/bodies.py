@@ -1,7 +1,7 @@
 """The bodies of If, Loop and Scan: freed from names, and brought to the canonical opset.
 
 A body may read values of the graph around it. Constants with known values move into the body as its own
-initializers; a body that reads anything else from outside cannot leave its model (``graph.py`` skips the layer).
+initializers; a body that reads anything else from outside cannot leave its model (``graph`` skips the layer).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether one latency differs from another: their ratio, its interval, and a verdict.
 
 Latencies are compared by the difference of their logarithms, so that to swap both sides swaps the verdict. Its standard
-error comes from what processes and rounds differ by (``interval.py``); what the machine may have done in between is
-added (``timeline.py``). The verdict knows two questions, as in Lakens, Scheel and Isager (2018, "Equivalence testing
+error comes from what processes and rounds differ by (``interval``); what the machine may have done in between is
+added (``timeline``). The verdict knows two questions, as in Lakens, Scheel and Isager (2018, "Equivalence testing
 for psychological research: a tutorial"):
 
 * *Is there a difference?* Student's t test at 5 %. Of many differences at once, those that Benjamini and Hochberg

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -178,9 +178,12 @@ def _build(environment: Environment, python: str) -> None:
             remedy="move it away, or set DLBRICKS_CACHE to another folder",
         )
     for remains in place.parent.glob(f".{place.name}-*"):  # of an installation that was killed
+        if not place.exists() and (remains / "old").exists():  # just before the new one was there
+            (remains / "old").rename(place)
         shutil.rmtree(remains, ignore_errors=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    aside = place.parent / f".{place.name}-{uuid.uuid4().hex}"
     try:
+        aside.mkdir()
         new = aside / "new"
         _call(environment, [python, "-m", "venv", str(new)], "an environment cannot be made", "")
         _call(
@@ -193,7 +196,12 @@ def _build(environment: Environment, python: str) -> None:
         if place.exists() or place.is_symlink():
             place.rename(aside / "old")
         # Only its Python is used, which finds its packages from where it lies: the scripts, which do not, stay unused.
-        new.rename(place)
+        try:
+            new.rename(place)
+        except BaseException:
+            if (aside / "old").exists():
+                (aside / "old").rename(place)
+            raise
     except OSError as error:
         raise BackendUnavailable(
             f"the environment of backend {environment.backend} cannot be written: {error}",

@@ -2,5 +2,6 @@
 
 Here stands the session that asks workers for samples, what it measures (``item``, ``subjects``, ``selection``), and
 what it writes (``journal``); ``sampling`` decides how much of what, ``data`` and ``ceilings`` are measurements of
-their own.
+their own. ``profiling`` takes the kernels of what was measured, ``agreement`` holds what two backends compute against
+each other.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 import onnx
@@ -33,7 +34,7 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
     return _write(Path(path), export_network(onnx.load_from_string(brick.model), seed))
 
 
-def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = True) -> int:
+def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = False) -> int:
     """Write a model of the zoo with synthetic weights.
 
     Args:
@@ -58,7 +59,7 @@ def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int
 
 
 def _write(path: Path, data: bytes) -> int:
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.write_bytes(data)
         partial.replace(path)

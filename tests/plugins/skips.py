@@ -12,10 +12,15 @@ import re
 import pytest
 
 _INHERENT = re.compile(
-    r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|no CUDA device|root may|cuDNN, or the library of a driver|"
-    r"dlbricks backends install mxnet|needs Python 3\.11"
+    r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|no CUDA device|there is (a CUDA device|CUDA)|root may|one core|"
+    r"cuDNN, or the library of a driver|cuDNN is installed here|the zoo extra is installed|no PostgreSQL server|"
+    r"runs in another environment|dlbricks backends install mxnet|needs Python 3\.11"
 )
-"""What a runtime does not express, and what no machine without a GPU, a driver or another user can show."""
+"""What a runtime does not express, and what a machine cannot show that has no GPU, driver, server or second core (or
+has what a test wants to be missing)."""
+
+_MODULES = {"pytorch": "torch"}
+"""Where the name in a reason, in lower case, is not that of the module."""
 
 _ABSENT = re.compile(r"could not import '([\w.]+)'|^([\w., ]+?) (?:is|are) not installed")
 
@@ -61,4 +66,5 @@ def holds(reason: str) -> bool:
     if absent is None:
         return bool(_INHERENT.search(reason))
     modules = re.findall(r"[\w.]+", re.sub(r"\band\b", "", absent[1] or absent[2]))
-    return any(importlib.util.find_spec(module.partition(".")[0]) is None for module in modules)
+    names = (module.partition(".")[0].lower() for module in modules)
+    return any(importlib.util.find_spec(_MODULES.get(name, name)) is None for name in names)

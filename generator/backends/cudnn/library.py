@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 
 from ....errors import BackendUnavailable
+from ...machine.nvidia import DRIVER_LIBRARY, can_load
 from ..base import Availability
 from ..package import installed
-from ..torch.nvidia import DRIVER_LIBRARY, can_load
 
 __all__ = ["availability", "require_library"]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["OrtBackend"]
 
 _INT8 = "int8"
-"""Matrix products in eight bits, quantized dynamically (``ort_quantised``)."""
+"""Matrix products in eight bits, quantized dynamically (``quantised``)."""
 
 _SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""

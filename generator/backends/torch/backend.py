@@ -20,7 +20,7 @@ from ....errors import BackendError, BackendUnavailable
 from ...network.network import Network
 from ..base import AS_GIVEN, PADDED, Algorithm, Executable, Option, Settings, bind, released
 from ..package import PackagedBackend
-from .nvidia import missing_for_torch
+from .cuda import missing_for_torch
 
 if TYPE_CHECKING:
     import torch

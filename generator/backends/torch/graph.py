@@ -1,6 +1,6 @@
 """A network as a graph of PyTorch's functions.
 
-It is executed once, node by node, by functions of ``torch_operators`` whose calls are recorded. So every shape is
+It is executed once, node by node, by functions of ``operators`` whose calls are recorded. So every shape is
 known, and everything that no input decides is computed ahead. What an operator takes as a number (the target of a
 Reshape, the axes of a reduction) is read from the value that it has then, even where an input of the network gives
 it: inputs never change.

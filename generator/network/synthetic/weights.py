@@ -17,7 +17,7 @@ __all__ = ["synthesise"]
 def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[Any]]:
     """One array for every weight input of a skeleton-form model.
 
-    Filters are scaled so that activations keep unit second moment (He et al. 2015; see ``models.synthetic.walk``),
+    Filters are scaled so that activations keep unit second moment (He et al. 2015; see ``walk``),
     biases and running means are small, normalisation scales near one, variances between 0.5 and 1.5, quantisation
     scales positive, indices within the axis that they address. Everything is finite and free of denormal numbers.
 

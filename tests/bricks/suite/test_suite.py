@@ -22,7 +22,7 @@ from dlbricks.bricks.graph.graph import ModelGraph
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.manifest import MANIFEST
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.bricks.suite.writing import write_suite
+from dlbricks.bricks.suite.writing import refuse_foreign, write_suite
 from dlbricks.errors import MissingBrick, SuiteError, TamperedBrick
 
 SECRET = "secret_name"
@@ -174,7 +174,7 @@ def test_a_name_that_is_taken_by_something_else_is_refused(tmp_path: Path, brick
         (target / "bricks").symlink_to(elsewhere)
     before = tree(tmp_path)
 
-    with pytest.raises(SuiteError, match=r"is not (of the suite|the folder)"):
+    with pytest.raises(SuiteError, match=r"not (of the suite|the folder)"):
         write_suite(target, bricks, granularity=1)
 
     assert tree(tmp_path) == before
@@ -246,6 +246,77 @@ def test_a_kill_leaves_the_old_suite_whole(tmp_path: Path, bricks: dict[str, Bri
     assert Suite.open(target) == old
     assert Suite.open(target).brick(first) == bricks[first]
     assert write_suite(target, {second: bricks[second]}, granularity=1).brick(second) == bricks[second]
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_after_a_kill_while_bricks_are_exchanged_the_suite_is_written_again(
+    tmp_path: Path, bricks: dict[str, Brick], step: int
+) -> None:
+    target = tmp_path / "suite"
+    first, second = sorted(bricks)[:2]
+    both = {first: bricks[first], second: bricks[second]}
+    old = write_suite(target, {key: other_file(brick) for key, brick in both.items()}, granularity=1)
+    source = write_suite(tmp_path / "source", both, granularity=1)
+
+    done = subprocess.run([sys.executable, "-c", _KILLED, target, source.path, str(step)], check=False)
+
+    assert done.returncode == -9
+    assert Suite.open(target) == old
+    for key in (first, second)[:step]:
+        with pytest.raises(TamperedBrick):
+            old.brick(key)
+    assert [old.brick(key).key for key in (first, second)[step:]] == [first, second][step:]
+    assert tree(write_suite(target, both, granularity=1).path) == tree(source.path)
+
+
+def test_an_old_brick_that_cannot_be_removed_does_no_harm(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    target = tmp_path / "suite"
+    first, second = sorted(bricks)[:2]
+    write_suite(target, {first: bricks[first]}, granularity=1)
+    (target / "bricks" / f"{first}.onnx").unlink()
+    (target / "bricks" / f"{first}.onnx").mkdir()
+    assert write_suite(target, {second: bricks[second]}, granularity=1).brick(second) == bricks[second]
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.bricks.suite.writing import write_suite
+source = Suite.open(sys.argv[2])
+for turn in range(20):
+    some = source.keys[: 1 + (turn + int(sys.argv[3])) % len(source.keys)]
+    write_suite(Path(sys.argv[1]), {key: source.brick(key) for key in some}, granularity=1)
+"""
+
+
+def test_writers_at_the_same_time_leave_a_whole_suite(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    source = write_suite(tmp_path / "source", bricks, granularity=1)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, tmp_path / "target", source.path, str(number)])
+        for number in range(3)
+    ]
+
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+
+    suite = Suite.open(tmp_path / "target")
+    assert {key: suite.brick(key) for key in suite.keys} == {key: bricks[key] for key in suite.keys}
+    assert sorted(path.stem for path in (suite.path / "bricks").iterdir()) == list(suite.keys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+    assert sorted(path.name for path in suite.path.iterdir()) == ["bricks", MANIFEST]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only files")
+def test_a_suite_that_cannot_be_written_is_refused_before_anything_is_done(
+    tmp_path: Path, bricks: dict[str, Brick]
+) -> None:
+    target = write_suite(tmp_path / "parent" / "suite", bricks, granularity=1).path
+    target.parent.chmod(0o555)
+    refuse_foreign(target)
+    assert write_suite(target, bricks, granularity=2).granularity == 2
+    target.chmod(0o555)
+    with pytest.raises(SuiteError, match="no folder that can be written"):
+        refuse_foreign(target)
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, bricks: dict[str, Brick]) -> None:

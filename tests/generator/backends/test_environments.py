@@ -212,3 +212,22 @@ def test_what_is_no_environment_is_not_replaced(pinned, cache):
         install_backend("mxnet", again=True)
 
     assert (place / "mine").read_text() == "mine"
+
+
+def test_what_was_there_survives_a_rename_that_fails(pinned, cache, monkeypatch):
+    place = pinned().folder
+    install_backend("mxnet")
+    (place / "old").touch()
+    rename = Path.rename
+
+    def fail(path, target):
+        if path.name == "new":
+            raise OSError(5, "no more")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(BackendUnavailable, match="cannot be written"):
+        install_backend("mxnet", again=True)
+
+    assert (place / "old").exists()
+    assert sorted(path.name for path in cache.iterdir()) == [place.name, f"{place.name}.lock"]

@@ -16,7 +16,8 @@ from dlbricks.generator.backends.base import Availability
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.requirements import require_walking
 from dlbricks.generator.backends.torch.backend import TorchBackend
-from dlbricks.generator.backends.torch.nvidia import built_without_cuda, has_driver
+from dlbricks.generator.backends.torch.cuda import built_without_cuda
+from dlbricks.generator.machine.nvidia import has_driver
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run

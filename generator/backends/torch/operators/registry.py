@@ -2,7 +2,7 @@
 
 Each is called with the ``Call`` and the node's inputs (None where one is left out), all of them real tensors, and
 returns its output, or a tuple of its outputs. It is written in plain PyTorch: what it calls is recorded
-(``torch_recorder``). Numbers that it reads from a tensor (a shape, axes) become part of what is recorded.
+(``recorder``). Numbers that it reads from a tensor (a shape, axes) become part of what is recorded.
 """
 
 from __future__ import annotations
