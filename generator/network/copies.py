@@ -21,7 +21,7 @@ from onnx import helper
 
 from .network import Network
 
-__all__ = ["chain_input", "copied", "exposed", "ordinary", "written"]
+__all__ = ["chain_input", "copied", "distinct", "exposed", "ordinary", "renamed", "written"]
 
 Array = npt.NDArray[Any]
 
@@ -57,13 +57,13 @@ def copied(network: Network, copies: int, *, chained: str | None = None) -> Netw
             twin.CopyFrom(tensor)
             twin.name = own
             if tensor.name in network.weights:
-                weights[own] = _distinct(network.weights[tensor.name], copy)
+                weights[own] = distinct(network.weights[tensor.name], copy)
         for node in source.graph.node:
             for value in node.output:
                 if value:
                     names[value] = f"{value}@{copy}"
         for node in source.graph.node:
-            model.graph.node.append(_renamed(node, names))
+            model.graph.node.append(renamed(node, names))
         previous = names
     for value in source.graph.output:
         result = model.graph.output.add()
@@ -128,7 +128,7 @@ def _own_name(value: str) -> str:
     return value.rpartition("@")[0] or value
 
 
-def _distinct(array: Array, copy: int) -> Array:
+def distinct(array: Array, copy: int) -> Array:
     """The values in memory of their own, turned by as many places as the number of the copy says.
 
     Turned values keep their distribution and their range, whatever they mean.
@@ -136,7 +136,7 @@ def _distinct(array: Array, copy: int) -> Array:
     return np.roll(array.reshape(-1), copy).reshape(array.shape) if copy else array.copy()
 
 
-def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """A node with its values renamed, those that its bodies capture included."""
     twin = onnx.NodeProto()
     twin.CopyFrom(node)

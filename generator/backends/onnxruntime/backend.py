@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..base import (
 from ..package import PackagedBackend
 from ..wording import Wording
 from .options import LEVELS, OPTIONS, algorithms
+from .profile import PREFIX
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -108,6 +110,20 @@ class OrtBackend(PackagedBackend):
         network = _in_precision(network, settings)
         options = self._session_options(network, settings)
         return profiled(options, partial(_loaded, network, settings), executions)
+
+    def prepare_profiled(self, network: Network, settings: Settings, folder: Path) -> Executable:
+        """As ``prepare``; what runs is profiled, and the profile is complete once it is closed (``profile``).
+
+        Args:
+            network: To be loaded.
+            settings: As for ``prepare``.
+            folder: Where the profile goes; empty.
+        """
+        network = _in_precision(network, settings)
+        options = self._session_options(network, settings)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / PREFIX)
+        return _loaded(network, settings, options)
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""

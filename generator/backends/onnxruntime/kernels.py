@@ -7,7 +7,6 @@ of the user's model.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections import defaultdict
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ....db.values import KernelView
-from ....errors import BackendError
 from ..launches import Launch, kernel_view
+from .profile import KERNEL, PREFIX, read_profile, runs
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["profiled"]
 
 _SOURCE = "onnxruntime profiling"
-_SUFFIX = "_kernel_time"
 _INLINE_BYTES = 1024
 _NS_PER_US = 1000
 
@@ -56,7 +54,7 @@ def profiled(
         folder = Path(place)
         model = folder / "optimised.onnx"
         options.enable_profiling = True
-        options.profile_file_prefix = str(folder / "profile")
+        options.profile_file_prefix = str(folder / PREFIX)
         options.optimized_model_filepath = str(model)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
         options.add_session_config_entry(
@@ -75,22 +73,8 @@ def profiled(
                 walls_ns.append(time.perf_counter_ns() - begin)
         finally:
             executable.close()  # with the session its profile ends
-        files = sorted(folder.glob("profile*.json"))
-        if len(files) != 1:
-            raise BackendError(f"ONNX Runtime wrote {len(files)} profiles instead of one")
-        events = json.loads(files[0].read_text())
-    runs = _runs(events)[-executions:]
-    return kernel_view([_launches(nodes, domains) for nodes in runs], walls_ns, _SOURCE)
-
-
-def _runs(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The nodes of each execution, in the order in which they started."""
-    spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") == "model_run")
-    nodes = sorted(
-        (one for one in events if one.get("cat") == "Node" and one["name"].endswith(_SUFFIX)),
-        key=lambda one: int(one["ts"]),
-    )
-    return [[node for node in nodes if begin <= node["ts"] <= end] for begin, end in spans]
+        events = read_profile(folder)
+    return kernel_view([_launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
 
 
 def _launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
@@ -100,7 +84,7 @@ def _launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[
         if operator in _CONTAINERS:
             continue
         known = domains.get(operator, {})
-        domain = known.get(node["name"].removesuffix(_SUFFIX), "")
+        domain = known.get(node["name"].removesuffix(KERNEL), "")
         if len(set(known.values())) == 1:
             (domain,) = set(known.values())
         name = f"{domain}.{operator}" if domain else operator

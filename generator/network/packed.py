@@ -1,0 +1,363 @@
+"""Packed networks: many bricks in one benchmark network, so that one execution visits each of them once.
+
+Every brick stands between *producers*, which write its inputs just before, as the layer before it does in a model, and
+*consumers*, which read nothing but the shape of its outputs, so that their memory is free again. Producers only write:
+they expand a scalar; a producer that copied an input would read memory that a model does not, and an Identity is not
+executed at all. Between two visits of a weight all other bricks have run, as in a model. The network is run as it
+stands: optimised, consumers would fold and equal producers merge.
+
+A runtime that optimises networks is asked for the executed form of many bricks at once, as parts of one network that
+share nothing (``united``, ``parted``): one session in place of one per brick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from ...bricks.subgraphs import captures
+from ...errors import BackendError
+from .copies import distinct, renamed
+from .network import Network
+
+__all__ = ["Member", "Packed", "grouped", "opset_ranges", "pack", "parted", "united"]
+
+Array = npt.NDArray[Any]
+
+_FED_ELEMENTS = 16
+"""Inputs of up to so many elements may decide what is computed (scales, limits, shapes): they are fed as they are."""
+
+_TYPICAL = 0.5
+
+_ANY = 1 << 31
+"""Later than every version of an operator set."""
+
+_FRAME: Mapping[str, tuple[int, int]] = {"": (8, _ANY)}
+"""What producers and consumers ask of operator sets: Expand is there since version 8."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A brick of a pack.
+
+    Attributes:
+        network: The brick, in the form in which the runtime executes it.
+        copies: How often it stands in the pack, each time with weights of its own.
+        uncounted: Places in ``network.model.graph.node`` of what is not the brick's: layout changes at its edges.
+    """
+
+    network: Network
+    copies: int = 1
+    uncounted: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A packed network, and whose its nodes are.
+
+    Attributes:
+        network: To be run as it stands.
+        nodes: Name of each counted node to the place of its member.
+        uncounted: Name of each node that is a member's but not counted, to the place of its member.
+        idle: Names of the consumers, which do nothing: what the runtime's clock shows for them, it adds to every node.
+    """
+
+    network: Network
+    nodes: Mapping[str, int]
+    uncounted: Mapping[str, int]
+    idle: tuple[str, ...]
+
+
+def opset_ranges(network: Network) -> dict[str, tuple[int, int]]:
+    """Versions of each domain at which all nodes of a network mean what they mean in it: the first, and the first not.
+
+    Bricks of executed graphs bear the versions that their operators were last changed in, which differ from brick to
+    brick; most of them mean the same at some version that all allow.
+    """
+    model = _model(network)
+    imported = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    ranges: dict[str, tuple[int, int]] = {}
+    for node in _all_nodes(model.graph):
+        domain = _domain(node.domain)
+        low, high = ranges.get(domain, (1, _ANY))
+        since, until = _meaning(node.op_type, domain, imported.get(domain, 1))
+        ranges[domain] = max(low, since), min(high, until)
+    return ranges
+
+
+def grouped(networks: Sequence[Network]) -> list[list[int]]:
+    """Places of networks that can be in one pack, in as few groups as there can be for ONNX's own operators.
+
+    What no pack can hold is left out, and runs alone: operators older than those of producers, strings, and outputs
+    that are no tensors.
+    """
+    found = [opset_ranges(network) for network in networks]
+    waiting = sorted(
+        filter(lambda place: _of_tensors(networks[place]), range(len(networks))),
+        key=lambda place: (found[place].get("", (1, _ANY))[1], place),
+    )
+    groups: list[tuple[dict[str, tuple[int, int]], list[int]]] = []
+    for place in waiting:
+        for together, places in groups:
+            merged = _merged(together, found[place])
+            if merged is not None:
+                together.update(merged)
+                places.append(place)
+                break
+        else:
+            alone = _merged(_FRAME, found[place])
+            if alone is not None:
+                groups.append((alone, [place]))
+    return [sorted(places) for _, places in groups]
+
+
+def pack(members: Sequence[Member]) -> Packed:
+    """Put bricks into one network, each between producers and consumers, in the order given.
+
+    Inputs of floating-point numbers are written by a producer, with one value that is legal for every element;
+    integers, and inputs of a few elements, are inputs of the pack and have the values of the brick's own network.
+
+    Raises:
+        BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
+    """
+    made = _Assembly([member.network for member in members])
+    nodes: dict[str, int] = {}
+    uncounted: dict[str, int] = {}
+    idle: list[str] = []
+    for place, member in enumerate(members):
+        for copy in range(member.copies):
+            prefix = f"{place}.{copy}/"
+            for name, array in member.network.feeds.items():
+                made.produce(prefix + name, array)
+            for position, name in enumerate(made.splice(member.network, prefix, copy=copy)):
+                (uncounted if position in member.uncounted else nodes)[name] = place
+            idle += [made.consume(prefix + value) for value in member.network.outputs]
+    return Packed(made.network(), nodes, uncounted, tuple(idle))
+
+
+def united(networks: Sequence[Network]) -> Network:
+    """One network of several that share nothing, each with its own inputs, weights and outputs.
+
+    Raises:
+        BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
+    """
+    made = _Assembly(networks)
+    for place, network in enumerate(networks):
+        prefix = f"{place}.0/"
+        for name, array in network.feeds.items():
+            made.feed(prefix + name, array)
+        made.splice(network, prefix)
+        for value in _model(network).graph.output:
+            made.give(value, prefix + value.name)
+    return replace(made.network(), as_is=False)
+
+
+def parted(optimised: Network, networks: Sequence[Network]) -> list[Network]:
+    """What a runtime made of each of several networks that were ``united``, with their own inputs and outputs.
+
+    Args:
+        optimised: What it made of all together.
+        networks: As they were given to ``united``.
+
+    Raises:
+        BackendError: A node belongs to several of them, or to none.
+    """
+    graph = _model(optimised).graph
+    producer = {value: place for place, node in enumerate(graph.node) for value in node.output if value}
+    owner: dict[int, int] = {}
+    for place, network in enumerate(networks):
+        waiting = [f"{place}.0/{value}" for value in network.outputs]
+        while waiting:
+            found = producer.get(waiting.pop())
+            if found is None or owner.get(found) == place:
+                continue
+            if found in owner:
+                raise BackendError("the runtime computes one value for two bricks")
+            owner[found] = place
+            waiting += _reads(graph.node[found])
+    if len(owner) != len(graph.node):
+        raise BackendError("the runtime executes a node that no brick needs")
+    return [_part(optimised, network, place, owner) for place, network in enumerate(networks)]
+
+
+def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, int]) -> Network:
+    """The nodes of one network, and what they read."""
+    source = _model(optimised)
+    prefix = f"{place}.0/"
+    nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == place]
+    read = {value for node in nodes for value in _reads(node)} | {prefix + value for value in network.outputs}
+    model = onnx.ModelProto(ir_version=source.ir_version, opset_import=source.opset_import)
+    model.graph.name = "brick"
+    outputs = [value for value in source.graph.output if value.name.startswith(prefix)]
+    model.graph.input.extend(value for value in source.graph.input if value.name in read)
+    model.graph.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
+    model.graph.node.extend(nodes)
+    model.graph.output.extend(outputs)
+    return replace(
+        optimised,
+        model=model,
+        weights={name: array for name, array in optimised.weights.items() if name in read},
+        feeds={name: array for name, array in optimised.feeds.items() if name in read},
+        outputs=tuple(value.name for value in outputs),
+    )
+
+
+class _Assembly:
+    """A network in the making."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        together = dict(_FRAME)
+        for network in networks:
+            merged = _merged(together, opset_ranges(network))
+            if merged is None:
+                raise BackendError("bricks of operator sets without a common version cannot be in one network")
+            together = merged
+        self._model = onnx.ModelProto(ir_version=max((_model(network).ir_version for network in networks), default=10))
+        self._model.opset_import.extend(helper.make_opsetid(domain, low) for domain, (low, _) in together.items())
+        self._model.graph.name = "pack"
+        self._weights: dict[str, Array] = {}
+        self._feeds: dict[str, Array] = {}
+
+    def feed(self, name: str, array: Array) -> None:
+        """Add an input."""
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        self._model.graph.input.append(helper.make_tensor_value_info(name, element, array.shape))
+        self._feeds[name] = array
+
+    def produce(self, name: str, array: Array) -> None:
+        """Add what writes a value just before it is read; or an input where one value for all would not be legal."""
+        value = _common_value(array)
+        if value is None:
+            self.feed(name, array)
+            return
+        scalar, shape = f"{value.dtype}:{value}", f"{name}:shape"
+        if scalar not in self._feeds:
+            self.feed(scalar, value)
+        sizes = numpy_helper.from_array(np.array(array.shape, dtype=np.int64), shape)
+        self._model.graph.initializer.append(sizes)
+        self._model.graph.node.append(helper.make_node("Expand", [scalar, shape], [name], name=f"{name}:producer"))
+
+    def splice(self, network: Network, prefix: str, *, copy: int = 0) -> list[str]:
+        """Add a network's nodes and weights under new names; returns the names of the nodes."""
+        graph = _model(network).graph
+        names = {name: prefix + name for name in network.feeds}
+        for tensor in graph.initializer:
+            names[tensor.name] = own = prefix + tensor.name
+            twin = self._model.graph.initializer.add()
+            twin.CopyFrom(tensor)
+            twin.name = own
+            if tensor.name in network.weights:
+                self._weights[own] = distinct(network.weights[tensor.name], copy)
+        names.update({value: prefix + value for node in graph.node for value in node.output if value})
+        added = []
+        for place, node in enumerate(graph.node):
+            twin_node = renamed(node, names)
+            twin_node.name = f"{prefix}{place}"
+            self._model.graph.node.append(twin_node)
+            added.append(twin_node.name)
+        return added
+
+    def consume(self, value: str) -> str:
+        """Add a reader of a value's shape; returns its name."""
+        result = f"{value}:shape of"
+        self._model.graph.node.append(helper.make_node("Shape", [value], [result], name=result))
+        self._model.graph.output.append(helper.make_empty_tensor_value_info(result))
+        return result
+
+    def give(self, value: onnx.ValueInfoProto, name: str) -> None:
+        """Make a value an output."""
+        output = self._model.graph.output.add()
+        output.CopyFrom(value)
+        output.name = name
+
+    def network(self) -> Network:
+        return Network(
+            model=self._model,
+            path=None,
+            weights=self._weights,
+            feeds=self._feeds,
+            outputs=tuple(value.name for value in self._model.graph.output),
+            as_is=True,
+        )
+
+
+def _common_value(array: Array) -> Array | None:
+    """A scalar that may stand for every element of an input; None where the elements may mean something by place."""
+    if array.size <= _FED_ELEMENTS or not array.ndim:
+        return None
+    flat = array.reshape(-1)
+    if array.dtype.kind == "f":
+        nearest = int(np.abs(flat[:4096] - array.dtype.type(_TYPICAL)).argmin())
+        return np.array(flat[nearest])
+    if array.dtype.kind in "iub" and bool((flat == flat[0]).all()):
+        return np.array(flat[0])
+    return None
+
+
+def _of_tensors(network: Network) -> bool:
+    """Whether a network reads and writes nothing but tensors of numbers."""
+    values = (*_model(network).graph.input, *_model(network).graph.output)
+    kinds = {value.type.WhichOneof("value") for value in values}
+    strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
+    return kinds <= {"tensor_type", None} and not strings
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _merged(
+    one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]] | None:
+    """What both allow; None where that is nothing."""
+    merged = dict(one)
+    for domain, (low, high) in other.items():
+        known = merged.get(domain, (low, high))
+        merged[domain] = max(low, known[0]), min(high, known[1])
+    return merged if all(low < high for low, high in merged.values()) else None
+
+
+@cache
+def _meaning(operator: str, domain: str, version: int) -> tuple[int, int]:
+    """The versions around one at which an operator means the same; that one alone where ONNX does not define it."""
+    changes = _history().get((domain, operator), ())
+    since = max((change for change in changes if change <= version), default=None)
+    if since is None:
+        return version, version + 1
+    return since, min((change for change in changes if change > version), default=_ANY)
+
+
+@cache
+def _history() -> dict[tuple[str, str], tuple[int, ...]]:
+    """Versions in which each operator of ONNX was defined or changed."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    return {name: tuple(sorted(versions)) for name, versions in found.items()}
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    return [value for value in (*node.input, *captures(node)) if value]
+
+
+def _model(network: Network) -> onnx.ModelProto:
+    assert network.model is not None  # noqa: S101  # a brick, never a file
+    return network.model
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of a graph and of the bodies in it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _all_nodes(attribute.g)
+            for body in attribute.graphs:
+                yield from _all_nodes(body)

@@ -1,0 +1,237 @@
+"""Packed networks: every brick runs in every pass, as it does alone, on legal values, with weights of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from dlbricks.errors import BackendError
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.onnxruntime.profile import node_times_us, read_profile
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.network.network import Network, read_network, synthetic_network
+from dlbricks.generator.network.packed import Member, Packed, grouped, opset_ranges, pack, parted, united
+from dlbricks.models import find_models
+
+BACKEND = OrtBackend()
+SETTINGS = Settings("cpu", 1, BACKEND.resolve("cpu", {"pinning": "off"}), (0,))
+MODELS = ("squeezenet", "shufflenet", "inception_v1", "bert_base")
+
+
+@pytest.fixture(scope="module")
+def bricks(tmp_path_factory: pytest.TempPathFactory):
+    """The networks of the bricks of a model, by model and graph."""
+    known: dict[tuple[str, str], list[Network]] = {}
+
+    def make(name: str, graph: str) -> list[Network]:
+        if (name, graph) not in known:
+            folder = tmp_path_factory.mktemp("suite") / "suite"
+            suite = generate(find_models([name]), granularity=1, out=folder, graph=graph).suite
+            networks = [synthetic_network(read_network(suite.brick_path(key)), seed=7) for key in suite.keys]
+            known[name, graph] = [replace(network, as_is=graph == "runtime") for network in networks]
+        return known[name, graph]
+
+    return make
+
+
+def operators(network: Network) -> list[str]:
+    return [f"{node.domain}:{node.op_type}" for node in network.model.graph.node]
+
+
+def profile(packed: Packed, folder: Path, passes: int) -> list[dict[str, int]]:
+    executable = BACKEND.prepare_profiled(packed.network, SETTINGS, folder)
+    for _ in range(passes):
+        executable.run()
+    executable.close()
+    return node_times_us(read_profile(folder))
+
+
+def outputs(network: Network) -> dict[str, np.ndarray]:
+    executable = BACKEND.prepare(network, SETTINGS)
+    executable.run()
+    found = dict(zip(network.outputs, executable.outputs(), strict=True))
+    executable.close()
+    return found
+
+
+def packs(networks: list[Network], copies: int = 1) -> Iterator[tuple[list[int], Packed]]:
+    for places in grouped(networks):
+        yield places, pack([Member(networks[place], copies) for place in places])
+
+
+@pytest.mark.sweep(2, by="graph")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("graph", ["source", "fused", "runtime"])
+def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bricks, tmp_path, name, graph):
+    networks = bricks(name, graph)
+    if graph != "runtime":
+        alone = [operators(BACKEND.optimised(network, SETTINGS)) for network in networks]
+        together: dict[int, Network] = {}
+        for places in grouped(networks):
+            chosen = [networks[place] for place in places]
+            found = parted(BACKEND.optimised(united(chosen), SETTINGS), chosen)
+            together.update(zip(places, found, strict=True))
+        networks = [together[place] for place in range(len(networks))]
+        assert [operators(network) for network in networks] == alone
+    seen = set()
+    for number, (places, packed) in enumerate(packs(networks)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        passes = profile(packed, folder, 3)
+        assert len(passes) == 3
+        for times in passes:
+            assert times.keys() >= {*packed.nodes, *packed.idle}
+        nodes = {node.name: f"{node.domain}:{node.op_type}" for node in packed.network.model.graph.node}
+        for member, place in enumerate(places):
+            own = [nodes[name] for name, owner in packed.nodes.items() if owner == member]
+            assert own == operators(networks[place])
+            seen.add(place)
+    assert seen == set(range(len(networks)))
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_brick_computes_in_a_pack_what_it_computes_alone(bricks, name):
+    networks = bricks(name, "runtime")
+    for places, packed in packs(networks):
+        model = onnx.ModelProto()
+        model.CopyFrom(packed.network.model)
+        produced = {node.output[0] for node in model.graph.node if node.name.endswith(":producer")}
+        wanted = [f"{member}.0/{value}" for member, place in enumerate(places) for value in networks[place].outputs]
+        shown = [*wanted, *produced]
+        model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(value) for value in shown)
+        inside = outputs(replace(packed.network, model=model, outputs=(*packed.network.outputs, *shown)))
+        for member, place in enumerate(places):
+            network = networks[place]
+            feeds = {name: inside.get(f"{member}.0/{name}", array) for name, array in network.feeds.items()}
+            assert {name: array.shape for name, array in feeds.items()} == {
+                name: array.shape for name, array in network.feeds.items()
+            }
+            for value, expected in outputs(replace(network, feeds=feeds)).items():
+                found = inside[f"{member}.0/{value}"]
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(operators(network)))
+                assert np.isfinite(found).all()
+
+
+def test_copies_have_weights_of_their_own_and_belong_to_their_brick(skeleton_of):
+    network = synthetic_network(skeleton_of("(float[4,64] x, float[64,64] w) => (float[4,64] y) {y = MatMul(x, w)}"))
+
+    packed = pack([Member(network, copies=3)])
+
+    values = [packed.network.weights[f"0.{copy}/w"] for copy in range(3)]
+    assert [np.array_equal(values[0], other) for other in values[1:]] == [False, False]
+    assert all(sorted(values[0].ravel()) == sorted(other.ravel()) for other in values[1:])
+    assert list(packed.nodes.values()) == [0, 0, 0]
+    assert len(packed.idle) == 3
+
+
+def test_layout_changes_at_the_edges_are_not_counted(skeleton_of):
+    network = synthetic_network(skeleton_of("(float[4] x) => (float[4] y) {a = Neg(x) y = Exp(a)}"))
+
+    packed = pack([Member(network, uncounted=[0]), Member(network)])
+
+    assert [name.rpartition("/")[0] for name in packed.uncounted] == ["0.0"]
+    assert sorted(packed.nodes.values()) == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("graph", "name", "legal"),
+    [
+        ("(float[40] x) => (float[40] y) {y = Log(x)}", "x", lambda array: array > 0.1),
+        ("(float[40] x) => (float[40] y) {y = Acosh(x)}", "x", lambda array: array > 1),
+        ("(float[40] x) => (float[40] y) {y = Atanh(x)}", "x", lambda array: np.abs(array) < 1),
+        ("(float[9,40] x, int64[32] i) => (float[32,40] y) {y = Gather(x, i)}", "i", lambda array: array < 9),
+        ("(int64[40] x) => (float[40] y) {y = Cast<to=1>(x)}", "x", lambda array: array >= 0),
+    ],
+)
+def test_what_producers_write_is_legal(skeleton_of, graph, name, legal):
+    packed = pack([Member(synthetic_network(skeleton_of(graph)))])
+    model = packed.network.model
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(f"0.0/{name}"))
+    fed = packed.network.feeds.get(f"0.0/{name}")
+
+    if fed is None:
+        found = outputs(replace(packed.network, outputs=(*packed.network.outputs, f"0.0/{name}")))
+        fed = found[f"0.0/{name}"]
+
+    assert legal(fed).all()
+
+
+def test_integers_that_differ_are_fed_and_numbers_are_written(skeleton_of):
+    graph = "(float[9,40] x, int64[32] i, float[4] few) => (float[32,40] y, float[4] z) {y = Gather(x, i) z = Neg(few)}"
+    network = synthetic_network(skeleton_of(graph))
+
+    packed = pack([Member(network)])
+
+    assert {name for name in packed.network.feeds if name.startswith("0.0/")} == {"0.0/i", "0.0/few"}
+    np.testing.assert_array_equal(packed.network.feeds["0.0/i"], network.feeds["i"])
+    producers = [node for node in packed.network.model.graph.node if node.op_type == "Expand"]
+    assert [node.output[0] for node in producers] == ["0.0/x"]
+
+
+def at_opset(graph: str, version: int) -> Network:
+    return synthetic_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {version}]> g {graph}'))
+
+
+SOFTMAX = "(float[2,40] x) => (float[2,40] y) {y = Softmax(x)}"
+RELU = "(float[2,40] x) => (float[2,40] y) {y = Relu(x)}"
+
+
+def test_operators_mean_the_same_over_a_range_of_versions():
+    assert opset_ranges(at_opset(SOFTMAX, 9))[""] == (1, 11)
+    assert opset_ranges(at_opset(SOFTMAX, 12))[""] == (11, 13)
+    assert opset_ranges(at_opset(SOFTMAX, 21))[""][0] == 13
+
+
+def test_what_means_the_same_at_no_version_goes_into_packs_apart():
+    networks = [at_opset(SOFTMAX, 9), at_opset(SOFTMAX, 21), at_opset(RELU, 7), at_opset(SOFTMAX, 12)]
+
+    groups = grouped(networks)
+
+    assert sorted(place for places in groups for place in places) == [0, 1, 2, 3]
+    assert len(groups) == 3
+    for places in groups:
+        pack([Member(networks[place]) for place in places])
+    with pytest.raises(BackendError, match="without a common version"):
+        pack([Member(network) for network in networks])
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[2,4] x) => (seq(float[1,4]) y) {y = SplitToSequence<axis=0>(x)}",
+        "(string[4] x) => (string[4] y) {y = Identity(x)}",
+    ],
+)
+def test_what_is_no_tensor_of_numbers_runs_alone(skeleton_of, graph):
+    assert grouped([synthetic_network(skeleton_of(graph)), at_opset(RELU, 21)]) == [[1]]
+
+
+def test_a_value_that_two_bricks_share_is_named():
+    networks = [at_opset(RELU, 21), at_opset(RELU, 21)]
+    together = united(networks)
+    merged = onnx.ModelProto()
+    merged.CopyFrom(together.model)
+    for node in merged.graph.node:
+        node.input[0] = "0.0/x"
+    merged.graph.node[1].input[0] = merged.graph.node[0].output[0]
+
+    with pytest.raises(BackendError, match="for two bricks"):
+        parted(replace(together, model=merged), networks)
+
+
+def test_the_order_of_members_is_that_of_the_pack(bricks):
+    networks = bricks("squeezenet", "runtime")
+    (places,) = grouped(networks)
+    random.Random(3).shuffle(places)
+
+    packed = pack([Member(networks[place]) for place in places])
+
+    firsts = list(dict.fromkeys(packed.nodes.values()))
+    assert firsts == list(range(len(places)))
