@@ -21,6 +21,7 @@ from onnx import numpy_helper
 # folder of its own: none waits for another. Processes that one test starts still exclude each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     _OWN = tempfile.TemporaryDirectory(prefix="dlbricks-tests-", ignore_cleanup_errors=True)  # until the process ends
+    Path(_OWN.name).chmod(0o755)  # as the usual one, for tests that become another user
     os.environ["TMPDIR"] = tempfile.tempdir = _OWN.name
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
