@@ -14,6 +14,9 @@ BIN := .venv/bin
 # constraints.txt pins the versions that the tests last passed with, also for the isolated build environment.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
+# Hundreds of short processes import the package, and pytest rewrites every test: both want compiled files kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto
+
 .PHONY: install demo test test-all test-rest lint clean
 
 install: .venv/.installed-dev
@@ -22,13 +25,13 @@ demo: .venv/.installed
 	$(BIN)/dlbricks demo
 
 test: lint
-	$(BIN)/pytest -n auto
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/pytest -n auto --sweep all
+	$(PYTEST) --sweep all
 
 test-rest: .venv/.installed-dev  # what 'make test' leaves out
-	$(BIN)/pytest -n auto --sweep rest
+	$(PYTEST) --sweep rest
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

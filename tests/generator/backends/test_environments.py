@@ -215,8 +215,10 @@ def test_what_is_no_environment_is_not_replaced(pinned, cache):
 
 
 def test_what_was_there_survives_a_rename_that_fails(pinned, cache, monkeypatch):
-    place = pinned().folder
-    install_backend("mxnet")
+    environment = pinned()
+    place = environment.folder
+    environment.interpreter.parent.mkdir(parents=True)
+    environment.interpreter.symlink_to(sys.executable)
     (place / "old").touch()
     rename = Path.rename
 

@@ -255,6 +255,7 @@ def test_the_built_in_networks_run(worker, name):
     assert len(sampled.samples) >= 3
 
 
+@pytest.mark.thorough
 def test_bricks_of_the_light_models_compute_what_onnx_runtime_does(worker, tmp_path):
     names = ["squeezenet", "shufflenet", "inception_v1"]
     suite = generate(find_models(names), granularity=1, out=tmp_path / "suite").suite

@@ -281,7 +281,7 @@ def zoo(request: pytest.FixtureRequest, worker: Worker) -> ExecutedModel:
     return executed_model(find_models([request.param])[0], worker=worker)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_every_layer_of_a_zoo_model_is_executed_or_eliminated(zoo):
     covered = frozenset[int]().union(*zoo.origins)
 

@@ -89,7 +89,7 @@ def test_what_is_fused_stays_together(convolutions: ExecutedModel) -> None:
     ]
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "resnet50", "bert_base"])
 @pytest.mark.parametrize(("granularity", "connected"), [(1, False), (3, False), (4, True)])
 def test_every_live_layer_is_in_one_brick_that_loads(
@@ -108,6 +108,7 @@ def test_every_live_layer_is_in_one_brick_that_loads(
         made.update(sequence.outputs)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("name", "alike"),
     [

@@ -76,7 +76,7 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
     moments = random.Random(11)
     committed: dict[tuple[str, int, int], bytes] = {}
     kills = 0
-    for _ in range(8 if thorough else 3):
+    for _ in range(8 if thorough else 2):
         process = _start(small_suite, database, cache)
         _wait_for_blocks(database, len(committed), process)
         time.sleep(moments.uniform(0, 0.4))

@@ -65,7 +65,7 @@ def packs(networks: list[Network], copies: int = 1) -> Iterator[tuple[list[int],
         yield places, pack([Member(networks[place], copies) for place in places])
 
 
-@pytest.mark.sweep(2, by="graph")
+@pytest.mark.sweep(1, by="graph")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("graph", ["source", "fused", "runtime"])
 def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bricks, tmp_path, name, graph):
@@ -95,7 +95,7 @@ def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bri
     assert seen == set(range(len(networks)))
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_brick_computes_in_a_pack_what_it_computes_alone(bricks, name):
     networks = bricks(name, "runtime")

@@ -84,7 +84,7 @@ def unhealthy_values(entry: ZooEntry) -> dict[str, str]:
     return found
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("entry", [entry for entry in names() if entry.extra is None], ids=lambda entry: entry.name)
 def test_activations_are_finite_and_normal(entry: ZooEntry) -> None:
     assert not entry.denormals

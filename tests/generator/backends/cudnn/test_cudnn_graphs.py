@@ -248,6 +248,7 @@ def test_an_operation_graph_computes_what_the_brick_does(text, skeleton_of):
     assert agrees_in_every_form(model, graph)
 
 
+@pytest.mark.sweep(60)
 @pytest.mark.parametrize("text", ODD)
 def test_what_is_accepted_of_odd_bricks_computes_the_same(text, skeleton_of):
     model = skeleton_of(text)
@@ -279,6 +280,7 @@ def test_what_cannot_be_expressed_is_refused_with_its_reason(text, reason, skele
         translate(skeleton_of(text))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_the_bricks_of_a_real_model_compute_the_same(name):
     graph = build_graph(structure(name))
