@@ -14,9 +14,6 @@ BIN := .venv/bin
 # constraints.txt pins the versions that the tests last passed with, also for the isolated build environment.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-# Hundreds of short processes import the package, and pytest rewrites every test: both want compiled files kept.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto
-
 .PHONY: install demo test test-all test-rest lint clean
 
 install: .venv/.installed-dev
@@ -25,13 +22,13 @@ demo: .venv/.installed
 	$(BIN)/dlbricks demo
 
 test: lint
-	$(PYTEST)
+	$(BIN)/pytest -n auto
 
 test-all: lint
-	$(PYTEST) --sweep all
+	$(BIN)/pytest -n auto --sweep all
 
 test-rest: .venv/.installed-dev  # what 'make test' leaves out
-	$(PYTEST) --sweep rest
+	$(BIN)/pytest -n auto --sweep rest
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

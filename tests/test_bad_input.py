@@ -402,9 +402,9 @@ def _limited(bytes_per_file: int, *arguments: str) -> subprocess.CompletedProces
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead of killing the process
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_per_file, bytes_per_file))
 
-    return subprocess.run(
-        [sys.executable, "-m", "dlbricks", *arguments], capture_output=True, text=True, check=False, preexec_fn=limit
-    )
+    command = [sys.executable, "-m", "dlbricks", *arguments]  # Python would keep half a compiled file
+    own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, env=own, capture_output=True, text=True, check=False, preexec_fn=limit)
 
 
 def _one_line(done: subprocess.CompletedProcess[str]) -> str:

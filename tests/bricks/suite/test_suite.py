@@ -108,9 +108,11 @@ def full_disk() -> Iterator[None]:
     """Every write beyond 200 bytes of a file fails, as it does where no space is left; pytest's own too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # Python would keep half a compiled file
     try:
         yield
     finally:
+        sys.dont_write_bytecode = kept
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
