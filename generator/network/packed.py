@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import captures
+from ...bricks.subgraphs import bodies, captures
 from ...errors import BackendError
 from .copies import distinct, renamed
 from .network import Network
@@ -356,8 +356,5 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Nodes of a graph and of the bodies in it."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_nodes(attribute.g)
-            for body in attribute.graphs:
-                yield from _all_nodes(body)
+        for body in bodies(node):
+            yield from _all_nodes(body)
