@@ -36,7 +36,7 @@ def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
     """
     until = time.monotonic() + allowed_s
     suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
-    states = [len(suite.distances(key)) if stage.cache == "model" else 1 for key in suite.keys]
+    states = [len(suite.footprints(key)) if stage.cache == "model" else 1 for key in suite.keys]
     with _store(visit, record, sum(states) + len(sources)) as store:
         waiting = _forecasts(visit, stage, record, store)
         while waiting:

@@ -26,8 +26,9 @@ _PUBLIC_SUBJECTS = (Subject.BRICK, Subject.REFERENCE)
 
 _PUBLIC_OPTIONS = frozenset(
     {
-        *("backend", "device", "threads", "cache", "dtype", "processes", "rounds", "unroll", "granularity"),
+        *("backend", "device", "threads", "cache", "dtype", "processes", "rounds", "unroll", "granularity", "visits"),
         *("budget_s", "item_budget_s", "item_timeout_s", "min_samples", "max_samples", "memory_bytes", "seed"),
+        "sessions",
     }
 )
 _PUBLIC_STATE = frozenset(
@@ -177,7 +178,7 @@ def frame(store: Store, *, latest: bool = False) -> pd.DataFrame:
 
     systems, stacks = store.systems(), store.stacks()
     rows = []
-    for m in store.measurements(variant=None, latest=latest):
+    for m in store.measurements(variant=None, latest=latest, protocol=None):
         system, stack = systems[m.system], stacks[m.stack]
         rows.append(
             {
@@ -192,18 +193,24 @@ def frame(store: Store, *, latest: bool = False) -> pd.DataFrame:
                 "trimmed_mean_ns": m.trimmed_mean_ns, "min_ns": m.min_ns, "p90_ns": m.p90_ns, "p99_ns": m.p99_ns,
                 "ci95_low_ns": m.ci95_ns[0], "ci95_high_ns": m.ci95_ns[1], "verdict": str(m.verdict),
                 "stop": str(m.stop), "load_ns": m.load_ns, "first_run_ns": m.first_run_ns,
-                "reference_ns": m.reference_ns,
+                "reference_ns": m.reference_ns, "protocol": m.protocol, "footprint_bytes": m.footprint_bytes,
+                "undisturbed_ns": m.undisturbed_ns, "quiet": m.quiet,
             }
         )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)
     # Times that were not taken stay whole numbers beside a missing value.
-    return table.astype({"load_ns": "Int64", "first_run_ns": "Int64", "reference_ns": "Float64"})
+    return table.astype(
+        {
+            **dict.fromkeys(("load_ns", "first_run_ns", "footprint_bytes"), "Int64"),
+            **dict.fromkeys(("reference_ns", "undisturbed_ns", "quiet"), "Float64"),
+        }
+    )
 
 
 _COLUMNS = [
     "id", "run", "subject", "key", "variant", "system", "cpu", "architecture", "physical_cores", "memory_gib", "gpus",
     "stack", "backend", "device", "versions", "options", "threads", "cache", "dtype", "unroll", "samples", "median_ns",
     "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "ci95_low_ns", "ci95_high_ns", "verdict", "stop",
-    "load_ns", "first_run_ns", "reference_ns",
+    "load_ns", "first_run_ns", "reference_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
 ]  # fmt: skip
 """Columns of ``frame``, so that an empty table has them too."""

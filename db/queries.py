@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, Table, and_, func, or_, select
 
 from .identity import CHUNK
-from .rows import STATISTICS, to_measurement, to_stack, to_system
+from .rows import STATISTICS, to_block, to_measurement, to_stack, to_system
 from .schema import (
     BlockRow,
     CombinationRow,
@@ -23,12 +23,13 @@ from .schema import (
     SystemRow,
     table_of,
 )
-from .values import Combination, Conditions, Failure, Measurement, Stack, Subject, System
+from .values import PROTOCOL, Block, Combination, Conditions, Failure, Measurement, Stack, Subject, System
 
 __all__ = [
     "Fastest",
     "Filter",
     "LeftOpen",
+    "blocks",
     "combinations",
     "failures",
     "fastest",
@@ -37,7 +38,6 @@ __all__ = [
     "matching_items",
     "measured_keys",
     "measurements",
-    "moments",
     "stacks",
     "systems",
 ]
@@ -69,6 +69,7 @@ class Filter:
         backend: Name of the backend.
         device: Its device.
         variant: Name of the variant; None for all.
+        protocol: How measurements were taken; None for all.
     """
 
     subject: Subject | None = None
@@ -82,6 +83,7 @@ class Filter:
     backend: str | None = None
     device: str | None = None
     variant: str | None = ""
+    protocol: int | None = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class LeftOpen:
         started: When that run began.
         process: Its largest process number; None where it has no block.
         variant: Name of its variant.
+        protocol: How it was taken.
     """
 
     subject: Subject
@@ -103,6 +106,7 @@ class LeftOpen:
     started: str
     process: int | None
     variant: str = ""
+    protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +117,13 @@ class Fastest:
         key: Key of the brick.
         stack: Key of the stack that reached it.
         variant: Name of the variant.
-        median_ns: Its median.
-        reference_ns: Median of the reference network beside it.
+        latency_ns: Its latency.
     """
 
     key: str
     stack: str
     variant: str
-    median_ns: float
-    reference_ns: float | None
+    latency_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
     query = (
         select(
             *(_item.c.subject, _item.c.key, _run.c.id, _run.c.started, func.max(_block.c.process)),
-            _item.c.variant,
+            *(_item.c.variant, _measurement.c.protocol),
         )
         .select_from(_measurement)
         .join(_item, _item.c.id == _measurement.c.item_id)
@@ -204,19 +206,28 @@ def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
             _measurement.c.finished_us.is_(None),
             _item.c.combination_id.in_(list(places)),
         )
-        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started)
+        .group_by(
+            *(_measurement.c.id, _measurement.c.protocol),
+            *(_item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started),
+        )
     )
     if wanted.variant is not None:
         query = query.where(_item.c.variant == wanted.variant)
     return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 
-def _latest() -> ColumnElement[bool]:
+def _of_protocol(table: FromClause, protocol: int | None) -> ColumnElement[bool]:
+    """That a measurement is finished, and was taken by a protocol."""
+    finished = table.c.finished_us.is_not(None)
+    return finished if protocol is None else and_(finished, table.c.protocol == protocol)
+
+
+def _latest(protocol: int | None) -> ColumnElement[bool]:
     """That a measurement is the newest finished one of its item; the index ``ix_measurement_latest`` answers it."""
     newer = _measurement.alias("newer")
     newest = (
         select(newer.c.id)
-        .where(newer.c.item_id == _item.c.id, newer.c.finished_us.is_not(None))
+        .where(newer.c.item_id == _item.c.id, _of_protocol(newer, protocol))
         .order_by(newer.c.finished_us.desc(), newer.c.id.desc())
         .limit(1)
         .scalar_subquery()
@@ -239,7 +250,7 @@ def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> lis
     query = select(item.combination_id, item.subject, item.key, item.variant, *STATISTICS).join(
         _measurement, _measurement.c.item_id == item.id
     )
-    query = query.where(_latest() if latest else _finished)
+    query = query.where(_latest(wanted.protocol) if latest else _of_protocol(_measurement, wanted.protocol))
     query = query.order_by(item.key, item.combination_id, item.variant, _measurement.c.finished_us, _measurement.c.id)
     found: list[Measurement] = []
     for chunk in _chunks(wanted.keys):
@@ -254,25 +265,21 @@ def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> lis
     return found
 
 
-def moments(connection: Connection, measurements: Collection[str]) -> dict[str, tuple[tuple[int, int], ...]]:
-    """Process and round of each block of some measurements, in order; the samples are not read.
-
-    Args:
-        connection: An open connection.
-        measurements: Their ids; one that has no blocks is absent from the answer.
-    """
+def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, list[Block]]:
+    """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
     c = _block.c
-    query = select(c.measurement_id, c.process, c.round).order_by(c.measurement_id, c.process, c.round)
-    found: dict[str, list[tuple[int, int]]] = {}
+    query = select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
+    query = query.order_by(c.measurement_id, c.process, c.round)
+    found: dict[str, list[Block]] = {}
     for chunk in _chunks(measurements):
         assert chunk is not None  # noqa: S101  # a collection was given
-        for id_, process, round_ in connection.execute(query.where(c.measurement_id.in_(chunk))):
-            found.setdefault(id_, []).append((process, round_))
-    return {id_: tuple(taken) for id_, taken in found.items()}
+        for id_, *row in connection.execute(query.where(c.measurement_id.in_(chunk))):
+            found.setdefault(id_, []).append(to_block(row))
+    return found
 
 
 def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] = ()) -> dict[str, Fastest]:
-    """Per key the lowest median among the latest measurements, over everything that ``wanted`` leaves open.
+    """Per key the lowest latency among the latest measurements, over everything that ``wanted`` leaves open.
 
     Stacks whose keys are in ``without`` do not count.
     """
@@ -280,19 +287,17 @@ def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] 
     query = (
         select(
             *(_item.c.key, _item.c.combination_id, _item.c.variant),
-            *(_measurement.c.median_ns, _measurement.c.reference_ns),
+            _measurement.c.mean_ns,
         )
         .join(_measurement, _measurement.c.item_id == _item.c.id)
-        .where(_latest())
-        .order_by(_measurement.c.median_ns, _item.c.id)
+        .where(_latest(wanted.protocol))
+        .order_by(_measurement.c.mean_ns, _item.c.id)
     )
     found: dict[str, Fastest] = {}
     for chunk in _chunks(wanted.keys):
-        for key, place, variant, median_ns, reference_ns in connection.execute(
-            _select_items(query, wanted, list(places), chunk)
-        ):
+        for key, place, variant, latency_ns in connection.execute(_select_items(query, wanted, list(places), chunk)):
             if key not in found:
-                found[key] = Fastest(key, places[place].stack, variant, median_ns, reference_ns)
+                found[key] = Fastest(key, places[place].stack, variant, latency_ns)
     return found
 
 
@@ -341,7 +346,9 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
     """Under what something is stored, with the number of measured items; those without any are left out."""
     places = _places(connection, wanted)
     measured = (
-        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished).exists()
+        select(_measurement.c.id)
+        .where(_measurement.c.item_id == _item.c.id, _of_protocol(_measurement, wanted.protocol))
+        .exists()
     )  # an item is counted once, however often it was measured
     query = select(_item.c.combination_id, func.count()).where(measured).group_by(_item.c.combination_id)
     counts: dict[int, int] = {}
@@ -357,7 +364,11 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
 
 def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
     """Keys that have a finished measurement."""
-    measured = select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished).exists()
+    measured = (
+        select(_measurement.c.id)
+        .where(_measurement.c.item_id == _item.c.id, _of_protocol(_measurement, wanted.protocol))
+        .exists()
+    )
     query = select(_item.c.key).distinct().where(measured)
     places = list(_places(connection, wanted))
     return {
@@ -382,7 +393,7 @@ def info(connection: Connection) -> dict[str, int]:
         return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
 
     def measured(subject: Subject) -> int:
-        return len(measured_keys(connection, Filter(subject=subject, variant=None)))
+        return len(measured_keys(connection, Filter(subject=subject, variant=None, protocol=None)))
 
     return {
         "systems": count(_system),

@@ -6,18 +6,20 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from ..errors import StoreError
 from .schema import MeasurementRow, table_of
-from .values import Block, Conditions, Measurement, Run, Stack, Stop, Subject, System, Verdict
+from .values import Block, Conditions, Measurement, Run, Stack, Stop, Subject, System, Verdict, Visit
 
 __all__ = [
     "STATISTICS",
     "block_row",
     "pack_samples",
+    "pack_visits",
     "run_row",
     "stack_row",
     "statistics_row",
@@ -31,6 +33,8 @@ __all__ = [
 
 _SAMPLE_BYTES = 16
 """Two int64: elapsed_ns and loops."""
+_VISIT_BYTES = 24
+"""Three int64: begun_us, compute_ns, memory_ns."""
 _MOST_SAMPLES = 1_000_000
 """Of one request to a worker, and thus of a block."""
 
@@ -38,14 +42,24 @@ _M = table_of(MeasurementRow).c
 STATISTICS = (
     _M.id, _M.run_id, _M.unroll, _M.median_ns, _M.mean_ns, _M.trimmed_mean_ns, _M.min_ns, _M.p90_ns, _M.p99_ns,
     _M.ci95_low_ns, _M.ci95_high_ns, _M.samples, _M.block_medians_ns, _M.verdict, _M.stop, _M.load_ns,
-    _M.first_run_ns, _M.reference_ns,
+    _M.first_run_ns, _M.reference_ns, _M.protocol, _M.footprint_bytes, _M.undisturbed_ns, _M.quiet,
 )  # fmt: skip
 """What ``to_measurement`` wants of a finished measurement, in its order."""
 
 
 def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
     """(elapsed_ns, loops) pairs as little-endian int64, deflated where that is shorter."""
-    flat = array("q", [number for sample in samples for number in sample])
+    return _packed(number for sample in samples for number in sample)
+
+
+@lru_cache(maxsize=16)
+def pack_visits(visits: tuple[Visit, ...]) -> bytes:
+    """(begun_us, compute_ns, memory_ns) likewise; hundreds of bricks are visited together and have the same."""
+    return _packed(number for visit in visits for number in (visit.begun_us, visit.compute_ns, visit.memory_ns))
+
+
+def _packed(numbers: Iterable[int]) -> bytes:
+    flat = array("q", numbers)
     if sys.byteorder == "big":
         flat.byteswap()
     raw = flat.tobytes()
@@ -54,7 +68,18 @@ def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _unpack_samples(data: bytes, samples: int) -> tuple[tuple[int, int], ...]:
-    size = samples * _SAMPLE_BYTES
+    flat = _unpacked(data, samples, _SAMPLE_BYTES)
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+@lru_cache(maxsize=64)
+def _unpack_visits(data: bytes, samples: int) -> tuple[Visit, ...]:
+    flat = _unpacked(data, samples, _VISIT_BYTES)
+    return tuple(map(Visit, flat[::3], flat[1::3], flat[2::3]))
+
+
+def _unpacked(data: bytes, samples: int, each: int) -> array[int]:
+    size = samples * each
     if not 0 <= samples <= _MOST_SAMPLES:
         raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")
     raw = data
@@ -69,7 +94,7 @@ def _unpack_samples(data: bytes, samples: int) -> tuple[tuple[int, int], ...]:
     flat = array("q", raw)
     if sys.byteorder == "big":
         flat.byteswap()
-    return tuple(zip(flat[::2], flat[1::2], strict=True))
+    return flat
 
 
 def block_row(measurement: str, block: Block) -> dict[str, Any]:
@@ -81,13 +106,20 @@ def block_row(measurement: str, block: Block) -> dict[str, Any]:
         "warmups": block.warmups,
         "samples": len(block.samples),
         "data": pack_samples(block.samples),
+        "visits": pack_visits(block.visits) if block.visits else None,
     }
 
 
 def to_block(row: Sequence[Any]) -> Block:
-    """From (process, round, warmups, samples, data)."""
-    process, round_, warmups, samples, data = row
-    return Block(process=process, round=round_, samples=_unpack_samples(data, samples), warmups=warmups)
+    """From (process, round, warmups, samples, data, visits)."""
+    process, round_, warmups, samples, data, visits = row
+    return Block(
+        process=process,
+        round=round_,
+        samples=_unpack_samples(data, samples),
+        warmups=warmups,
+        visits=() if visits is None else _unpack_visits(visits, samples),
+    )
 
 
 def statistics_row(measurement: Measurement) -> dict[str, Any]:
@@ -111,6 +143,10 @@ def statistics_row(measurement: Measurement) -> dict[str, Any]:
         "load_ns": measurement.load_ns,
         "first_run_ns": measurement.first_run_ns,
         "reference_ns": measurement.reference_ns,
+        "protocol": measurement.protocol,
+        "footprint_bytes": measurement.footprint_bytes,
+        "undisturbed_ns": measurement.undisturbed_ns,
+        "quiet": measurement.quiet,
     }
 
 
@@ -125,6 +161,7 @@ def to_measurement(
         p99_ns=row[8], ci95_ns=(row[9], row[10]), samples=row[11],
         block_medians_ns=struct.unpack(f"<{len(medians) // 8}d", medians), verdict=Verdict(row[13]),
         stop=Stop(row[14]), load_ns=row[15], first_run_ns=row[16], reference_ns=row[17], variant=variant,
+        protocol=row[18], footprint_bytes=row[19], undisturbed_ns=row[20], quiet=row[21],
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ __all__ = [
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every schema revision, oldest first; the last one is what this version reads and writes."""
 
 REVISION_TABLE = Table(
@@ -206,10 +206,15 @@ class MeasurementRow(Base):
     load_ns: Mapped[int | None] = mapped_column(BigInteger)
     first_run_ns: Mapped[int | None] = mapped_column(BigInteger)
     reference_ns: Mapped[float | None]
+    protocol: Mapped[int] = mapped_column(server_default="1")
+    """``values.PROTOCOL``; rows that were there before it are of the first."""
+    footprint_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    undisturbed_ns: Mapped[float | None]
+    quiet: Mapped[float | None]
 
 
 class BlockRow(Base):
-    """Raw samples of one process and round; the primary key refuses a block that is already there."""
+    """Raw samples of one session; the primary key refuses a block that is already there."""
 
     __tablename__ = "block"
 
@@ -220,6 +225,8 @@ class BlockRow(Base):
     samples: Mapped[int]
     """Number of samples; ``data`` is deflated where it is shorter than 16 bytes a sample."""
     data: Mapped[bytes]
+    visits: Mapped[bytes | None]
+    """When each was taken and what the probes said, deflated where that is shorter than 24 bytes a sample."""
 
 
 class FailureRow(Base):

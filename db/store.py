@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -16,7 +17,7 @@ from .handle import Handle
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
 from .kernel_views import kernel_views, put_view, view_row
 from .queries import Fastest, Filter, LeftOpen
-from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_block, to_run
+from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_run
 from .schema import (
     REVISIONS,
     BlockRow,
@@ -25,9 +26,21 @@ from .schema import (
     RunRow,
     table_of,
 )
-from .values import Block, Combination, Conditions, Failure, KernelView, Measurement, Run, Stack, Subject, System
+from .values import (
+    PROTOCOL,
+    Block,
+    Combination,
+    Conditions,
+    Failure,
+    KernelView,
+    Measurement,
+    Run,
+    Stack,
+    Subject,
+    System,
+)
 
-__all__ = ["Store"]
+__all__ = ["Opened", "Store"]
 
 
 _measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
@@ -41,6 +54,23 @@ _FINISH = (
     .where(_measurement.c.id == bindparam("known_id"), _measurement.c.item_id == bindparam("known_item"), _is_open)
     .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], _measurement.c.finished_us)})
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A measurement that begins.
+
+    Attributes:
+        id: Its UUID.
+        run: The run that begins it.
+        identity: What is measured, and under what.
+        unroll: Copies in the network.
+    """
+
+    id: str
+    run: str
+    identity: Identity
+    unroll: int
 
 
 class Store(Handle):
@@ -121,7 +151,7 @@ class Store(Handle):
         """
         with self.writing() as connection:
             item = item_id(connection, Identity(subject, key, system, stack, conditions, variant))
-            row = {"id": measurement_id, "item_id": item, "run_id": run, "unroll": unroll}
+            row = {"id": measurement_id, "item_id": item, "run_id": run, "unroll": unroll, "protocol": PROTOCOL}
             try:
                 connection.execute(_BEGIN, row)
             except IntegrityError as error:
@@ -142,7 +172,7 @@ class Store(Handle):
             items = queries.matching_items(connection, wanted)
             query = select(_measurement.c.id, _measurement.c.unroll).where(_measurement.c.item_id.in_(items), _is_open)
             row = connection.execute(query).one_or_none()
-            return None if row is None else (row[0], row[1], _blocks(connection, row[0]))
+            return None if row is None else (row[0], row[1], queries.blocks(connection, [row[0]]).get(row[0], []))
 
     def left_open(self, system: str, stack: str, conditions: Conditions) -> list[LeftOpen]:
         """Everything that interrupted runs left under a combination, of whatever suite and variant."""
@@ -177,26 +207,62 @@ class Store(Handle):
                     f"already in database {self.place}, or the measurement was never begun"
                 ) from error
 
+    def add_session(self, opened: Iterable[Opened], blocks: Iterable[tuple[str, Block]]) -> None:
+        """Open items and commit what one session took of them and others, all or nothing.
+
+        Args:
+            opened: Items that are not open yet.
+            blocks: Measurement id and block, of items that are open.
+
+        Raises:
+            StoreError: An item is open already, a block is stored already, or a measurement was not begun.
+        """
+        with self.writing() as connection:
+            new = list(opened)
+            items = item_ids(connection, [one.identity for one in new])
+            begun = [
+                {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
+                 "protocol": PROTOCOL}
+                for one in new
+            ]  # fmt: skip
+            rows = [block_row(measurement, block) for measurement, block in blocks]
+            try:
+                for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
+                    if values:
+                        connection.execute(statement, values)
+            except IntegrityError as error:
+                raise StoreError(
+                    f"a session cannot be stored in database {self.place}: an item of it is open already, or a block "
+                    "is stored already",
+                    remedy="resume what is open",
+                ) from error
+
     def blocks(self, measurement_id: str) -> list[Block]:
         """Raw samples of a measurement, open or finished, in (process, round) order."""
-        with self.reading() as connection:
-            return _blocks(connection, measurement_id)
+        return self.blocks_of([measurement_id]).get(measurement_id, [])
 
-    def finish(self, measurement: Measurement) -> None:
-        """Fill in the statistics of an open item and close it, in one commit."""
+    def blocks_of(self, measurements: Collection[str]) -> dict[str, list[Block]]:
+        """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
+        with self.reading() as connection:
+            return queries.blocks(connection, measurements)
+
+    def finish(self, *measurements: Measurement) -> None:
+        """Fill in the statistics of open items and close them, in one commit."""
         with self.writing() as connection:
-            known = {
-                "known_id": measurement.id,
-                "known_item": item_id(connection, Identity.of(measurement)),
-                "finished_us": _now_us(),
-            }
-            changed = connection.execute(_FINISH, statistics_row(measurement) | known)
-            if changed.rowcount != 1:
-                raise StoreError(
-                    f"database {self.place} holds no open measurement {measurement.id} of "
-                    f"{measurement.subject} {measurement.key[:12]}",
-                    remedy="begin it first",
-                )
+            items = item_ids(connection, [Identity.of(measurement) for measurement in measurements])
+            for measurement in measurements:
+                known = {
+                    "known_id": measurement.id,
+                    "known_item": items[Identity.of(measurement)],
+                    "finished_us": _now_us(),
+                }
+                changed = connection.execute(_FINISH, statistics_row(measurement) | known)
+                if changed.rowcount != 1:
+                    raise StoreError(
+                        f"database {self.place} holds no open measurement {measurement.id} of "
+                        f"{measurement.subject} {measurement.key[:12]}",
+                        remedy="begin it first",
+                    )
 
     def add(self, measurements: Iterable[tuple[Measurement, Sequence[Block]]]) -> int:
         """Store finished measurements with their blocks, in one commit; return how many."""
@@ -275,6 +341,7 @@ class Store(Handle):
         device: str | None = None,
         variant: str | None = "",
         latest: bool = True,
+        protocol: int | None = PROTOCOL,
     ) -> list[Measurement]:
         """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
 
@@ -291,8 +358,11 @@ class Store(Handle):
             device: Its device.
             variant: Name of the variant; None for all.
             latest: Only the newest of each item.
+            protocol: How they were taken; None for all, those of earlier versions included.
         """
-        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
+        wanted = Filter(
+            subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant, protocol
+        )
         with self.reading() as connection:
             return queries.measurements(connection, wanted, latest=latest)
 
@@ -371,9 +441,3 @@ class Store(Handle):
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def _blocks(connection: Connection, measurement_id: str) -> list[Block]:
-    c = _block.c
-    query = select(c.process, c.round, c.warmups, c.samples, c.data).where(c.measurement_id == measurement_id)
-    return [to_block(row) for row in connection.execute(query.order_by(c.process, c.round))]

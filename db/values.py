@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 __all__ = [
+    "PROTOCOL",
     "Block",
     "Combination",
     "Conditions",
@@ -22,6 +23,7 @@ __all__ = [
     "Subject",
     "System",
     "Verdict",
+    "Visit",
     "content_key",
 ]
 
@@ -42,28 +44,35 @@ class Subject(StrEnum):
     """The fixed reference network, one per worker and round; tells whether two runs saw the same machine."""
 
 
+PROTOCOL = 2
+"""How samples are taken: 2 for visits that alternate over the bricks and models of a group (docs/measuring.md), 1 for
+the bursts and rotations of earlier versions. Rows of different protocols are never combined."""
+
+
 class Stop(StrEnum):
     """Why sampling of an item ended."""
 
-    CONVERGED = "converged"
-    """The 95 % half-width of the median is at most 1 %."""
-    PLATEAU = "plateau"
-    """More samples no longer make the interval narrower."""
+    VISITS = "visits"
+    """It was visited as often as was asked for."""
     BUDGET = "budget"
-    """The item's time is spent."""
+    """The time that was given is spent."""
+    CONVERGED = "converged"
+    """Protocol 1: the 95 % half-width of the median is at most 1 %."""
+    PLATEAU = "plateau"
+    """Protocol 1: more samples no longer make the interval narrower."""
     TIMEOUT = "timeout"
-    """The hard limit struck before there were enough samples."""
+    """Protocol 1: the hard limit struck before there were enough samples."""
 
 
 class Verdict(StrEnum):
     """How far a measurement can be trusted."""
 
     STABLE = "stable"
-    """Half-width of the median at most 2 %, blocks agree."""
+    """Half-width of the mean at most 2 %, and it is known from two processes at least."""
     NOISY = "noisy"
     """Half-width at most 10 %."""
     UNSTABLE = "unstable"
-    """Wider than that, or processes disagree."""
+    """Wider than that."""
     TIMED_OUT = "timed-out"
     """Fewer than the minimum number of samples."""
 
@@ -125,20 +134,40 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """The samples of one item from one process in one round, as the worker replied them.
+class Visit:
+    """When one sample was taken, and how quiet the machine was around it.
 
     Attributes:
-        process: Number of the worker process within the measurement, from 0.
-        round: Round within that process, from 0.
-        samples: (elapsed_ns, loops) in the order taken, warm-ups excluded.
-        warmups: Number of warm-up samples that were dropped before.
+        begun_us: Microseconds since 1970, UTC.
+        compute_ns: The slower of two probes of arithmetic, one just before and one just after.
+        memory_ns: The slower of two probes of memory, likewise.
+    """
+
+    begun_us: int
+    compute_ns: int
+    memory_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The samples of one item from one session of a worker, as the worker replied them.
+
+    Attributes:
+        process: Number of the worker process within the run's group, from 0; as many as there are over all runs that
+            an item was taken up by.
+        round: Number of the session within that process, from 0.
+        samples: (elapsed_ns, loops) in the order taken, warm-ups excluded. The clock's own cost is taken off, so that
+            a very short one may be negative.
+        warmups: Number of warm-up executions that were dropped before.
+        visits: When each sample was taken; empty for protocol 1. Items of one group that have a process and round in
+            common were visited in turn: sample i of one belongs to sample i of the other.
     """
 
     process: int
     round: int
     samples: tuple[tuple[int, int], ...]
     warmups: int = 0
+    visits: tuple[Visit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +197,32 @@ class Measurement:
     p90_ns: float
     p99_ns: float
     ci95_ns: tuple[float, float]
-    """Interval of the median, by what processes and rounds differ by."""
+    """Interval of ``latency_ns``, by what time blocks and processes differ by."""
     samples: int
     block_medians_ns: tuple[float, ...]
-    """Median of each block in (process, round) order: what interval propagation resamples."""
+    """Median of each block in (process, round) order."""
     verdict: Verdict
     stop: Stop
     load_ns: int | None = None
     """Time to create the session; None where not taken."""
     first_run_ns: int | None = None
     reference_ns: float | None = None
-    """Median of the reference network over the same processes and rounds."""
+    """Protocol 1: median of the reference network over the same processes and rounds."""
     variant: str = ""
     """Name of an algorithm, or of a part that was measured by itself; empty for all of it as the runtime chooses."""
+    protocol: int = PROTOCOL
+    """How the samples were taken."""
+    footprint_bytes: int | None = None
+    """What is touched between two visits of the same weights; 0 where it ran alone; None where that is not known."""
+    undisturbed_ns: float | None = None
+    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None for protocol 1."""
+    quiet: float | None = None
+    """Share of its visits that were quiet, by the probes around them; None for protocol 1."""
+
+    @property
+    def latency_ns(self) -> float:
+        """The mean: unlike medians, means of visits that alternate add up."""
+        return self.mean_ns
 
 
 @dataclass(frozen=True, slots=True)

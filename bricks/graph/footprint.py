@@ -1,8 +1,8 @@
 """How many bytes one inference touches: what decides how cold a model's weights are when they are read again.
 
-A weight is read once per inference, so that its reuse distance is the footprint of the whole model. A brick's latency
-is measured at a few levels of that distance, which are a matter of brick and system alone; a model looks up the level
-nearest to its own footprint.
+A weight is read once per inference, so that its reuse distance is the footprint of the whole model. A brick is measured
+among others that touch about as much together, in one of three classes; a model looks up the class nearest to its own
+footprint.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ __all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "p
 
 _MIB = 1 << 20
 
-REUSE_LEVELS = tuple(_MIB << power for power in range(2, 9))
-"""Reuse distances, in bytes, that bricks are measured at: 4 to 256 MiB, from just beyond L2 to memory, by factors of
-two. Between neighbours a model's sum changes by 2 to 4 % (docs/measuring.md)."""
+REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
+"""Footprint classes, in bytes: about a core's own caches, the last level, and memory (docs/measuring.md)."""
 
 
 def footprint(graph: ModelGraph) -> int:
@@ -42,7 +41,7 @@ def footprint(graph: ModelGraph) -> int:
 
 
 def level_of(distance: int) -> int:
-    """The level nearest to a reuse distance in bytes, by ratio."""
+    """The class nearest to a footprint in bytes, by ratio."""
     return min(REUSE_LEVELS, key=lambda level: abs(math.log(max(distance, 1) / level)))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SuiteError
-from ..graph.footprint import REUSE_LEVELS
 
 __all__ = ["FOLDER", "GRAPHS", "MANIFEST", "MAX_MANIFEST_BYTES", "SCHEMA", "parse_manifest", "read_bounded"]
 
@@ -100,8 +99,8 @@ def _well_described(manifest: dict[str, Any]) -> bool:
 
 
 def _are_levels(distances: object) -> bool:
-    """Whether these are levels of reuse distance."""
-    return isinstance(distances, list) and all(distance in REUSE_LEVELS for distance in distances)
+    """Whether these are footprints; earlier versions had more classes of them."""
+    return isinstance(distances, list) and all(type(distance) is int and distance > 0 for distance in distances)
 
 
 def _counts_occurrences(annotations: object) -> bool:

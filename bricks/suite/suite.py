@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
-from ..graph.footprint import REUSE_LEVELS
+from ..graph.footprint import REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 from .manifest import FOLDER, MANIFEST, MAX_MANIFEST_BYTES, parse_manifest, read_bounded
 
@@ -79,9 +79,10 @@ class Suite:
             _distances={entry["key"]: tuple(entry.get("distances", ())) for entry in manifest["bricks"]},
         )
 
-    def distances(self, key: str) -> tuple[int, ...]:
-        """Reuse distances, in bytes, of the models that a brick was found in; all levels where that is not noted."""
-        return self._distances.get(key) or REUSE_LEVELS
+    def footprints(self, key: str) -> tuple[int, ...]:
+        """Footprint classes, in bytes, of the models that a brick was found in; all of them where that is not noted."""
+        noted = self._distances.get(key)
+        return tuple(sorted({level_of(size) for size in noted})) if noted else REUSE_LEVELS
 
     def brick_path(self, key: str) -> Path:
         """Where the file of a brick lies.

@@ -18,7 +18,7 @@ from ...generator.measurement.ceilings.rates import (
     node_ns,
     rate_of,
 )
-from ...generator.network.reference import GAP_BASE, OVERHEAD, built_in_key
+from ...generator.network.reference import CHAIN, OVERHEAD, built_in_key
 from ..selection import Choice
 
 __all__ = ["Ceiling", "Ceilings", "find_ceilings"]
@@ -93,7 +93,7 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         ceiling_names(STREAM_SIZES, gemm_sizes=()),
     )
     single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=GEMM_SIZES)
-    names = {built_in_key(name): name for name in (OVERHEAD, GAP_BASE, *products, *single, *streams)}
+    names = {built_in_key(name): name for name in (OVERHEAD, CHAIN, *products, *single, *streams)}
     found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
     for one in store.measurements(
         subject=Subject.REFERENCE,
@@ -106,7 +106,7 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         found[one.stack, one.conditions.dtype][names[one.key]] = one
     backends = {key: stack.backend for key, stack in store.stacks().items()}
     own = found.get((choice.stack_key, dtype), {})
-    call, node = own.get(OVERHEAD), node_ns(own.get(GAP_BASE), own.get(OVERHEAD))
+    call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
     bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -32,9 +33,12 @@ __all__ = [
     "Executable",
     "ExecutedGraph",
     "GraphBackend",
+    "NodeTimes",
+    "OptimisingBackend",
     "Option",
+    "PackedExecutable",
+    "PackingBackend",
     "ProfilingBackend",
-    "RotatingBackend",
     "Settings",
     "ValueType",
     "bind",
@@ -109,7 +113,7 @@ class Settings:
         options: Every option of the backend with its effective value.
         cores: Physical cores that the process may use, found before anything was bound to one of them; a backend
             that binds its threads takes the first ones.
-        rotating: Whether many networks will be run in turn (``RotatingBackend``): they share memory and threads.
+        together: Whether many networks will be run in turn: they share threads.
         dtype: Precision to compute in: ``float32`` for that of the network itself, else one of the backend's.
         channels: A multiple that the channels of bricks are padded to before a backend sees them; 1: as they are.
     """
@@ -118,7 +122,7 @@ class Settings:
     threads: int
     options: Mapping[str, str]
     cores: tuple[int, ...] = ()
-    rotating: bool = False
+    together: bool = False
     dtype: str = AS_GIVEN
     channels: int = 1
 
@@ -244,15 +248,11 @@ class ProfilingBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class RotatingBackend(Backend, Protocol):
-    """A backend that can run many networks in turn as one model runs its layers: the cache mode ``model``.
+class OptimisingBackend(Backend, Protocol):
+    """A backend whose bricks can be run one by one as a model runs its layers: the cache mode ``model``."""
 
-    With ``Settings.rotating`` all networks use one pool of threads, and those that are ``Network.shared`` allocate
-    from one pool of memory, as the layers of a model do.
-    """
-
-    def rotates(self, options: Mapping[str, str]) -> bool:
-        """Whether it can do so with these effective options: copies of a network must stay so, and run in turn."""
+    def in_turn(self, options: Mapping[str, str]) -> bool:
+        """Whether it runs operators one after the other with these effective options, and keeps them apart."""
 
     def optimised(self, network: Network, settings: Settings) -> Network:
         """The network as the runtime optimises it, to be run as it stands, with its weights.
@@ -263,22 +263,44 @@ class RotatingBackend(Backend, Protocol):
             MemoryError: There was not enough memory.
         """
 
-    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
-        """What the runtime makes of a network, without the layout changes at its edges.
 
-        Args:
-            network: A brick.
-            optimised: What ``optimised`` made of it.
-            settings: How the runtime is set up.
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTimes:
+    """The time of every node of a network in every execution.
 
-        Returns:
-            A network to be run as it stands, which reads and writes values in the runtime's own layout; None where no
-            layout changes at the edges.
+    Attributes:
+        names: Of the nodes.
+        times: Nanoseconds, executions by nodes; the clock's own cost is part of them.
+    """
+
+    names: tuple[str, ...]
+    times: npt.NDArray[np.float64]
+
+
+class PackedExecutable(Executable, Protocol):
+    """A packed network whose runtime tells the time of every node, until it is told to stop."""
+
+    def end(self) -> NodeTimes:
+        """The executions so far; those that follow are not watched.
 
         Raises:
-            BackendError: The runtime failed.
-            MemoryError: There was not enough memory.
+            BackendError: The runtime lost some of it.
         """
+
+
+@runtime_checkable
+class PackingBackend(OptimisingBackend, Protocol):
+    """A backend that can run many bricks in one network (``network.packed``) and tell the time of every node."""
+
+    def edges(self, network: Network) -> frozenset[int]:
+        """Places of the nodes that change the layout of what a brick reads and gives; a model has few of them.
+
+        Args:
+            network: A brick as it was ``optimised``.
+        """
+
+    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
+        """Load a packed network; raises as ``prepare``."""
 
 
 @dataclass(frozen=True, slots=True)

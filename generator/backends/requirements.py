@@ -6,38 +6,38 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...errors import UsageError
-from .base import Algorithm, AlgorithmBackend, Backend, ProfilingBackend, RotatingBackend, Settings
+from .base import Algorithm, AlgorithmBackend, Backend, OptimisingBackend, ProfilingBackend, Settings
 
 __all__ = [
-    "can_rotate",
+    "in_turn",
     "require_algorithms",
     "require_dtype",
+    "require_in_turn",
     "require_profiling",
-    "require_rotating",
     "require_walking",
     "with_algorithm",
 ]
 
 
-def can_rotate(backend: Backend, options: Mapping[str, str]) -> bool:
+def in_turn(backend: Backend, options: Mapping[str, str]) -> bool:
     """Whether a backend can measure in the cache mode ``model`` with these effective options."""
-    return isinstance(backend, RotatingBackend) and backend.rotates(options)
+    return isinstance(backend, OptimisingBackend) and backend.in_turn(options)
 
 
-def require_rotating(backend: Backend, options: Mapping[str, str]) -> RotatingBackend:
+def require_in_turn(backend: Backend, options: Mapping[str, str]) -> OptimisingBackend:
     """The backend, if it can measure in the cache mode ``model`` with these effective options.
 
     Raises:
         UsageError: It cannot.
     """
-    if not isinstance(backend, RotatingBackend):
+    if not isinstance(backend, OptimisingBackend):
         raise UsageError(
             f"backend {backend.name} cannot measure in cache mode 'model'", remedy="use --cache hot or --cache cold"
         )
-    if not backend.rotates(options):
+    if not backend.in_turn(options):
         raise UsageError(
-            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge copies of "
-            "a network, or run them at once",
+            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge bricks, or "
+            "run them at once",
             remedy="use --cache hot or --cache cold",
         )
     return backend
@@ -49,7 +49,7 @@ def require_walking(backend: Backend, device: str, options: Mapping[str, str]) -
     Raises:
         UsageError: It cannot, or not on this device.
     """
-    if not can_rotate(backend, options):
+    if not in_turn(backend, options):
         raise UsageError(
             f"backend {backend.name} cannot execute a model layer by layer, or not with these options",
             remedy="leave out --data",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 
-from ...bricks.graph.footprint import level_name
 from ...bricks.suite.suite import Suite
 from ...db.store import Store
 from ...db.values import Conditions, Measurement, Stack, Subject, System
@@ -21,37 +19,33 @@ from ...errors import UsageError
 from ...models import ModelSource
 from ..backends.base import AS_GIVEN, Backend
 from ..backends.registry import get, require_available
-from ..backends.requirements import can_rotate, require_algorithms, require_dtype, require_profiling, require_rotating
+from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
 from ..decomposition.executed import instruction_set, runtime_salt
 from ..decomposition.oracle import WorkerOracle
 from ..machine.lock import machine_lock
 from ..machine.system import probe_system
-from ..network.reference import GAP, OVERHEAD, REFERENCE, built_in_key
+from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
 from .costs import RunCosts
+from .holdings import companions, models_bricks
 from .item import Item
-from .journal import Journal
+from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
 from .profiling import ProfileReport, take_views
-from .sampling.forecast import forecast_s, loading_s
-from .sampling.schedule import Pace
-from .sampling.stopping import Protocol
+from .sampling.grouping import grouped
+from .sampling.pace import Pace, forecast_s
 from .selection import Selection, check_again, finished, select
 from .session import Session
 from .settings import Settings
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items
 
-__all__ = ["Campaign", "conduct"]
-
-_MIN_ITEM_BUDGET_S = 0.001
-_MOST_SHARES = 8
-"""Most time of one item, in equal shares of a given total time."""
+__all__ = ["Campaign", "built_in_item", "conduct"]
 
 _HARD_LIMIT = 16
-"""Tenths of ``memory_bytes`` at which a worker is stopped; chunks keep below ``memory_bytes`` itself."""
+"""Tenths of ``memory_bytes`` at which a worker is stopped; groups keep below ``memory_bytes`` itself."""
 
 _LEAST_LIMIT = 256 << 20
-"""The reference network and a runtime's own pools must fit, whatever ``memory_bytes`` says."""
+"""A runtime's own pools must fit, whatever ``memory_bytes`` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,7 @@ def conduct(
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         SuiteError: A brick is missing or not what its name says.
-        WorkerError: No worker can be started, or the reference network cannot be run.
+        WorkerError: No worker can be started, or it ends while it runs nothing.
         StoreError: The database cannot be written; what was committed stays.
     """
     settings.check()
@@ -133,7 +127,7 @@ def conduct(
         stack = backend.stack(settings.device, settings.options)
         effective = dict(stack.options)
         _check_backend(settings, backend, effective, bricks=suite is not None, kernels=kernels)
-        rotating = settings.cache == "model" and can_rotate(backend, effective)
+        together = settings.cache == "model" and in_turn(backend, effective)
         choices = require_algorithms(backend, settings.device, effective, settings.dtype) if algorithms else ()
         system, conditions = probe_system(), settings.conditions
         _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
@@ -150,16 +144,22 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
+            holds = models_bricks(sources, suite, oracle=oracle) if suite is not None and chosen.pending else {}
+            beside = companions(bricks, items, holds, chosen)
             if suite is not None:
-                inspect_bricks(suite, [*bricks.pending, *variants.pending])
-        pending = [*chosen.pending, *bricks.pending, *variants.pending]
-        protocol = settings.protocol
-        known = _earlier(store, pending)
+                inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside])
+        pending = [*chosen.pending, *bricks.pending, *variants.pending, *beside]
+        forecast = forecast_s(
+            pending,
+            visits=settings.visits,
+            processes=settings.processes,
+            sessions=settings.sessions,
+            known=_earlier(store, pending),
+        )
         budget_s = None
         if settings.budget_s is not None:
             budget_s = settings.budget_s - (time.monotonic() - begun)
-            protocol = _fitted(protocol, pending, budget_s, most_s=settings.item_budget_s)
-        forecast = forecast_s(pending, protocol, known)
+            forecast = min(forecast, settings.budget_s) if pending else 0.0
         run = None
         memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
         limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
@@ -174,27 +174,22 @@ def conduct(
                 more={"algorithms": [choice.name for choice in choices]} if choices else None,
             )
             journal = Journal(store, run, conditions, costs)
+            groups = grouped(
+                [*bricks.pending, *variants.pending, *beside], chosen.pending, holds, memory_bytes=memory_bytes
+            )
+            groups[0].items.append(built_in_item(OVERHEAD))
             with Session(
-                partial(
-                    launch,
-                    settings,
-                    backend,
-                    stack,
-                    memory_bytes=limit_bytes,
-                    rotating=rotating,
-                ),
+                partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together),
                 journal,
-                _built_in(REFERENCE),
-                Pace(protocol, budget_s),
+                settings,
+                Pace(settings.visits, budget_s),
                 costs,
-                memory_bytes=memory_bytes,
-                cache=settings.cache,
-                seed=settings.seed,
-                annotations=suite.annotations if suite is not None else None,
                 progress=progress,
             ) as session:
-                session.measure([*pending, *_probes(pending)])
-            end_run(store, run)
+                session.measure(groups)
+            baseline = journal.baseline
+            found = None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
+            end_run(store, run, more={BASELINE: found})
         views = None
         if kernels and not dry_run:
             # Asked of the store: what is begun again has a measurement as well.
@@ -242,11 +237,11 @@ def _check_backend(
     if kernels:
         require_profiling(backend)
     if settings.cache == "model" and bricks:
-        require_rotating(backend, options)  # a whole model is only repeated, which every backend can
+        require_in_turn(backend, options)  # a whole model is only repeated, which every backend can
 
 
 def _check_cache(settings: Settings, *, bricks: bool) -> None:
-    """Make sure that the device is the one whose caches are swept, and whose caches' sizes the reuse distances are."""
+    """Make sure that the device is the one whose caches are swept, and whose caches' sizes the footprints are."""
     if settings.device != "cpu" and (settings.cache == "cold" or (bricks and settings.cache == "model")):
         raise UsageError(
             f"cache mode {settings.cache!r} is about the caches of a processor, not of device {settings.device!r}",
@@ -278,34 +273,6 @@ def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
     return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
 
 
-def _fitted(protocol: Protocol, items: Sequence[Item], budget_s: float, *, most_s: float | None) -> Protocol:
-    """The protocol with an item budget that lets the whole run fit into its total time, or fill it.
-
-    No item may take more than some times its equal share; within that the pace decides (``allocation``).
-    """
-    if not items:
-        return protocol
-    fixed_s = protocol.processes * loading_s(items)
-    share_s = max(_MIN_ITEM_BUDGET_S, (budget_s - fixed_s) / len(items))
-    most_s = min(share_s * _MOST_SHARES, most_s or math.inf)
-    return replace(protocol, item_budget_ns=int(most_s * 1e9))
-
-
-def _probes(items: Sequence[Item]) -> list[Item]:
-    """What is measured beside the items: what a call costs, and what changing between nodes does at each distance."""
-    distances = sorted({item.distance for item in items if item.distance})
-    overhead = _built_in(OVERHEAD)
-    if not distances:
-        return [overhead]
-    overhead.cache = "hot"
-    probes = [overhead]
-    for distance in distances:
-        gap = _built_in(GAP)
-        gap.cache, gap.distance = level_name(distance), distance
-        probes.append(gap)
-    return probes
-
-
-def _built_in(name: str) -> Item:
-    """A network of our own as an item; its key is that of its content."""
-    return Item(subject=Subject.REFERENCE, key=built_in_key(name), label=name, path=Path(name), unroll=1)
+def built_in_item(name: str) -> Item:
+    """A network of our own as an item, to be repeated; its key is that of its content."""
+    return Item(subject=Subject.REFERENCE, key=built_in_key(name), label=name, path=Path(name), unroll=1, cache="hot")

@@ -16,15 +16,19 @@ class RunCosts:
 
     Attributes:
         start_s: Starting and ending workers, the reference network included.
-        prepare_s: ``prepare`` requests: reading, filling, session creation, first run, choice of the unroll.
+        prepare_s: ``prepare`` and ``pack`` requests: reading, filling, optimising, session creation, first run.
         load_s: Of ``prepare_s``, what the runtime itself took: creation of sessions and first runs.
-        sample_s: ``sample`` requests: warm-up and timed samples.
-        timed_s: Of ``sample_s``, the timed samples.
+        sample_s: ``visit`` requests: warm-up, probes and timed executions.
+        timed_s: Of ``sample_s``, the timed executions.
+        unpack_s: Reading the profiles of packs.
         store_s: Commits and queries.
         statistics_s: Intervals and verdicts.
         read_s: Reading and checking bricks and models.
         profile_s: The pass that tells which kernels run, where that was asked for.
         progress_s: The caller's progress callback.
+        visits: How many there were.
+        watched_s: Passes of packs, by the times of their nodes: the medians of all sessions together.
+        unwatched_s: The same passes when no profiler watched.
     """
 
     start_s: float = 0.0
@@ -32,11 +36,15 @@ class RunCosts:
     load_s: float = 0.0
     sample_s: float = 0.0
     timed_s: float = 0.0
+    unpack_s: float = 0.0
     store_s: float = 0.0
     statistics_s: float = 0.0
     read_s: float = 0.0
     profile_s: float = 0.0
     progress_s: float = 0.0
+    visits: int = 0
+    watched_s: float = 0.0
+    unwatched_s: float = 0.0
 
     @contextmanager
     def spend(self, part: str) -> Iterator[None]:

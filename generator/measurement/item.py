@@ -1,8 +1,8 @@
-"""An item: one brick, model or reference network on its way from 'to be measured' to measured."""
+"""An item: one brick, model or network of our own on its way from 'to be measured' to measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...db.values import Block, Failure, Measurement, Subject
@@ -24,20 +24,21 @@ class Item:
         overrides: ``dim_param`` to value.
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
+        weight_bytes: Of its weights.
+        live_bytes: Of its inputs and outputs.
         macs: Work of one execution, for the forecast; None where unknown.
         variant: What of it is measured, or how: empty for all of it in the runtime's own way, else as in ``Prepare``.
         unroll: Copies in one network; 0 until the worker has chosen.
         as_is: It is of a graph that the runtime executes, and runs without further optimisation.
+        cache: Cache state that it is measured in; None: that of the run.
+        footprint: Footprint class, in bytes, that it is measured in, packed with others; 0: it is run by itself.
+        alone: It cannot be packed, or ended a worker that held others: it is run by itself.
         measurement: UUID in the store; None until it is opened there.
         blocks: Committed blocks, those of an interrupted run included.
+        footprint_bytes: What is touched between two visits of it.
         load_ns: Session creation in the first process of this run.
         first_run_ns: First execution there.
         run_ns: Latest guess at the time of one loop.
-        party: Items of one number share workers; 0 until a worker was lost.
-        cache: Cache state that it is measured in; None: that of the run.
-        distance: Reuse distance in bytes at which it is rotated with others; 0: it is timed by itself.
-        touched_bytes: What one pass of a rotation touches of it, once it is loaded.
-        alone: It is suspected of having ended a shared worker, and is its party's only member.
         result: Set when it is measured.
         failure: Set when it cannot be measured.
     """
@@ -50,20 +51,21 @@ class Item:
     overrides: tuple[tuple[str, int], ...] = ()
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     size_bytes: int = 0
+    weight_bytes: int = 0
+    live_bytes: int = 0
     macs: int | None = None
     variant: str = ""
     unroll: int = 0
     as_is: bool = False
+    cache: str | None = None
+    footprint: int = 0
+    alone: bool = False
     measurement: str | None = None
     blocks: list[Block] = field(default_factory=list)
+    footprint_bytes: int | None = None
     load_ns: int | None = None
     first_run_ns: int | None = None
     run_ns: int = 0
-    party: int = 0
-    cache: str | None = None
-    distance: int = 0
-    touched_bytes: int = 0
-    alone: bool = False
     result: Measurement | None = None
     failure: Failure | None = None
 
@@ -78,10 +80,14 @@ class Item:
         return self.result is None and self.failure is None
 
     @property
-    def pass_ns(self) -> int:
-        """A guess at the time of one visit in a rotation: all copies, and the head twice."""
-        visits = self.unroll + 2
-        return self.run_ns * visits // self.unroll if self.blocks and self.unroll else self.run_ns * visits
+    def packed(self) -> bool:
+        """Whether it is run together with others."""
+        return bool(self.footprint) and not self.alone
+
+    @property
+    def visits(self) -> int:
+        """How often it was visited so far."""
+        return sum(len(block.samples) for block in self.blocks)
 
     def request(self, seed: int) -> Prepare:
         """What to send to a worker."""
@@ -92,28 +98,11 @@ class Item:
             overrides=self.overrides,
             inputs=self.inputs,
             seed=seed,
-            unroll=0 if self.distance else self.unroll,
+            unroll=1 if self.footprint else self.unroll,
             as_is=self.as_is,
-            distance=self.distance,
             variant=self.variant,
         )
 
     def in_variant(self, variant: str) -> Item:
         """Another variant of the same, not yet measured."""
-        return Item(
-            subject=self.subject,
-            key=self.key,
-            label=self.label,
-            path=self.path,
-            synthetic=self.synthetic,
-            overrides=self.overrides,
-            inputs=self.inputs,
-            size_bytes=self.size_bytes,
-            macs=self.macs,
-            variant=variant,
-            unroll=0 if self.distance else self.unroll,
-            as_is=self.as_is,
-            cache=self.cache,
-            distance=self.distance,
-            party=self.party,
-        )
+        return replace(self, variant=variant, measurement=None, blocks=[], result=None, failure=None)

@@ -1,27 +1,29 @@
-"""What a run writes: every block as it comes, every result and every failure, each in one commit."""
+"""What a run writes: every session's blocks as they come, every result and every failure, each in one commit."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import median
 
+from ...db.identity import Identity
 from ...db.queries import LeftOpen
-from ...db.store import Store
-from ...db.values import Block, Conditions, Failure, Measurement, Run, Stop, Subject
+from ...db.store import Opened, Store
+from ...db.values import PROTOCOL, Block, Conditions, Failure, Measurement, Run, Stop, Visit
 from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOfMemory, WorkerTimeout
-from ..network.reference import REFERENCE
 from .costs import RunCosts
 from .item import Item
-from .sampling.statistics import MIN_SAMPLES, block_values, summarise
+from .sampling.statistics import MIN_SAMPLES, Baseline, summarise, undisturbed
 
-__all__ = ["Journal"]
+__all__ = ["BASELINE", "Journal"]
+
+BASELINE = "probes_ns"
+"""Under this name a run stores what its probes took when it was quiet: arithmetic and memory."""
 
 _SAME_MOMENT = timedelta(hours=1)
-"""Machines drift: samples of a run that began longer ago are not pooled with new ones."""
+"""Machines change: visits of a run that began longer ago are not pooled with new ones."""
 
 
 class Journal:
@@ -39,136 +41,145 @@ class Journal:
         self._run = run
         self._conditions = conditions
         self._costs = costs
-        self._reference: dict[tuple[int, int], float] = {}
+        self._earlier = [
+            Baseline(*probes)
+            for one in store.runs()
+            if (one.system, one.stack) == (run.system, run.stack) and (probes := _probes(one)) is not None
+        ]
+        self._visits: list[Visit] = []
 
-    def take_up(self, reference: Item, items: Sequence[Item]) -> int:
-        """Take up what interrupted runs left under these conditions.
+    @property
+    def baseline(self) -> Baseline | None:
+        """What the probes take when it is quiet, as far as this run and earlier ones tell."""
+        return Baseline.of(self._visits, self._earlier)
 
-        What a run left that began more than an hour ago is no part of today's measurements: where it has enough
-        samples it becomes a measurement of its own, of that run, and the item is begun anew. The reference network
-        goes on as long as an open item may want its first blocks.
+    def take_up(self, items: Sequence[Item]) -> int:
+        """Take up what interrupted runs left of these items, under these conditions.
+
+        What a run left that began more than an hour ago, or that another protocol took, is no part of today's
+        measurements: where it has enough samples it becomes a measurement of its own, of that run, and the item is
+        begun anew.
 
         Returns:
-            The largest process number in use, by items of whatever suite, so that a number and a round mean one
-            moment; -1 where nothing is open.
+            The largest process number in use, by items of whatever suite, so that a number means one moment; -1 where
+            nothing is open.
         """
-        known = {(item.subject, item.key, self._of(item).cache, item.variant): item for item in (reference, *items)}
+        known = {(item.subject, item.key, self._of(item).cache, item.variant): item for item in items}
         left: list[tuple[LeftOpen, str]] = []
         with self._costs.spend("store_s"):
-            for cache in sorted({cache for _, _, cache, _ in known}):
+            for cache in sorted({self._conditions.cache, *(cache for _, _, cache, _ in known)}):
                 conditions = replace(self._conditions, cache=cache)
                 found = self._store.left_open(self._run.system, self._run.stack, conditions)
                 left += [(entry, cache) for entry in found]
-        # The reference comes first: what is closed wants its times.
-        left.sort(key=lambda entry: known.get(_identity(*entry)) is not reference)
-        wanted = False
         for entry, cache in left:
-            item = known.get(_identity(entry, cache))
+            item = known.get((entry.subject, entry.key, cache, entry.variant))
+            stale = entry.protocol != PROTOCOL or self._stale(entry)
+            if item is None and not stale:
+                continue  # of another suite: its own run goes on with it
             if item is None:
-                item = Item(
-                    entry.subject,
-                    entry.key,
-                    label=entry.key,
-                    path=Path(entry.key),
-                    variant=entry.variant,
-                    cache=cache,
-                )
-            self.resume(item)
-            enough = sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES
-            if item is not reference and enough and self._stale(entry):
-                self._close(item, entry.run)
-            wanted |= item.subject is not Subject.REFERENCE and bool(item.blocks)
-        for entry, cache in left:
-            item = known.get(_identity(entry, cache))
-            if item is not None and item.subject is Subject.REFERENCE and (self._stale(entry) or not wanted):
-                self._close(item, entry.run)
+                place = Path(entry.key)
+                item = Item(entry.subject, entry.key, entry.key, place, variant=entry.variant, cache=cache)
+            self._resume(item)
+            if stale:
+                self._close(item, entry)
         return max((entry.process for entry, _ in left if entry.process is not None), default=-1)
 
     def _of(self, item: Item) -> Conditions:
         """The conditions that an item is measured under."""
         return self._conditions if item.cache is None else replace(self._conditions, cache=item.cache)
 
+    def _identity(self, item: Item) -> Identity:
+        return Identity(item.subject, item.key, self._run.system, self._run.stack, self._of(item), item.variant)
+
     def _stale(self, entry: LeftOpen) -> bool:
         age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
         return age > _SAME_MOMENT
 
-    def resume(self, item: Item) -> None:
-        """Take up the blocks that an interrupted run left of an item, if any."""
+    def _resume(self, item: Item) -> None:
         with self._costs.spend("store_s"):
             found = self._store.open_item(
                 item.subject, item.key, self._run.system, self._run.stack, self._of(item), item.variant
             )
         if found is not None:
             item.measurement, item.unroll, item.blocks = found
-            if item.label == REFERENCE:
-                for block in item.blocks:
-                    self._note_reference(block, item.unroll)
+            self._visits += [visit for block in item.blocks for visit in block.visits]
 
-    def _close(self, item: Item, run: str) -> None:
+    def _close(self, item: Item, entry: LeftOpen) -> None:
         """End what an interrupted run left of an item, and begin it anew: its samples stay, as a measurement."""
         if item.measurement is None:
             return
-        if item.blocks:
-            self.finish(item, Stop.BUDGET, run=run)
+        if item.visits >= MIN_SAMPLES:
+            self.finish([item], Stop.BUDGET, run=entry.run, protocol=entry.protocol)
         else:
             with self._costs.spend("store_s"):
                 self._store.discard(item.measurement)
         item.measurement, item.blocks, item.result = None, [], None
 
-    def commit(self, item: Item, block: Block) -> None:
-        """Store a block before anything else is asked of the worker; opens the item with its first block."""
-        with self._costs.spend("store_s"):
+    def commit(self, taken: Iterable[tuple[Item, Block]]) -> None:
+        """Store what one session took, all or nothing, before the next one begins; opens items with their first."""
+        opened: list[Opened] = []
+        blocks: list[tuple[str, Block]] = []
+        pairs = list(taken)
+        for item, block in pairs:
             if item.measurement is None:
-                identity = str(uuid.uuid4())
-                self._store.begin(
-                    identity,
-                    self._run.id,
-                    item.subject,
-                    item.key,
-                    self._run.system,
-                    self._run.stack,
-                    self._of(item),
-                    item.unroll,
-                    item.variant,
-                )
-                item.measurement = identity
-            self._store.add_block(item.measurement, block)
-        item.blocks.append(block)
-        if item.label == REFERENCE:  # not just its subject: the overhead network has the same
-            self._note_reference(block, item.unroll)
+                item.measurement = str(uuid.uuid4())
+                opened.append(Opened(item.measurement, self._run.id, self._identity(item), max(1, item.unroll)))
+            blocks.append((item.measurement, block))
+        try:
+            with self._costs.spend("store_s"):
+                self._store.add_session(opened, blocks)
+        except BaseException:
+            begun = {one.id for one in opened}
+            for item, _ in pairs:
+                if item.measurement in begun:
+                    item.measurement = None
+            raise
+        seen: set[tuple[Visit, ...]] = set()
+        for item, block in pairs:
+            item.blocks.append(block)
+            if block.visits not in seen:
+                seen.add(block.visits)
+                self._visits += block.visits
 
-    def finish(self, item: Item, stop: Stop, *, run: str | None = None) -> None:
-        """Compute the statistics of an item and close it, as a measurement of this run unless told otherwise."""
-        assert item.measurement is not None  # noqa: S101  # it has blocks
+    def finish(self, items: Sequence[Item], stop: Stop, *, run: str | None = None, protocol: int = PROTOCOL) -> None:
+        """Compute the statistics of items and close them, as measurements of this run unless told otherwise."""
+        baseline = self.baseline
         with self._costs.spend("statistics_s"):
-            summary = summarise(item.blocks, item.unroll)
-            item.result = Measurement(
-                id=item.measurement,
-                run=run or self._run.id,
-                subject=item.subject,
-                key=item.key,
-                system=self._run.system,
-                stack=self._run.stack,
-                conditions=self._of(item),
-                unroll=item.unroll,
-                median_ns=summary.median_ns,
-                mean_ns=summary.mean_ns,
-                trimmed_mean_ns=summary.trimmed_mean_ns,
-                min_ns=summary.min_ns,
-                p90_ns=summary.p90_ns,
-                p99_ns=summary.p99_ns,
-                ci95_ns=summary.ci95_ns,
-                samples=summary.samples,
-                block_medians_ns=summary.block_medians_ns,
-                verdict=summary.verdict,
-                stop=stop,
-                load_ns=item.load_ns,
-                first_run_ns=item.first_run_ns,
-                reference_ns=self._reference_of(item),
-                variant=item.variant,
-            )
+            for item in items:
+                assert item.measurement is not None  # noqa: S101  # it has blocks
+                unroll = max(1, item.unroll)
+                summary = summarise(item.blocks, unroll)
+                quiet_ns, quiet = undisturbed(item.blocks, unroll, baseline)
+                item.result = Measurement(
+                    id=item.measurement,
+                    run=run or self._run.id,
+                    subject=item.subject,
+                    key=item.key,
+                    system=self._run.system,
+                    stack=self._run.stack,
+                    conditions=self._of(item),
+                    unroll=unroll,
+                    median_ns=summary.median_ns,
+                    mean_ns=summary.mean_ns,
+                    trimmed_mean_ns=summary.trimmed_mean_ns,
+                    min_ns=summary.min_ns,
+                    p90_ns=summary.p90_ns,
+                    p99_ns=summary.p99_ns,
+                    ci95_ns=summary.ci95_ns,
+                    samples=summary.samples,
+                    block_medians_ns=summary.block_medians_ns,
+                    verdict=summary.verdict,
+                    stop=stop,
+                    load_ns=item.load_ns,
+                    first_run_ns=item.first_run_ns,
+                    variant=item.variant,
+                    protocol=protocol,
+                    footprint_bytes=item.footprint_bytes,
+                    undisturbed_ns=quiet_ns if protocol == PROTOCOL else None,
+                    quiet=quiet if protocol == PROTOCOL else None,
+                )
         with self._costs.spend("store_s"):
-            self._store.finish(item.result)
+            self._store.finish(*(item.result for item in items if item.result is not None))
 
     def fail(self, item: Item, error: DlbricksError) -> None:
         """Store why an item cannot be measured; blocks that it has are dropped, since they are no measurement."""
@@ -188,18 +199,13 @@ class Journal:
             self._store.add_failure(item.failure, instead_of=item.measurement)
         item.measurement = None
 
-    def _note_reference(self, block: Block, unroll: int) -> None:
-        self._reference[block.process, block.round] = float(median(block_values([block], unroll)[0]))
 
-    def _reference_of(self, item: Item) -> float | None:
-        """Median of the reference network over the processes and rounds of an item."""
-        moments = {(block.process, block.round) for block in item.blocks}
-        values = [self._reference[moment] for moment in moments if moment in self._reference]
-        return median(values) if values else None
-
-
-def _identity(entry: LeftOpen, cache: str) -> tuple[Subject, str, str, str]:
-    return entry.subject, entry.key, cache, entry.variant
+def _probes(run: Run) -> tuple[float, float] | None:
+    """The quiet probes of an earlier run; None where it has none."""
+    found = (run.after or {}).get(BASELINE)
+    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(one, int | float) for one in found):
+        return None
+    return float(found[0]), float(found[1])
 
 
 def _kind(error: DlbricksError) -> str:

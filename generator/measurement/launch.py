@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from .settings import Settings
 __all__ = ["begin_run", "end_run", "launch"]
 
 
-def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: int, rotating: bool) -> Worker:
+def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: int, together: bool) -> Worker:
     """Start a worker, and make sure of its stack.
 
     Args:
@@ -26,7 +27,7 @@ def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: 
         backend: The runtime.
         stack: What it runs here.
         memory_bytes: Limit of the worker.
-        rotating: Whether its networks share memory and threads.
+        together: Whether its networks are visited in turn: they share threads.
 
     Raises:
         WorkerError: It cannot be started, or runs another stack.
@@ -37,7 +38,7 @@ def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: 
         options=settings.options,
         threads=settings.threads,
         memory_bytes=memory_bytes,
-        rotating=rotating,
+        together=together,
         dtype=settings.dtype,
         command=backend.command(),
     )
@@ -87,9 +88,9 @@ def begin_run(
     return run
 
 
-def end_run(store: Store, run: Run) -> None:
-    """Store the machine's state after a run."""
-    store.end_run(run.id, after=machine_state(), finished=_now())
+def end_run(store: Store, run: Run, *, more: Mapping[str, object] | None = None) -> None:
+    """Store the machine's state after a run, and what else was found about it."""
+    store.end_run(run.id, after={**machine_state(), **(more or {})}, finished=_now())
 
 
 def _now() -> str:

@@ -31,8 +31,9 @@ class MeasureRow:
         name: The model.
         key: Its content key.
         backend: Name of the runtime.
-        latency_ms: Median.
-        ci95_ms: 95 % interval of the median.
+        latency_ms: Mean.
+        ci95_ms: 95 % interval of the mean.
+        undisturbed_ms: What it takes on a quiet machine.
         p90_ms: 90 % of the runs are at most this long.
         p99_ms: 99 % are.
         load_ms: Session creation.
@@ -51,6 +52,7 @@ class MeasureRow:
     backend: str
     latency_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
+    undisturbed_ms: float | None = None
     p90_ms: float | None = None
     p99_ms: float | None = None
     load_ms: float | None = None
@@ -96,11 +98,11 @@ def measure(
     threads: int = 1,
     cache: str = "model",
     dtype: str = "float32",
+    visits: int = 24,
     budget_s: float | None = None,
-    item_budget_s: float | None = None,
     item_timeout_s: float = 120.0,
     processes: int = 2,
-    rounds: int = 3,
+    sessions: int = 2,
     seed: int = 0,
     memory_bytes: int | None = None,
     data: bool = False,
@@ -120,12 +122,11 @@ def measure(
         threads: Threads of the runtime; 0: all physical cores.
         cache: ``model`` or ``hot`` (both are plain repetition), or ``cold``.
         dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
-        budget_s: Total time.
-        item_budget_s: Most time of one model over all processes and rounds, after the least 10 samples; None: 0.25 s,
-            or what ``budget_s`` allows.
-        item_timeout_s: Hard limit of one model.
+        visits: How often each model is visited.
+        budget_s: Total time, filled with as many visits as fit. None: ``visits``.
+        item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
-        rounds: Rounds per process.
+        sessions: Sessions per process, each committed as a whole.
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
@@ -147,11 +148,11 @@ def measure(
             threads=threads,
             cache=cache,
             dtype=dtype,
+            visits=visits,
             budget_s=budget_s,
-            item_budget_s=item_budget_s,
             item_timeout_s=item_timeout_s,
             processes=processes,
-            rounds=rounds,
+            sessions=sessions,
             seed=seed,
             memory_bytes=memory_bytes,
         ),
@@ -215,8 +216,9 @@ def _row(name: str, backend: str, found: Measurement) -> MeasureRow:
         name=name,
         key=found.key,
         backend=backend,
-        latency_ms=found.median_ns / _NS_PER_MS,
+        latency_ms=found.latency_ns / _NS_PER_MS,
         ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
+        undisturbed_ms=None if found.undisturbed_ns is None else found.undisturbed_ns / _NS_PER_MS,
         p90_ms=found.p90_ns / _NS_PER_MS,
         p99_ms=found.p99_ns / _NS_PER_MS,
         load_ms=found.load_ns / _NS_PER_MS if found.load_ns is not None else None,

@@ -123,7 +123,7 @@ def take_views(
                 progress(Progress(Stage.PROFILE, number, len(left), item.label, time.monotonic() - begun))
             try:
                 if worker is None:
-                    worker = launch(settings, backend, stack, memory_bytes=memory_bytes, rotating=False)
+                    worker = launch(settings, backend, stack, memory_bytes=memory_bytes, together=False)
                 view = worker.ask(_request(item, settings), Profiled, _timeout_s(item, settings)).view
             except (BackendError, WorkerError) as error:
                 label = item.key if item.subject is Subject.BRICK else item.label

@@ -100,11 +100,11 @@ def run(
     cache: str = "model",
     dtype: str = "float32",
     models: Sequence[ModelSource] = (),
+    visits: int = 24,
     budget_s: float | None = None,
-    item_budget_s: float | None = None,
     item_timeout_s: float = 120.0,
     processes: int = 2,
-    rounds: int = 3,
+    sessions: int = 2,
     seed: int = 0,
     memory_bytes: int | None = None,
     again: Collection[str] = (),
@@ -113,7 +113,7 @@ def run(
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
-    """Measure the bricks of a suite, and ground truth of whole models in the same rounds.
+    """Measure the bricks of a suite, and ground truth of whole models between their visits.
 
     What is stored for this system, stack and conditions is not measured again, and a run that was interrupted, even by
     SIGKILL, goes on where it was: each block of samples is committed before the next one is taken.
@@ -128,17 +128,16 @@ def run(
         cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
             evicted before each sample).
         dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
-        models: Whole models to be measured beside the bricks, in the same rounds.
-        budget_s: Total time, spent where it narrows the models' totals fastest. None: as long as it takes.
-        item_budget_s: Most time of one item over all processes and rounds, after the least 10 samples; None: 0.25 s,
-            or what ``budget_s`` allows.
-        item_timeout_s: Hard limit of one item.
+        models: Whole models to be measured beside the bricks, visited in turn with them.
+        visits: How often each brick and each model is visited.
+        budget_s: Total time, filled with as many visits as fit. None: ``visits``.
+        item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
-        rounds: Rounds per process; in each, every item is sampled once.
+        sessions: Sessions per process, each with orders of its own and committed as a whole.
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
-        algorithms: Also measure each brick once with each of the backend's other algorithms, in the same rounds. These
+        algorithms: Also measure each brick once with each of the backend's other algorithms, in the same visits. These
             measurements bear the algorithm's name as their variant; they compete in lower bounds, and nowhere else.
         kernels: Afterwards, in a pass of its own, also tell which kernels run for each brick and model that is measured
             and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
@@ -170,11 +169,11 @@ def run(
             threads=threads,
             cache=cache,
             dtype=dtype,
+            visits=visits,
             budget_s=budget_s,
-            item_budget_s=item_budget_s,
             item_timeout_s=item_timeout_s,
             processes=processes,
-            rounds=rounds,
+            sessions=sessions,
             seed=seed,
             memory_bytes=memory_bytes,
         ),

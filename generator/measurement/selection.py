@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from ...db.store import Store
 from ...db.values import Conditions, Failure, Measurement, Verdict
 from ...errors import UsageError
-from ..worker.messages.protocol import INNER
 from .item import Item
 
 __all__ = ["AGAIN", "Selection", "check_again", "finished", "select"]
@@ -121,20 +120,8 @@ def _select(
             subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
         )
         failures = {entry.key: entry for entry in stored}
-    left = set[str]()
-    if not variant:
-        opened = store.left_open(system, stack, conditions)
-        left = {entry.key for entry in opened if (entry.subject, entry.variant) == (subject, INNER)}
-    begun = {
-        item.key: item.in_variant(INNER)
-        for item in items
-        if item.key in left and item.key in good and item.key not in failures
-    }
     return Selection(
-        pending=(
-            *(item for item in items if item.key not in good and item.key not in failures),
-            *begun.values(),  # an interrupted run has measured the whole, and begun what is found on the way
-        ),
-        reused=tuple(good[key] for key in keys if key in good and key not in failures and key not in begun),
+        pending=tuple(item for item in items if item.key not in good and item.key not in failures),
+        reused=tuple(good[key] for key in keys if key in good and key not in failures),
         failed=tuple(failures[key] for key in keys if key in failures),
     )

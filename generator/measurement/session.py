@@ -1,97 +1,84 @@
-"""One measuring session: workers one after the other, rounds that interleave, and what happens when a worker dies."""
+"""One measuring session after the other: groups, the worker that visits them, and what happens when it dies."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from statistics import median_high
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ...db.values import Block, Stop
-from ...errors import BackendError, DlbricksError, WorkerError
+from ...db.values import Block, Stop, Visit
+from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerError, WorkerOutOfMemory
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
-from ..worker.messages.protocol import INNER, Rotate, Sample
+from ..worker.messages import protocol as messages
+from ..worker.messages.protocol import INNER, LeftOut, Refusal, Visited
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
-from .sampling.allocation import time_shares
-from .sampling.forecast import loading_s
-from .sampling.schedule import Pace, fitting, interleaved, queued, slots_of, warmups_of
+from .sampling.grouping import Group, PackPlan, packs_of
+from .sampling.pace import Pace, loops_of, warmups_of
 from .sampling.statistics import MIN_SAMPLES
-from .sampling.stopping import decide
+from .settings import Settings
 
 __all__ = ["Session"]
 
 _BYTES_PER_S = 5e7
 """A large model may take longer to load than ``Timeouts.prepare``: slowest disk and packing that we wait for."""
 
-_REFERENCE_NS = 40_000_000
-"""Most time of the reference network per round."""
+_MEMBER_S = 0.5
+"""Most time that one more brick of a pack takes to load."""
+
+Subject = Item | PackPlan
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A group, its packs as they are by now, and the sessions that it may still have."""
+
+    group: Group
+    packs: list[PackPlan]
+    sessions: int
 
 
 class Session:
-    """Measures items until each has a result or a failure, or the time is up.
+    """Measures groups until each of their items has a result or a failure, or the time is up.
 
-    A pass is one worker process that loads the items (in chunks, where they do not fit in memory together) and
-    samples all of them once per round. Process numbers continue those of an interrupted run, so that a number means
-    the same process for every item. The parent does nothing while a request is under way, and the reply to each
-    sample request is committed before the next one.
+    Each process loads a group; in each of its sessions every pack has an order of its own. Within a session packs and
+    all else are visited in turn, again and again, in an order that changes each time. What a session took is committed
+    as one, so that at most the session in flight is repeated. The parent does nothing while a visit is under way.
 
     Args:
         launch: Starts a greeted worker.
         journal: Where results go.
-        reference: The reference network, sampled once per round by every worker.
-        pace: Protocol and total time.
+        settings: How to measure.
+        pace: Visits and total time.
         costs: Where wall time is booked.
-        memory_bytes: Networks are kept loaded up to this size.
-        cache: Cache state to ask for.
-        seed: Of weights, inputs and orders.
-        annotations: Which model holds which brick how often, where the suite tells: decides what a given time is spent
-            on.
-        progress: Told between requests.
+        progress: Told between visits.
     """
 
     def __init__(
         self,
         launch: Callable[[], Worker],
         journal: Journal,
-        reference: Item,
+        settings: Settings,
         pace: Pace,
         costs: RunCosts,
         *,
-        memory_bytes: int,
-        cache: str,
-        seed: int,
-        annotations: Mapping[str, Mapping[str, int]] | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
         self._launch = launch
         self._journal = journal
-        self._reference = reference
+        self._settings = settings
         self._pace = pace
-        self._protocol = pace.protocol
         self._costs = costs
-        self._memory_bytes = memory_bytes
-        self._cache = cache
-        self._seed = seed
-        self._annotations = annotations
         self._progress = progress
         self._worker: Worker | None = None
-        self._process = -1
-        self._round = -1
-        self._items: list[Item] = []
-        self._inner: dict[str, Item] = {}  # by the item that it is a variant of
-        self._slots: dict[str, int] = {}
-        self._left = 0
-        self._done = 0
-        self._parties = 0
-        self._running: Item | None = None
-        self._suspects: dict[str, Item] = {}  # executed since the reference network ran well
-        self._unchecked = 0  # items at the head of the queue that a dead worker held
+        self._process = self._round = -1
+        self._running: Subject | None = None
+        self._inner: dict[str, Item] = {}
+        self._done = self._total = 0
 
     def __enter__(self) -> Self:
         return self
@@ -103,253 +90,265 @@ class Session:
             with self._costs.spend("start_s"):
                 self._worker.close() if kind is None else self._worker.kill()
 
-    def measure(self, items: Sequence[Item]) -> None:
-        """Measure the items; each ends with ``result`` or ``failure``, or stays open where the time was short."""
-        self._items = items = [*items]  # variants that are found on the way join them
-        self._process = self._journal.take_up(self._reference, items)
-        for item in items:
-            self._settle(item)
-            self._count(item)
-        while any(item.open for item in items) and not self._pace.expired:
-            self._pass([item for item in items if item.open])
-        for item in items:
-            if item.open and sum(len(block.samples) for block in item.blocks) >= MIN_SAMPLES:
-                self._journal.finish(item, Stop.BUDGET)
-        if self._reference.blocks and not any(item.open for item in items):
-            # Left open otherwise: the run that takes up the open items wants the reference of their first blocks.
-            self._journal.finish(self._reference, Stop.BUDGET)
+    def measure(self, groups: Sequence[Group]) -> None:
+        """Measure the groups; each item ends with ``result`` or ``failure``, or stays open where the time was short."""
+        items = list(dict.fromkeys(item for group in groups for item in (*group.items, *group.models)))
+        self._inner = {item.id: item.in_variant(INNER) for item in items if item.packed and not item.variant}
+        self._process = self._journal.take_up([*items, *self._inner.values()])
+        processes, sessions = self._settings.processes, self._settings.sessions
+        waiting = [
+            _Waiting(group, packs_of([item for item in group.items if item.packed], str(number)), processes * sessions)
+            for number, group in enumerate(groups)
+        ]
+        self._total = sum(self._missing(group) * group.count for group in groups)
+        for process in reversed(range(processes)):
+            self._end_worker()
+            for place, one in enumerate(waiting):
+                if not self._pace.expired:
+                    self._pace.waiting = len(waiting) * process * sessions + (len(waiting) - place) * sessions
+                    self._group(one, until=process * sessions)
+                later = {id(item) for other in waiting[place + 1 :] for item in other.group.all}
+                if not process or not self._missing(one.group):
+                    self._finish(item for item in one.group.all if id(item) not in later)
+        self._finish(items)
 
-    def _pass(self, items: Sequence[Item]) -> None:
-        """One worker per party: for all items, and then for those that must run apart from the others."""
-        tried: set[int] = set()
-        if self._pace.budget_s is not None:
-            self._pace.shares = time_shares(items, self._annotations)
-        while parties := {item.party for item in items if item.open} - tried:
-            if self._pace.expired:
-                return
-            party = min(parties)
-            tried.add(party)
-            members = [item for item in items if item.open and item.party == party]
-            loading = loading_s(members)
-            self._pace.overhead_s = self._passes_left() * loading
-            self._restart()
-            self._unchecked = 0
-            queue = queued(members, self._seed, self._process, hurried=self._pace.budget_s is not None)
-            while queue and not self._pace.expired:
-                self._chunk(queue, overhead_s=max(0, self._passes_left() - 1) * loading)
+    def _finish(self, items: Iterable[Item]) -> None:
+        """Close what was visited often enough."""
+        ready = [item for item in items if item.open and item.visits >= min(MIN_SAMPLES, self._pace.wanted)]
+        whole = [item for item in ready if item.visits >= self._pace.visits]
+        short = [item for item in ready if item.visits < self._pace.visits and self._pace.budget_s is not None]
+        for stop, found in ((Stop.VISITS, whole), (Stop.BUDGET, short)):
+            inner = [self._inner[item.id] for item in found if item.id in self._inner]
+            closing = [*found, *(item for item in inner if item.open and item.blocks)]
+            if closing:
+                self._journal.finish(closing, stop)
 
-    def _chunk(self, queue: deque[Item], *, overhead_s: float) -> None:
-        """Load what fits, sample it in interleaved rounds, release it."""
-        resident: dict[str, Item] = {}
-        try:
-            self._load(queue, resident)
-            self._pace.overhead_s = overhead_s
-            self._sample_rounds(resident)
-            if queue and self._worker is not None:
-                for item in resident.values():
-                    self._worker.release(item.id)
-        except (WorkerError, BackendError) as error:
-            party = next((item.party for item in resident.values()), None)
-            self._lose(error)
-            survivors = [item for item in resident.values() if item.open and item.party == party]
-            queue.extendleft(reversed(survivors))
-            self._unchecked = len(survivors)
+    def _missing(self, group: Group) -> int:
+        """Visits that a group still needs: those of its models, where it has any that are not measured."""
+        anchors = [item for item in group.models if item.open] or [item for item in group.items if item.open]
+        return max((self._pace.wanted - item.visits for item in anchors), default=0)
 
-    def _load(self, queue: deque[Item], resident: dict[str, Item]) -> None:
-        """Load what fits together; what a dead worker held is checked before more is added to it."""
-        held = 0
-        while queue and (not resident or held + queue[0].size_bytes <= self._memory_bytes):
-            if self._pace.expired or not fitting(resident.values(), queue):
-                return
-            item = queue.popleft()
-            if self._prepare(item):
-                resident[item.id] = item
-                held += item.size_bytes
-                self._bring_inner(item, queue)
-            if self._unchecked:
-                self._unchecked -= 1
-                if not self._unchecked:
-                    self._begin_round()
+    def _group(self, waiting: _Waiting, *, until: int) -> None:
+        """The sessions that one process has for a group; a worker that dies costs the session that it died in."""
+        group = waiting.group
+        while (visits := self._missing(group)) > 0 and waiting.sessions > until and not self._pace.expired:
+            try:
+                if self._worker is None:
+                    self._restart()
+                singles = self._load([item for item in group.all if item.open and not item.packed])
+                while visits > 0 and waiting.sessions > until and not self._pace.expired:
+                    self._session(group, waiting.packs, singles, -(-visits // waiting.sessions))
+                    waiting.sessions -= 1
+                    visits = self._missing(group)
+                self._release([*waiting.packs, *singles])
+            except (WorkerError, BackendError) as error:
+                self._lose(error, waiting.packs)
 
-    def _sample_rounds(self, resident: dict[str, Item]) -> None:
-        for _ in range(self._protocol.rounds):
-            rotating = any(item.distance for item in resident.values())
-            if any(item.open for item in resident.values()):
-                self._begin_round(rotating=rotating)
-            if rotating:
-                self._rotate([item for item in resident.values() if item.open])
-                continue
-            for item in interleaved(resident.values(), self._seed, self._process, self._round):
-                if self._pace.expired:
-                    return
-                if item.open:
-                    self._sample(item)
-
-    def _prepare(self, item: Item) -> bool:
-        """Load one item beside the others; False where the runtime refused it."""
-        if self._worker is None:
-            self._restart()
-        assert self._worker is not None  # noqa: S101
-        self._tell(Stage.PREPARE, item)
-        timeout_s = min(Timeouts.prepare, self._protocol.timeout_ns / 1e9) + item.size_bytes / _BYTES_PER_S
-        try:
-            with self._costs.spend("prepare_s"), self._running_it(item):
-                reply = self._worker.prepare(item.request(self._seed), timeout_s=timeout_s)
-        except BackendError as error:
-            self._fail(item, error)
-            return False
-        self._costs.load_s += reply.loading_ns / 1e9
-        item.unroll, item.size_bytes, item.touched_bytes = reply.unroll, reply.bytes, reply.touched_bytes
-        item.run_ns = item.run_ns or reply.first_run_ns
-        if item.load_ns is None:
-            item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
-        if INNER in reply.variants and item.id not in self._inner:
-            self._begin_inner(item)
-        return True
-
-    def _begin_inner(self, item: Item) -> None:
-        """Measure the variant without layout changes at the edges, too."""
-        inner = self._inner[item.id] = item.in_variant(INNER)
-        if item.alone:  # whatever ended the worker is to be found with nothing else beside it
-            self._parties += 1
-            inner.party = self._parties
-        self._journal.resume(inner)
-        self._items.append(inner)
-        self._settle(inner)
-        self._count(inner)
-
-    def _bring_inner(self, item: Item, queue: deque[Item]) -> None:
-        """Have the variant of an item loaded next: the worker has it at hand."""
-        inner = self._inner.get(item.id)
-        if inner is not None and inner.open and inner.party == item.party:
-            if inner in queue:
-                queue.remove(inner)
-            queue.appendleft(inner)
-
-    def _sample(self, item: Item) -> None:
-        """Take one block and commit it; close the item where that was enough."""
-        slot = self._pace.slot(item, self._left)
-        self._tell(Stage.SAMPLE, item)
-        try:
-            with self._running_it(item):
-                block = self._take(item, slot.budget_ns, slot.min_samples)
-        except BackendError as error:
-            self._fail(item, error)
-            return
-        self._done += 1
-        self._journal.commit(item, block)
-        self._settle(item)
-        self._count(item)
-
-    def _rotate(self, items: Sequence[Item]) -> None:
-        """Take one block of each item, all in turn, and commit them; close those that it was enough for."""
-        if not items or self._pace.expired:
-            return
-        assert self._worker is not None  # noqa: S101
-        items = interleaved(items, self._seed, self._process, self._round)
-        passes = self._pace.passes(items, self._left)
-        begun = all(item.blocks and item.blocks[-1].process == self._process for item in items)
-        request = Rotate(
-            ids=tuple(item.id for item in items),
-            distance=items[0].distance,
-            passes=passes,
-            warmups=warmups_of(items, begun=begun),
-            seed=self._seed + self._round,
-        )
-        self._tell(Stage.SAMPLE, items[0])
-        pass_s = sum(item.pass_ns for item in items) / 1e9 + items[0].distance / _BYTES_PER_S
-        timeout_s = self._protocol.timeout_ns / 1e9 + 2 * (passes + request.warmups) * pass_s
-        with self._costs.spend("sample_s"):
-            reply = self._worker.rotate(request, timeout_s=timeout_s)
-        self._costs.timed_s += reply.elapsed_ns / 1e9
-        if len(reply.samples) != len(items):
-            raise WorkerError(f"the worker timed {len(reply.samples)} of {len(items)} networks")
-        for item, samples in zip(items, reply.samples, strict=True):
-            if len(samples) != passes:
-                raise WorkerError(f"the worker took {len(samples)} samples")
-            item.run_ns = max(1, median_high(elapsed for elapsed, _ in samples))
-            self._done += 1
-            self._journal.commit(item, Block(self._process, self._round, samples, request.warmups))
-            self._settle(item)
-            self._count(item)
-
-    def _begin_round(self, *, rotating: bool = False) -> None:
-        """Rounds of a process are counted over its chunks; each begins with the reference network."""
+    def _session(self, group: Group, packs: list[PackPlan], singles: list[Item], visits: int) -> None:
+        """Visit everything so often, and commit it."""
         self._round += 1
-        blocks = self._protocol.blocks
-        budget_ns, minimum = self._protocol.item_budget_ns // blocks, math.ceil(MIN_SAMPLES / blocks)
-        budget_ns = min(budget_ns, _REFERENCE_NS)
-        if rotating:
-            budget_ns = min(budget_ns, _REFERENCE_NS // 4)  # rotations are many
-        self._journal.commit(self._reference, self._take(self._reference, budget_ns, minimum))
-        self._suspects.clear()
-        self._unchecked = 0
+        self._pace.allot()
+        packs[:] = [plan for plan in packs if self._pack(plan)]
+        singles += self._load([item for item in group.items if item.alone and item.open and item not in singles])
+        subjects: list[Subject] = [*packs, *(item for item in singles if item.open)]
+        taken: dict[int, list[tuple[Visited, int]]] = {id(subject): [] for subject in subjects}
+        done = 0
+        while subjects and not self._pace.enough(done, visits):
+            order = random.Random(f"{self._settings.seed}:{self._process}:{self._round}:{done}")  # noqa: S311
+            order.shuffle(subjects)
+            for subject in subjects:
+                if isinstance(subject, Item) and not subject.open:
+                    continue
+                loops = loops_of(subject.run_ns)
+                visited = self._visit(subject, loops)
+                if visited is not None:
+                    taken[id(subject)].append((visited, loops))
+            done += 1
+            self._done += group.count
+        if not done:
+            return
+        blocks: list[tuple[Item, Block]] = []
+        for subject in subjects:
+            visits_of = taken[id(subject)]
+            if len(visits_of) < done:
+                continue  # it failed on the way
+            if isinstance(subject, Item):
+                blocks.append((subject, self._block(visits_of, [one.elapsed_ns for one, _ in visits_of])))
+            else:
+                blocks += self._unpack(subject, visits_of)
+        self._journal.commit(blocks)
 
-    @contextmanager
-    def _running_it(self, item: Item) -> Iterator[None]:
-        """Names the item that the worker executes; a worker that ends later may still have been ruined by it."""
-        self._suspects[item.id] = self._running = item
-        try:
-            yield
-        except BackendError:
-            self._running = None  # refused, by a worker that goes on
-            raise
-        self._running = None
+    def _block(self, visits: Sequence[tuple[Visited, int]], elapsed_ns: Sequence[int]) -> Block:
+        """A block of visits, each of so many loops; a pack tells the time of one."""
+        samples = tuple((ns, loops) for ns, (_, loops) in zip(elapsed_ns, visits, strict=True))
+        when = tuple(Visit(one.begun_us, one.compute_ns, one.memory_ns) for one, _ in visits)
+        return Block(self._process, self._round, samples, 0, when)
 
-    def _take(self, item: Item, budget_ns: int, min_samples: int) -> Block:
+    def _visit(self, subject: Subject, loops: int) -> Visited | None:
+        """One visit; None where the runtime failed over a single item, which has failed with it."""
         assert self._worker is not None  # noqa: S101
-        cache = "cold" if self._cache == "cold" else "hot"  # a whole model is in its own state while it repeats
-        request = Sample(item.id, budget_ns=budget_ns, min_samples=min_samples, cache=cache)
-        with self._costs.spend("sample_s"):
-            # The minimum of samples fits into the hard limit as far as ``run_ns`` is true; one run is warm-up.
-            reply = self._worker.sample(request, timeout_s=(self._protocol.timeout_ns + 2 * item.run_ns) / 1e9)
-        if not 0 < len(reply.samples) <= request.max_samples:
-            raise WorkerError(f"the worker took {len(reply.samples)} samples")
-        elapsed_ns = sum(elapsed for elapsed, _ in reply.samples)
-        self._costs.timed_s += elapsed_ns / 1e9
-        item.run_ns = elapsed_ns // max(1, sum(loops for _, loops in reply.samples))
-        return Block(self._process, self._round, reply.samples, reply.warmups)
+        self._tell(Stage.SAMPLE, subject)
+        cold = isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
+        run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns)
+        request = messages.Visit(subject.id, loops, warmups, "cold" if cold else "hot")
+        self._running = subject
+        try:
+            with self._costs.spend("sample_s"):
+                visited = self._worker.visit(
+                    request, timeout_s=self._settings.item_timeout_s + 2 * (1 + warmups) * run_ns / 1e9
+                )
+        except BackendError as error:
+            if not isinstance(subject, Item):
+                raise
+            self._journal.fail(subject, error)
+            return None
+        finally:
+            self._costs.visits += 1
+        self._running = None
+        self._costs.timed_s += visited.elapsed_ns / 1e9
+        subject.run_ns = max(1, visited.elapsed_ns // loops)
+        return visited
 
-    def _settle(self, item: Item) -> None:
-        with self._costs.spend("statistics_s"):
-            stop = decide(item.blocks, item.unroll, self._protocol)
-        if stop is not None:
-            self._journal.finish(item, stop)
+    def _unpack(self, plan: PackPlan, visits: Sequence[tuple[Visited, int]]) -> list[tuple[Item, Block]]:
+        """The blocks of a pack's bricks, and of their inner parts."""
+        assert self._worker is not None  # noqa: S101
+        self._running = plan
+        with self._costs.spend("unpack_s"):
+            reply = self._worker.unpack(plan.id, timeout_s=self._settings.item_timeout_s + Timeouts.prepare)
+        self._running = None
+        self._costs.watched_s += reply.watched_ns / 1e9
+        self._costs.unwatched_s += reply.unwatched_ns / 1e9
+        items = {item.id: item for item in plan.items}
+        blocks: list[tuple[Item, Block]] = []
+        single = [(visited, 1) for visited, _ in visits]
+        for one in reply.times:
+            item = items.get(one.id)
+            if item is None or len(one.whole_ns) != len(visits):
+                raise WorkerError(f"the worker timed {len(one.whole_ns)} of {len(visits)} visits of {one.id[:24]}")
+            item.run_ns = max(1, one.whole_ns[-1])
+            blocks.append((item, self._block(single, one.whole_ns)))
+            inner = self._inner.get(item.id)
+            if inner is not None and one.inner_ns:
+                inner.footprint_bytes, inner.unroll = item.footprint_bytes, 1
+                blocks.append((inner, self._block(single, one.inner_ns)))
+        return blocks
 
-    def _lose(self, error: WorkerError | BackendError) -> None:
-        """A worker ended: find out whose fault it was.
+    def _load(self, items: Sequence[Item]) -> list[Item]:
+        """Load what is run by itself; what the runtime refuses has failed."""
+        assert self._worker is not None  # noqa: S101
+        loaded: list[Item] = []
+        for item in items:
+            self._tell(Stage.PREPARE, item)
+            self._running = item
+            timeout_s = min(Timeouts.prepare, self._settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S
+            try:
+                with self._costs.spend("prepare_s"):
+                    reply = self._worker.prepare(item.request(self._settings.seed), timeout_s=timeout_s)
+            except BackendError as error:
+                self._running = None
+                self._journal.fail(item, error)
+                continue
+            self._running = None
+            self._costs.load_s += reply.loading_ns / 1e9
+            item.unroll, item.size_bytes = reply.unroll, reply.bytes
+            item.run_ns = item.run_ns or reply.first_run_ns
+            if item.footprint:
+                item.footprint_bytes = 0
+            if item.load_ns is None:
+                item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
+            loaded.append(item)
+        return loaded
 
-        Under an item, that one is suspected. In between (at the reference network, or a release), it was one of those
-        executed since the reference network ran well: they are halved until the culprit is alone. An item that ends
-        a worker which it had for itself has failed.
+    def _pack(self, plan: PackPlan) -> bool:
+        """Load a pack in the order of this session; False where none of its bricks can be run in it."""
+        assert self._worker is not None  # noqa: S101
+        plan.items = [item for item in plan.items if not item.failure and not item.alone]
+        if not plan.items:
+            return False
+        first = plan.items[0]
+        self._tell(Stage.PREPARE, plan)
+        request = messages.Pack(
+            id=plan.id,
+            members=tuple(
+                (item.id, str(item.path), plan.copies.get(item.id, 1))
+                for item in plan.ordered(f"{self._settings.seed}:{self._process}:{self._round}")
+            ),
+            seed=self._settings.seed,
+            as_is=first.as_is,
+            variant=first.variant,
+        )
+        self._running = plan
+        timeout_s = Timeouts.prepare + _MEMBER_S * len(plan.items)
+        timeout_s += sum(item.size_bytes for item in plan.items) / _BYTES_PER_S
+        with self._costs.spend("prepare_s"):
+            reply = self._worker.pack(request, timeout_s=timeout_s)
+        self._running = None
+        self._costs.load_s += reply.loading_ns / 1e9
+        items = {item.id: item for item in plan.items}
+        for left_out in reply.left_out:
+            item = items.pop(left_out.id)
+            if left_out.kind:
+                self._journal.fail(item, _refused(left_out))
+            else:
+                item.alone = True
+        plan.items = [*items.values()]
+        for item in plan.items:
+            item.unroll, item.footprint_bytes = 1, plan.footprint_bytes
+        return bool(plan.items)
+
+    def _lose(self, error: WorkerError | BackendError, packs: list[PackPlan]) -> None:
+        """A worker ended, or a pack failed: find out whose fault it was.
+
+        A pack is halved, until the brick is alone that ends it; what is alone runs once more in a worker of its own,
+        and fails where it ends that as well.
 
         Raises:
-            WorkerError: The reference network fails in a fresh worker that holds nothing else.
+            WorkerError: It ended while it ran nothing.
         """
-        suspects = [*self._suspects.values()]
-        if self._running is not None:
-            suspects = [self._running]
-            self._end_worker()
-        elif not suspects:
+        running, self._running = self._running, None
+        self._end_worker()
+        if running is None:
             raise error
-        else:
-            self._restart()
-            self._begin_round()  # where the reference network itself fails, no item is to blame
-        self._running = None
-        suspects = [item for item in suspects if item.open]
-        if len(suspects) == 1 and suspects[0].alone:
-            self._fail(suspects[0], error)
-            return
-        half = len(suspects) // 2
-        for party in (suspects[:half], suspects[half:]):
-            self._parties += 1
-            for item in party:
-                item.party, item.alone = self._parties, len(party) == 1
-                self._tell(Stage.RETRY, item)
+        self._tell(Stage.RETRY, running)
+        if isinstance(running, PackPlan):
+            if running not in packs:
+                raise error
+            packs.remove(running)
+            if len(running.items) > 1:
+                packs += running.halves()
+                return
+            (running,) = running.items
+        self._alone(running)
 
-    def _fail(self, item: Item, error: DlbricksError) -> None:
-        self._journal.fail(item, error)
-        self._count(item)
+    def _alone(self, item: Item) -> None:
+        """Measure an item in workers that hold nothing else; it fails where it ends one."""
+        item.alone = True
+        visits = self._pace.wanted - item.visits
+        try:
+            self._restart()
+            self._round += 1
+            if self._load([item]):
+                taken: list[tuple[Visited, int]] = []
+                while item.open and not self._pace.enough(len(taken), visits):
+                    loops = loops_of(item.run_ns)
+                    visited = self._visit(item, loops)
+                    if visited is not None:
+                        taken.append((visited, loops))
+                if item.open and taken:
+                    item.footprint_bytes = 0
+                    self._journal.commit([(item, self._block(taken, [one.elapsed_ns for one, _ in taken]))])
+        except WorkerError as error:
+            self._running = None
+            self._journal.fail(item, error)
+        self._finish([item])
+        self._end_worker()
+
+    def _release(self, subjects: Iterable[Subject]) -> None:
+        """Drop what a group loaded."""
+        assert self._worker is not None  # noqa: S101
+        with self._costs.spend("prepare_s"):
+            for subject in subjects:
+                self._worker.release(subject.id)
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -358,40 +357,28 @@ class Session:
             self._worker = None
 
     def _restart(self) -> None:
-        """Replace the worker; the new one has the next process number and the reference network."""
+        """Replace the worker; the new one has the next process number."""
         self._end_worker()
         with self._costs.spend("start_s"):
-            self._suspects.clear()
             self._running = None
             self._worker = self._launch()
             self._process += 1
             self._round = -1
-            self._reference.unroll = self._worker.prepare(self._reference.request(self._seed)).unroll
 
-    def _passes_left(self) -> int:
-        left = (self._protocol.blocks - len(item.blocks) for item in self._items if item.open)
-        return max((math.ceil(max(1, blocks) / self._protocol.rounds) for blocks in left), default=0)
-
-    def _count(self, item: Item) -> None:
-        """Keep the number of sample requests left; summing anew for each request would be quadratic."""
-        slots = slots_of(item, self._protocol)
-        self._left += slots - self._slots.get(item.id, 0)
-        self._slots[item.id] = slots
-
-    def _tell(self, stage: Stage, item: Item) -> None:
+    def _tell(self, stage: Stage, subject: Subject) -> None:
         if self._progress is None:
             return
-        per_slot_s = self._protocol.item_budget_ns / 1e9 / self._protocol.blocks
-        if self._done:
-            per_slot_s = self._costs.sample_s / self._done
+        label = subject.label if isinstance(subject, Item) else f"{len(subject.items)} bricks"
+        left = max(0, self._total - self._done)
+        remaining_s = self._pace.elapsed_s / self._done * left if self._done else None
         with self._costs.spend("progress_s"):
-            self._progress(
-                Progress(
-                    stage,
-                    done=self._done,
-                    total=self._done + self._left,
-                    label=item.label,
-                    elapsed_s=self._pace.elapsed_s,
-                    remaining_s=self._left * per_slot_s + self._pace.overhead_s,
-                )
-            )
+            self._progress(Progress(stage, self._done, self._done + left, label, self._pace.elapsed_s, remaining_s))
+
+
+def _refused(left_out: LeftOut) -> DlbricksError:
+    """Why the runtime cannot run a brick."""
+    kinds: dict[str, type[DlbricksError]] = {
+        Refusal.UNSUPPORTED: UnsupportedBrick,
+        Refusal.MEMORY: WorkerOutOfMemory,
+    }
+    return kinds.get(left_out.kind, BackendError)(left_out.reason)

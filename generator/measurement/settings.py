@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 from ...db.values import Conditions
 from ...errors import UsageError
 from ..machine.cores import physical_cores
-from .sampling.stopping import Protocol
 
 __all__ = ["CACHE_MODES", "Settings"]
 
 CACHE_MODES = ("model", "hot", "cold")
 """Cache states that can be asked for."""
-
-
-_ITEM_BUDGET_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +27,11 @@ class Settings:
         threads: Threads of the runtime; 0: all physical cores.
         cache: ``model``, ``hot`` or ``cold`` (docs/measuring.md).
         dtype: Precision to compute in; ``float32``: that of each network itself.
-        budget_s: Total time; None: as long as it takes.
-        item_budget_s: Most time of one item over all processes and rounds; None: 0.25 s, or what a total time allows.
-        item_timeout_s: Hard limit of one item.
+        visits: How often each brick and each model is visited.
+        budget_s: Total time: as many visits as fit into it, at least as many as make a measurement; None: ``visits``.
+        item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
-        rounds: Rounds per process.
+        sessions: Sessions of each process: in each, the bricks of a pack have an order of their own.
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; None: half of the memory that is available.
     """
@@ -46,11 +42,11 @@ class Settings:
     threads: int = 1
     cache: str = "model"
     dtype: str = "float32"
+    visits: int = 24
     budget_s: float | None = None
-    item_budget_s: float | None = None
     item_timeout_s: float = 120.0
     processes: int = 2
-    rounds: int = 3
+    sessions: int = 2
     seed: int = 0
     memory_bytes: int | None = None
 
@@ -60,27 +56,17 @@ class Settings:
             raise UsageError(f"unknown cache mode {self.cache!r}", remedy=f"use {' or '.join(CACHE_MODES)}")
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}", remedy="0 means all physical cores")
-        for name in ("processes", "rounds"):
+        for name in ("processes", "sessions", "visits"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}", remedy="use 1 or more")
-        for name in ("budget_s", "item_budget_s", "item_timeout_s"):
+        for name in ("budget_s", "item_timeout_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} cannot be {value}", remedy="use a positive number of seconds")
 
     @property
-    def protocol(self) -> Protocol:
-        """How one item is sampled."""
-        return Protocol(
-            processes=self.processes,
-            rounds=self.rounds,
-            item_budget_ns=int((self.item_budget_s or _ITEM_BUDGET_S) * 1e9),
-            timeout_ns=int(self.item_timeout_s * 1e9),
-        )
-
-    @property
     def unroll(self) -> int:
-        """Copies of a brick in one network; 0: the worker chooses.
+        """Copies of a brick in one network that is repeated hot; 0: the worker chooses.
 
         One where copies would warm each other's caches, and where they would run at the same time: the time of all of
         them divided by their number is then no latency.

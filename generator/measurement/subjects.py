@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from ...bricks.graph.footprint import level_name
+from ...bricks.graph.footprint import footprint, level_name
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
@@ -30,15 +30,17 @@ class ModelItems:
         items: One per distinct model.
         names: Per argument, in order: name and key; None where it is broken.
         problems: Name to what is wrong with it.
+        models: The models that could be read, by name.
     """
 
     items: tuple[Item, ...]
     names: tuple[tuple[str, str | None], ...]
     problems: Mapping[str, str]
+    models: Mapping[str, ModelSource]
 
 
 def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
-    """One item per brick, or in cache mode ``model`` one per brick and reuse distance; no file is read yet.
+    """One item per brick, or in cache mode ``model`` one per brick and footprint class; no file is read yet.
 
     Args:
         suite: The bricks.
@@ -51,12 +53,12 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[It
             key,
             label=key[:_SHORT_KEY],
             path=suite.brick_path(key).resolve(),
-            unroll=0 if distance else unroll,
-            cache=level_name(distance) if distance else None,
-            distance=distance,
+            unroll=1 if size else unroll,
+            cache=level_name(size) if size else None,
+            footprint=size,
         )
         for key in suite.keys
-        for distance in (suite.distances(key) if cache == "model" else (0,))
+        for size in (suite.footprints(key) if cache == "model" else (0,))
     ]
 
 
@@ -70,7 +72,8 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
     for key, members in groupby(sorted(items, key=attrgetter("key")), key=attrgetter("key")):
         brick = suite.brick(key)
         for item in members:
-            item.size_bytes = brick.weight_bytes + brick.input_bytes + brick.output_bytes
+            item.weight_bytes, item.live_bytes = brick.weight_bytes, brick.input_bytes + brick.output_bytes
+            item.size_bytes = 2 * item.weight_bytes + item.live_bytes  # a runtime keeps a packed copy of weights
             item.macs = brick.cost.macs if brick.cost is not None else None
             item.as_is = bool(brick.salt)
 
@@ -116,7 +119,9 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
                 size_bytes=2 * graph.weight_bytes,  # a runtime keeps a packed copy beside the original
                 macs=sum(cost.macs for cost in costs if cost is not None),
                 unroll=1,  # a model is measured as it is run
+                footprint_bytes=footprint(graph),
             )
     if graphs:
         require_known({name: size for source in sources for name, size in source.dims}, graphs)
-    return ModelItems(tuple(items.values()), tuple(names), problems)
+    readable = {source.name: source for source in sources if source.name not in problems}
+    return ModelItems(tuple(items.values()), tuple(names), problems, readable)

@@ -50,7 +50,6 @@ class Network:
         unroll: Number of copies.
         file_bytes: Size of the file and its external data.
         as_is: Whether the runtime runs it as it stands, without optimising it.
-        shared: Whether it allocates from the memory that all networks of a rotation share.
     """
 
     model: onnx.ModelProto | None
@@ -62,7 +61,6 @@ class Network:
     unroll: int = 1
     file_bytes: int = 0
     as_is: bool = False
-    shared: bool = False
 
     @property
     def weight_bytes(self) -> int:

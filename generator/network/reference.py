@@ -16,10 +16,9 @@ from onnx import helper
 from ...models.skeleton import mark_weight
 
 __all__ = [
+    "CHAIN",
+    "CHAIN_NODES",
     "COPY",
-    "GAP",
-    "GAP_BASE",
-    "GAP_NODES",
     "GEMM",
     "OVERHEAD",
     "REFERENCE",
@@ -34,15 +33,11 @@ REFERENCE = "@reference"
 OVERHEAD = "@overhead"
 """In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
 
-GAP = "@gap"
-"""In place of a path in ``Prepare``: a chain of small operators of different kinds. What it takes longer, in a
-rotation, than a chain of one kind is what a running model pays for changing from one kernel to the next."""
+CHAIN = "@chain"
+"""In place of a path in ``Prepare``: a chain of small operators, whose time beyond that of one is that of a launch."""
 
-GAP_BASE = "@gap-base"
-"""The same chain of one kind."""
-
-GAP_NODES = 12
-"""Operators of these chains."""
+CHAIN_NODES = 12
+"""Operators of the chain."""
 
 GEMM = "@ceiling-gemm-"
 """Followed by N: the product of two squares of N by N, whose rate is the most that a machine computes."""
@@ -63,10 +58,8 @@ def built_in(name: str) -> onnx.ModelProto | None:
         return _reference()
     if name == OVERHEAD:
         return _overhead()
-    if name == GAP:
-        return _chain([*_KINDS])
-    if name == GAP_BASE:
-        return _chain([_KINDS[0]] * GAP_NODES)
+    if name == CHAIN:
+        return _chain()
     for prefix, network in ((GEMM, _gemm), (STREAM, _stream), (COPY, _copy)):
         size = name.removeprefix(prefix)
         if size != name and size.isascii() and size.isdigit():
@@ -103,19 +96,12 @@ def _overhead() -> onnx.ModelProto:
     return _model([helper.make_node("Add", ["x0", "x1"], ["v0"])], {"x0": [1], "x1": [1]}, {}, {"v0": [1]})
 
 
-_KINDS = (
-    "Abs", "Relu", "Softmax", "Sigmoid", "Erf", "Tanh", "Neg", "Elu", "LeakyRelu", "Softsign", "Ceil", "Softplus",
-)  # fmt: skip
-"""Operators without weights, each with a kernel of its own."""
-
-
-def _chain(kinds: list[str]) -> onnx.ModelProto:
+def _chain() -> onnx.ModelProto:
     """So many operators on 128 elements."""
     nodes = [
-        helper.make_node(kind, [f"v{number - 1}" if number else "x0"], [f"v{number}"])
-        for number, kind in enumerate(kinds)
+        helper.make_node("Abs", [f"v{number - 1}" if number else "x0"], [f"v{number}"]) for number in range(CHAIN_NODES)
     ]
-    return _model(nodes, {"x0": [8, 16]}, {}, {f"v{len(kinds) - 1}": [8, 16]})
+    return _model(nodes, {"x0": [8, 16]}, {}, {f"v{CHAIN_NODES - 1}": [8, 16]})
 
 
 def _gemm(size: int) -> onnx.ModelProto:

@@ -36,6 +36,8 @@ from .messages.protocol import (
     Hello,
     Limits,
     Outputs,
+    Pack,
+    Packed,
     Prepare,
     Prepared,
     Refusal,
@@ -43,12 +45,14 @@ from .messages.protocol import (
     Release,
     Reply,
     Request,
-    Rotate,
-    Rotated,
     Sample,
     Sampled,
     Types,
+    Unpack,
+    Unpacked,
     Values,
+    Visit,
+    Visited,
     parse_reply,
 )
 from .places import without_places
@@ -137,7 +141,7 @@ class Worker:
         options: Mapping[str, str] | None = None,
         threads: int = 1,
         memory_bytes: int | None = None,
-        rotating: bool = False,
+        together: bool = False,
         dtype: str = "float32",
         command: Sequence[str] = _COMMAND,
     ) -> Self:
@@ -150,7 +154,7 @@ class Worker:
         """
         worker = cls(command=command)
         try:
-            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), rotating, dtype)
+            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), together, dtype)
             worker.greeting = worker.ask(hello, Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()
@@ -182,9 +186,17 @@ class Worker:
         """Time a network; raises as ``prepare``."""
         return self.ask(request, Sampled, timeout_s + request.budget_ns / 1e9)
 
-    def rotate(self, request: Rotate, *, timeout_s: float) -> Rotated:
-        """Time networks in turn; raises as ``prepare``."""
-        return self.ask(request, Rotated, timeout_s)
+    def pack(self, request: Pack, *, timeout_s: float) -> Packed:
+        """Load bricks to be run together; raises as ``prepare``."""
+        return self.ask(request, Packed, timeout_s)
+
+    def visit(self, request: Visit, *, timeout_s: float) -> Visited:
+        """Execute a pack or a network between two probes; raises as ``prepare``."""
+        return self.ask(request, Visited, timeout_s)
+
+    def unpack(self, name: str, *, timeout_s: float) -> Unpacked:
+        """The times of a pack's bricks; raises as ``prepare``."""
+        return self.ask(Unpack(name), Unpacked, timeout_s)
 
     def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.sample) -> None:
         """Write inputs and outputs of one execution to an npz file; raises as ``prepare``."""

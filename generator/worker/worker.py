@@ -14,29 +14,26 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import onnx
 
 from ...errors import UsageError
-from ..backends.base import AS_GIVEN, Backend, Executable, GraphBackend, RotatingBackend, Settings
+from ..backends.base import AS_GIVEN, Backend, Executable, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
-from ..backends.requirements import require_dtype, require_profiling, require_rotating, with_algorithm
+from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
 from ..machine.cores import physical_cores
-from ..network.copies import copied
 from ..network.network import Network, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
-from ..network.reference import GAP, GAP_BASE, GAP_NODES, GEMM, built_in
+from ..network.reference import GEMM, built_in
 from .execution.contrast import contrasts
 from .execution.extraction import write_graph
-from .execution.rotation import Rotation
-from .execution.rotor import Rotor, build_rotor, gap_rotor
 from .execution.timing import Evictor, measure, time_once
 from .execution.unroll import choose_unroll
 from .execution.values import executed_types, write_arrays
 from .messages.protocol import (
-    INNER,
     Bye,
     Done,
     Examine,
@@ -45,6 +42,8 @@ from .messages.protocol import (
     Greeting,
     Hello,
     Outputs,
+    Pack,
+    Packed,
     Prepare,
     Prepared,
     Profile,
@@ -52,14 +51,16 @@ from .messages.protocol import (
     Release,
     Reply,
     Request,
-    Rotate,
-    Rotated,
     Sample,
     Sampled,
     Types,
+    Unpack,
     Values,
+    Visit,
+    Visited,
     parse_request,
 )
+from .packs import Packs
 from .sandbox import limit_memory, private_bytes
 from .serving import answer_all, confined
 
@@ -82,9 +83,7 @@ class _Worker:
         self._settings = Settings("cpu", 1, {})
         self._kept: dict[str, _Kept] = {}
         self._evictor: Evictor | None = None
-        self._rotors: dict[str, Rotor] = {}
-        self._rotation = Rotation()
-        self._inner: tuple[str, int, Network | None] | None = None  # path, seed: of the latest brick to be rotated
+        self._packs = Packs()
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -92,7 +91,9 @@ class _Worker:
             Hello.op: self._hello,
             Prepare.op: self._prepare,
             Sample.op: self._sample,
-            Rotate.op: self._rotate,
+            Pack.op: self._pack,
+            Visit.op: self._visit,
+            Unpack.op: lambda request: self._packs.unpack(request.id),
             Outputs.op: self._outputs,
             Values.op: self._values,
             Extract.op: self._extract,
@@ -109,11 +110,11 @@ class _Worker:
         backend = get(request.backend)
         options = backend.resolve(request.device, request.options)
         cores = physical_cores()
-        if request.rotating:
-            require_rotating(backend, options)
+        if request.together:
+            require_in_turn(backend, options)
         require_dtype(backend, request.dtype)
         threads = request.threads or len(cores)
-        settings = Settings(request.device, threads, options, cores, request.rotating, request.dtype)
+        settings = Settings(request.device, threads, options, cores, request.together, request.dtype)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
         limit_memory(request.limits.memory_bytes)
@@ -124,8 +125,6 @@ class _Worker:
     def _prepare(self, request: Prepare) -> Prepared:
         begin, before = time.perf_counter_ns(), private_bytes()
         self._release(Release(request.id))
-        if request.distance:
-            return self._prepare_rotor(request, begin)
         model, settings = None, self._settings_of(request)
         if request.synthetic or request.path.startswith("@"):
             model = built_in(request.path) or read_network(Path(request.path))
@@ -159,71 +158,17 @@ class _Worker:
             unroll=network.unroll,
         )
 
-    def _prepare_rotor(self, request: Prepare, begin: int) -> Prepared:
-        backend = require_rotating(self._greeted(), self._settings.options)
-        if not self._settings.rotating:
-            raise UsageError("this worker was not greeted for rotations")
-        variants: tuple[str, ...] = ()
-        if request.path == GAP:
-            rotor = gap_rotor(self._load_built_in, GAP_BASE, GAP, GAP_NODES)
-            load_ns = first_run_ns = 0
-        else:
-            settings = self._settings_of(request)
-            network, variants = self._to_rotate(request, backend, settings)
-            head, load_ns, first_run_ns = self._load(copied(network, 1), settings)
-            try:
-                rotor = build_rotor(network, head.executable, backend, settings, distance=request.distance)
-            except BaseException:
-                head.executable.close()
-                raise
-        self._rotors[request.id] = rotor
-        elapsed_ns = time.perf_counter_ns() - begin
-        return Prepared(
-            load_ns=load_ns,
-            first_run_ns=first_run_ns,
-            prepare_ns=elapsed_ns,
-            loading_ns=elapsed_ns,
-            bytes=rotor.held_bytes,
-            unroll=rotor.copies,
-            touched_bytes=rotor.touched_bytes,
-            variants=variants,
-        )
+    def _pack(self, request: Pack) -> Packed:
+        backend = require_in_turn(self._greeted(), self._settings.options)
+        return self._packs.pack(request, backend, self._settings_of(request))
 
-    def _settings_of(self, request: Prepare | Profile) -> Settings:
+    def _settings_of(self, request: Prepare | Profile | Pack) -> Settings:
         """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
-        if request.path.startswith("@") and not request.path.startswith(GEMM):  # the same in every precision
+        if not isinstance(request, Pack) and request.path.startswith("@") and not request.path.startswith(GEMM):
             return replace(self._settings, dtype=AS_GIVEN)
-        if request.variant in {"", INNER}:
+        if not request.variant:
             return self._settings
         return with_algorithm(self._greeted(), self._settings, request.variant)
-
-    def _to_rotate(
-        self, request: Prepare, backend: RotatingBackend, settings: Settings
-    ) -> tuple[Network, tuple[str, ...]]:
-        """The network that was asked for, as it is executed, and the variants that there are of it."""
-        known, self._inner = self._inner, None
-        if request.variant == INNER and known is not None and known[:2] == (request.path, request.seed):
-            inner = known[2]
-        else:
-            network = _brick(read_network(Path(request.path)), request, settings)
-            if request.as_is:
-                return network, ()
-            optimised = backend.optimised(network, settings)
-            if request.variant not in {"", INNER}:
-                return optimised, ()
-            inner = backend.inner(network, optimised, settings)
-            if not request.variant:
-                self._inner = (request.path, request.seed, inner)  # most likely the next to be asked for
-                return optimised, (INNER,) if inner is not None else ()
-        if inner is None:
-            raise UsageError(f"no layout changes at the edges of {request.path}", remedy="prepare the brick as it is")
-        return inner, ()
-
-    def _load_built_in(self, name: str) -> Executable:
-        model = built_in(name)
-        assert model is not None  # noqa: S101  # the names are constants
-        network = replace(synthetic_network(model), as_is=True, shared=True)
-        return self._load(network, replace(self._settings, dtype=AS_GIVEN))[0].executable
 
     def _load(self, network: Network, settings: Settings) -> tuple[_Kept, int, int]:
         """The loaded network, the time to load it and the time of its first run."""
@@ -238,12 +183,7 @@ class _Worker:
         kept = self._found(request.id)
         evict = None
         if request.cache == "cold":
-            if kept.network.unroll > 1:
-                raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
-            if self._evictor is None:
-                pinned = self._settings.options.get("pinning") == "on"
-                self._evictor = Evictor(self._settings.cores[: self._settings.threads] if pinned else ())
-            evict = self._evictor
+            evict = self._evict(kept)
         elif request.cache != "hot":
             raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
         samples = measure(
@@ -256,15 +196,22 @@ class _Worker:
         )
         return Sampled(samples=samples.raw, warmups=samples.warmups)
 
-    def _rotate(self, request: Rotate) -> Rotated:
-        unknown = [name for name in request.ids if name not in self._rotors]
-        if unknown or not request.ids or request.passes < 1:
-            raise UsageError(f"a rotation of {len(request.ids)} networks, of which {len(unknown)} are not prepared")
-        rotors = [self._rotors[name] for name in request.ids]
-        elapsed_ns = self._rotation.turn(
-            rotors, distance=request.distance, passes=request.passes, warmups=request.warmups, seed=request.seed
-        )
-        return Rotated(samples=tuple(rotor.samples() for rotor in rotors), elapsed_ns=elapsed_ns)
+    def _visit(self, request: Visit) -> Visited:
+        pack = self._packs.get(request.id)
+        if pack is not None:
+            return self._packs.visit(pack, request)
+        kept = self._found(request.id)
+        evict = self._evict(kept) if request.cache == "cold" else None
+        run = partial(_repeat, kept.executable, request.loops)
+        return self._packs.timed(run, partial(_repeat, kept.executable, request.warmups), evict)
+
+    def _evict(self, kept: _Kept) -> Evictor:
+        if kept.network.unroll > 1:
+            raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
+        if self._evictor is None:
+            pinned = self._settings.options.get("pinning") == "on"
+            self._evictor = Evictor(self._settings.cores[: self._settings.threads] if pinned else ())
+        return self._evictor
 
     def _outputs(self, request: Outputs) -> Done:
         kept = self._found(request.id)
@@ -293,7 +240,7 @@ class _Worker:
 
     def _examine(self, request: Examine) -> Examined:
         backend = self._greeted()
-        if not isinstance(backend, RotatingBackend) or not self._settings.rotating:
+        if not isinstance(backend, OptimisingBackend) or not self._settings.together:
             raise UsageError(
                 f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
             )
@@ -311,9 +258,7 @@ class _Worker:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
             kept.executable.close()
-        rotor = self._rotors.pop(request.id, None)
-        if rotor is not None:
-            rotor.close()
+        self._packs.release(request.id)
         return Done()
 
     def _found(self, name: str) -> _Kept:
@@ -332,6 +277,12 @@ def _brick(model: onnx.ModelProto, request: Prepare, settings: Settings, *, unro
     """The network of a brick that is asked for."""
     network = brick_network(model, seed=request.seed, unroll=unroll, multiple=settings.channels)
     return replace(network, as_is=request.as_is)
+
+
+def _repeat(executable: Executable, times: int) -> None:
+    for _ in range(times):
+        executable.run()
+    executable.synchronize()
 
 
 def _model_network(request: Extract | Examine | Profile) -> Network:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,9 @@ from ..base import (
     Algorithm,
     Executable,
     ExecutedGraph,
+    NodeTimes,
     Option,
+    PackedExecutable,
     Settings,
     bind,
     released,
@@ -28,7 +31,7 @@ from ..base import (
 from ..package import PackagedBackend
 from ..wording import Wording
 from .options import LEVELS, OPTIONS, algorithms
-from .profile import PREFIX
+from .profile import PREFIX, node_times, read_profile
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -37,6 +40,9 @@ __all__ = ["OrtBackend"]
 
 _INT8 = "int8"
 """Matrix products in eight bits, quantized dynamically (``quantised``)."""
+
+_REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
+"""Changes between the network's own layout and the blocked one."""
 
 _SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
@@ -95,8 +101,8 @@ class OrtBackend(PackagedBackend):
         elif _global_pool(settings):
             cores = settings.cores[: settings.threads]
         bind(settings, cores)
-        if settings.rotating:
-            _share(settings)  # its threads inherit the binding
+        if _global_pool(settings):
+            ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options["inter_op"]), 1))
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
@@ -111,19 +117,27 @@ class OrtBackend(PackagedBackend):
         options = self._session_options(network, settings)
         return profiled(options, partial(_loaded, network, settings), executions)
 
-    def prepare_profiled(self, network: Network, settings: Settings, folder: Path) -> Executable:
-        """As ``prepare``; what runs is profiled, and the profile is complete once it is closed (``profile``).
-
-        Args:
-            network: To be loaded.
-            settings: As for ``prepare``.
-            folder: Where the profile goes; empty.
-        """
-        network = _in_precision(network, settings)
+    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
+        """A session that profiles itself (see ``PackingBackend``)."""
         options = self._session_options(network, settings)
         options.enable_profiling = True
-        options.profile_file_prefix = str(folder / PREFIX)
-        return _loaded(network, settings, options)
+        folder = tempfile.TemporaryDirectory(prefix="dlbricks-profile-")
+        options.profile_file_prefix = str(Path(folder.name) / PREFIX)
+        try:
+            return _loaded(network, settings, options, kind=partial(_OrtProfiled, folder=folder))
+        except BaseException:
+            folder.cleanup()
+            raise
+
+    def edges(self, network: Network) -> frozenset[int]:
+        """The reorders at its edges (see ``PackingBackend``)."""
+        assert network.model is not None  # noqa: S101  # a brick, never a file
+        outside = {*network.feeds, *network.outputs}
+        return frozenset(
+            place
+            for place, node in enumerate(network.model.graph.node)
+            if node.op_type in _REORDERS and outside.intersection((node.input[0], node.output[0]))
+        )
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
@@ -137,12 +151,12 @@ class OrtBackend(PackagedBackend):
         except Exception as error:  # the runtime's exceptions share no base class
             raise _WORDING.meaning(error) from error
 
-    def rotates(self, options: Mapping[str, str]) -> bool:
-        """Unless nodes run in parallel: copies of a network would then run at once."""
+    def in_turn(self, options: Mapping[str, str]) -> bool:
+        """Unless nodes run in parallel: bricks would then run at once."""
         return options["execution"] == "sequential" or int(options["inter_op"]) <= 1
 
     def optimised(self, network: Network, settings: Settings) -> Network:
-        """Saved by a session and read back (see ``RotatingBackend``)."""
+        """Saved by a session and read back (see ``OptimisingBackend``)."""
         from .optimised import optimised_network
 
         network = _in_precision(network, settings)
@@ -151,22 +165,6 @@ class OrtBackend(PackagedBackend):
             return optimised_network(network, weights, partial(self._session_options, network, settings))
         except Exception as error:  # the runtime's exceptions share no base class
             raise _WORDING.meaning(error) from error
-
-    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:
-        """Without the reorders at its edges (see ``RotatingBackend``)."""
-        from .edges import inner_network, with_blocked_summands
-
-        def compute(part: Network) -> dict[str, npt.NDArray[Any]]:
-            executable = self.prepare(part, settings)
-            try:
-                executable.run()
-                return dict(zip(part.outputs, executable.outputs(), strict=True))
-            finally:
-                executable.close()
-
-        blocked = with_blocked_summands(network, optimised)
-        found = inner_network(network, self.optimised(blocked, settings), compute) if blocked is not None else None
-        return found if found is not None else inner_network(network, optimised, compute)
 
     def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
         import onnxruntime as ort
@@ -188,8 +186,6 @@ class OrtBackend(PackagedBackend):
             options.add_session_config_entry("session.set_denormal_as_zero", "1")
         if chosen["prepacking"] == "off":
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if network.shared and chosen["arena"] == "on":
-            options.add_session_config_entry("session.use_env_allocators", "1")
         cores = _pool_cores(settings)
         if _global_pool(settings):
             options.use_per_session_threads = False
@@ -200,7 +196,13 @@ class OrtBackend(PackagedBackend):
         return options
 
 
-def _loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
+def _loaded(
+    network: Network,
+    settings: Settings,
+    options: ort.SessionOptions,
+    *,
+    kind: Callable[..., Executable] | None = None,
+) -> Any:
     """A session with its inputs bound."""
     import onnxruntime as ort
 
@@ -213,7 +215,7 @@ def _loaded(network: Network, settings: Settings, options: ort.SessionOptions) -
         session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         if any(array.dtype == object for array in network.feeds.values()):
             return _OrtStrings(session, network, weights)
-        return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+        return (kind or _OrtExecutable)(session, network, weights, bound=settings.options["binding"] == "bound")
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error) from error
 
@@ -264,6 +266,31 @@ class _OrtExecutable:
         self._step = self._repeat
 
 
+class _OrtProfiled(_OrtExecutable):
+    """A session that profiles itself into a folder of its own."""
+
+    def __init__(self, *session: Any, bound: bool, folder: tempfile.TemporaryDirectory[str]) -> None:
+        super().__init__(*session, bound=bound)
+        self._folder: tempfile.TemporaryDirectory[str] | None = folder
+
+    def end(self) -> NodeTimes:
+        assert self._folder is not None  # noqa: S101  # it ends once
+        self._session.end_profiling()
+        try:
+            return node_times(read_profile(Path(self._folder.name)))
+        finally:
+            self._drop()
+
+    def close(self) -> None:
+        super().close()  # which ends the profile, where nobody asked for it
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
 class _OrtStrings:
     """A session that reads strings, which cannot be bound: inputs and outputs are converted by each run."""
 
@@ -295,22 +322,10 @@ class _OrtStrings:
 def _global_pool(settings: Settings) -> bool:
     """Whether all sessions share one pool of threads: pools of their own would spin against each other.
 
-    The threads of the shared pool always spin; those that are not to spin do not mind each other.
+    The threads of the shared pool always spin; those that are not to spin do not mind each other. They are not bound
+    one by one; the process is bound to as many cores as it has threads.
     """
-    return settings.rotating and settings.threads > 1 and settings.options["spinning"] == "on"
-
-
-def _share(settings: Settings) -> None:
-    """Let all sessions of this process have one pool of memory, and one of threads.
-
-    The threads of that pool are not bound one by one; the process is bound to as many cores as it has threads.
-    """
-    import onnxruntime as ort
-
-    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    ort.create_and_register_allocator(memory, None)
-    if _global_pool(settings):
-        ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options["inter_op"]), 1))
+    return settings.together and settings.threads > 1 and settings.options["spinning"] == "on"
 
 
 def _in_precision(network: Network, settings: Settings) -> Network:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ....errors import BackendError
+import numpy as np
 
-__all__ = ["KERNEL", "PREFIX", "node_times_us", "read_profile", "runs"]
+from ....errors import BackendError
+from ..base import NodeTimes
+
+__all__ = ["KERNEL", "PREFIX", "node_times", "read_profile", "runs"]
 
 KERNEL = "_kernel_time"
 """What the profile appends to the name of a node for the time of its kernel."""
@@ -43,11 +48,25 @@ def runs(events: Sequence[Event]) -> list[list[Event]]:
     spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") == "model_run")
     kernels = sorted(
         (one for one in events if one.get("cat") == "Node" and one["name"].endswith(KERNEL)),
-        key=lambda one: int(one["ts"]),
+        key=itemgetter("ts"),
     )
-    return [[kernel for kernel in kernels if begin <= kernel["ts"] <= end] for begin, end in spans]
+    begun = [kernel["ts"] for kernel in kernels]
+    return [kernels[bisect_left(begun, begin) : bisect_right(begun, end)] for begin, end in spans]
 
 
-def node_times_us(events: Sequence[Event]) -> list[dict[str, int]]:
-    """Per execution the time of each node by its name, in whole microseconds, as the profile has them."""
-    return [{kernel["name"].removesuffix(KERNEL): int(kernel["dur"]) for kernel in run} for run in runs(events)]
+def node_times(events: Sequence[Event]) -> NodeTimes:
+    """The time of each node in each execution; the profile has whole microseconds.
+
+    Raises:
+        BackendError: An execution lacks a node that another one has.
+    """
+    found = runs(events)
+    names = [kernel["name"].removesuffix(KERNEL) for kernel in found[0]] if found else []
+    places = {name: place for place, name in enumerate(names)}
+    times = np.zeros((len(found), len(names)))
+    for execution, row in zip(found, times, strict=True):
+        if len(execution) != len(names):
+            raise BackendError(f"ONNX Runtime's profile lost {abs(len(names) - len(execution))} nodes")
+        for kernel in execution:
+            row[places[kernel["name"].removesuffix(KERNEL)]] = 1e3 * kernel["dur"]
+    return NodeTimes(tuple(names), times)

@@ -142,17 +142,13 @@ class TorchBackend(PackagedBackend):
         """Unless compiled, operators are executed as they are written."""
         return options["mode"] == "eager"
 
-    def rotates(self, options: Mapping[str, str]) -> bool:
-        """Run eagerly, copies stay copies; the compiler merges what they share."""
+    def in_turn(self, options: Mapping[str, str]) -> bool:
+        """Run eagerly; the compiler takes seconds for each brick, and its networks are no sequence of operators."""
         return options["mode"] == "eager"
 
     def optimised(self, network: Network, settings: Settings) -> Network:  # noqa: ARG002
-        """The network itself: nothing is optimised ahead of an eager run (see ``RotatingBackend``)."""
+        """The network itself: nothing is optimised ahead of an eager run (see ``OptimisingBackend``)."""
         return replace(network, as_is=True)
-
-    def inner(self, network: Network, optimised: Network, settings: Settings) -> Network | None:  # noqa: ARG002
-        """None: no layout changes at the edges of a network (see ``RotatingBackend``)."""
-        return None
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
         """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""

@@ -25,7 +25,6 @@ from onnx import helper, inliner, numpy_helper
 from torch import fx
 
 from ....errors import BackendError, UnsupportedBrick
-from ...network.copies import exposed, written
 from ...network.network import Network
 from ..wording import Wording
 from .operators.call import Call
@@ -94,7 +93,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
             inputs.append(tensor)
             values[name] = tensor
         opset = next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), 1)
-        walk = _Walk(recorder, opset, float_type, device, exposed=exposed(network), written=written(network))
+        walk = _Walk(recorder, opset, float_type, device)
         with recorder:
             outputs = walk.run(model.graph, values, network.outputs)
     module = recorder.finish(outputs)
@@ -111,16 +110,12 @@ class _Walk:
         opset: Version of ONNX's own operator set.
         float_type: What float32 is computed in.
         device: Where.
-        exposed: Values to be computed although nothing reads them.
-        written: Values of Identity nodes that are to be written to memory of their own.
     """
 
     recorder: Recorder
     opset: int
     float_type: torch.dtype
     device: str
-    exposed: frozenset[str]
-    written: frozenset[str]
 
     def run(
         self, graph: onnx.GraphProto, values: dict[str, torch.Tensor | None], outputs: Sequence[str]
@@ -129,7 +124,7 @@ class _Walk:
         left = _readers(graph, outputs)
         for node in graph.node:
             inputs = [values[name] if name else None for name in node.input]
-            wanted = tuple(bool(name) and (left.get(name, 0) > 0 or name in self.exposed) for name in node.output)
+            wanted = tuple(bool(name) and left.get(name, 0) > 0 for name in node.output)
             results = self._execute(node, inputs, wanted, values)
             values.update((name, value) for name, value in zip(node.output, results, strict=False) if left.get(name))
             for name in _reads(node):
@@ -151,8 +146,6 @@ class _Walk:
         if node.op_type == "Constant" and node.domain in {"", "ai.onnx"}:
             return (tensor_of(_constant(node), self.float_type, self.device),)
         function = find(node.op_type) if node.domain in {"", "ai.onnx"} else None
-        if node.output and node.output[0] in self.written:
-            function = _written
         if function is None:
             raise UnsupportedBrick(f"PyTorch has no {f'{node.domain}.' if node.domain else ''}{node.op_type}")
         constant = tuple(value is None or self.recorder.is_constant(value) for value in inputs)
@@ -182,10 +175,6 @@ class _Walk:
             values[tensor.name] = tensor_of(numpy_helper.to_array(tensor), self.float_type, self.device)
         values.update(zip((value.name for value in graph.input), given, strict=True))
         return self.run(graph, values, [value.name for value in graph.output])
-
-
-def _written(_: Call, x: torch.Tensor) -> torch.Tensor:
-    return torch.clone(x)
 
 
 def meaning(error: Exception, operator: str = "") -> Exception:

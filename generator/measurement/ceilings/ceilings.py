@@ -25,13 +25,14 @@ from ...backends.registry import backends, get, require_available
 from ...backends.requirements import require_dtype
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
-from ...network.reference import COPY, GAP_BASE, GEMM, OVERHEAD, REFERENCE, STREAM, built_in_key
+from ...network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from ...progress import ProgressCallback
 from ..costs import RunCosts
 from ..item import Item
 from ..journal import Journal
 from ..launch import begin_run, end_run, launch
-from ..sampling.schedule import Pace
+from ..sampling.grouping import grouped
+from ..sampling.pace import Pace
 from ..session import Session
 from ..settings import Settings
 from .rates import GEMM_SIZES, Rate, ceiling_names, ceiling_work, level_of_cache, rate_of, stream_sizes
@@ -106,9 +107,9 @@ def measure_ceilings(
     dtype: str | None = None,
     gemm_sizes: Sequence[int] = GEMM_SIZES,
     sizes: Sequence[int] | None = None,
-    item_budget_s: float = 0.25,
+    visits: int = 24,
     processes: int = 2,
-    rounds: int = 3,
+    sessions: int = 2,
     seed: int = 0,
     memory_bytes: int | None = None,
     progress: ProgressCallback | None = None,
@@ -126,9 +127,9 @@ def measure_ceilings(
         dtype: Precision; None: all of each runtime.
         gemm_sizes: Sides of the squares.
         sizes: Working sets of the streams in bytes; None: ``stream_sizes``.
-        item_budget_s: Most time of one network over all processes and rounds, after the least 10 samples.
+        visits: How often each network is visited.
         processes: Worker processes, one after the other.
-        rounds: Rounds per process.
+        sessions: Sessions per process, each committed as a whole.
         seed: Of values and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
         progress: Told between requests.
@@ -163,10 +164,10 @@ def measure_ceilings(
                     threads=threads,
                     cache="hot",
                     dtype=precision,
-                    item_budget_s=item_budget_s,
+                    visits=visits,
                     item_timeout_s=_TIMEOUT_S,
                     processes=processes,
-                    rounds=rounds,
+                    sessions=sessions,
                     seed=seed,
                     memory_bytes=memory_bytes,
                 )
@@ -208,20 +209,17 @@ def _measured(
     costs = RunCosts()
     memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
     run = begin_run(store, settings, command="system --ceilings", system=probe_system(), stack=stack)
-    items = {name: _item(name) for name in (OVERHEAD, GAP_BASE, *names)}
+    items = {name: _item(name) for name in (OVERHEAD, CHAIN, *names)}
     with Session(
         # The worker's own limit leaves room for what the runtime keeps beside the networks.
-        partial(launch, settings, backend, stack, memory_bytes=2 * memory_bytes, rotating=False),
+        partial(launch, settings, backend, stack, memory_bytes=2 * memory_bytes, together=False),
         Journal(store, run, settings.conditions, costs),
-        _item(REFERENCE),
-        Pace(settings.protocol, None),
+        settings,
+        Pace(settings.visits),
         costs,
-        memory_bytes=memory_bytes,
-        cache=settings.cache,
-        seed=settings.seed,
         progress=progress,
     ) as session:
-        session.measure([*items.values()])
+        session.measure(grouped([*items.values()], (), {}, memory_bytes=memory_bytes))
     end_run(store, run)
     call = items[OVERHEAD].result
     blank = CeilingRow(settings.backend, stack.key, settings.dtype)
@@ -241,5 +239,5 @@ def _row(blank: CeilingRow, item: Item, call: Measurement | None, threads: int) 
     if item.result is None:
         reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
         return replace(row, error=reason)
-    rate, latency_ms = rate_of(item.label, item.result, call), item.result.median_ns / 1e6
+    rate, latency_ms = rate_of(item.label, item.result, call), item.result.latency_ns / 1e6
     return replace(row, latency_ms=latency_ms, flops_s=rate if flops else None, bytes_s=None if flops else rate)

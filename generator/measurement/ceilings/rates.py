@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ....db.values import Measurement, System
 from ...backends.base import AS_GIVEN
-from ...network.reference import COPY, GAP_NODES, GEMM, STREAM
+from ...network.reference import CHAIN_NODES, COPY, GEMM, STREAM
 
 __all__ = [
     "GEMM_SIZES",
@@ -102,13 +102,13 @@ def rate_of(name: str, measured: Measurement, call: Measurement | None) -> Rate 
     if not flops:
         if call is None:
             return None
-        offset, offset_min, offset_half = call.median_ns, call.min_ns, _half_ns(call)
-    least, net = measured.min_ns - offset_min, measured.median_ns - offset
+        offset, offset_min, offset_half = call.latency_ns, call.min_ns, _half_ns(call)
+    least, net = measured.min_ns - offset_min, measured.latency_ns - offset
     if least <= _HIDDEN * offset_min or net <= 0:
         return None
     half, work = math.hypot(_half_ns(measured), offset_half), (flops or moved) * 1e9
     best = work / least
-    # On a disturbed machine the interval of the median may reach below the fastest sample, where nothing was seen.
+    # On a disturbed machine the interval of the mean may reach below the fastest sample, where nothing was seen.
     usual = min(work / net, best)
     return Rate(best, usual, (work / (net + half), max(usual, min(best, work / max(net - half, least)))))
 
@@ -117,7 +117,7 @@ def node_ns(chain: Measurement | None, call: Measurement | None) -> float | None
     """Time of a node that has next to nothing to do, from a chain of them; None where it is not known."""
     if chain is None or call is None:
         return None
-    return max(0.0, (chain.median_ns - call.median_ns) / (GAP_NODES - 1))
+    return max(0.0, (chain.latency_ns - call.latency_ns) / (CHAIN_NODES - 1))
 
 
 def level_of_cache(working_set: int, system: System, threads: int) -> str:

@@ -17,12 +17,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 from ....db.store import Store
 from ....db.values import Conditions, Measurement, Stack, Subject
-from ....errors import BackendError, WorkerError
+from ....errors import BackendError, UsageError, WorkerError
 from ....models import ModelSource
 from ...backends.base import Backend
 from ...backends.registry import get, require_available
@@ -30,9 +29,8 @@ from ...backends.requirements import require_dtype, require_walking
 from ...decomposition.oracle import WorkerOracle
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
-from ...network.reference import REFERENCE
 from ...progress import Progress, ProgressCallback, Stage
-from ...worker.messages.protocol import Contrast, Examine, Prepare, Sample
+from ...worker.messages.protocol import Contrast, Examine
 from ...worker.standby import MODEL_MEMORY_BYTES
 from ..item import Item
 from ..launch import begin_run, end_run, launch
@@ -44,8 +42,6 @@ __all__ = ["DataReport", "measure_data", "stored_data_effect", "stored_data_effe
 
 _CACHE = "hot"
 """Each layer repeats while it is timed. The effect is one of arithmetic; cold weights are as cold with either."""
-
-_REFERENCE_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +65,10 @@ class DataReport:
 
 @dataclass(slots=True)
 class _Examination:
-    """What was found of one model so far: per process its layers, and the reference network's latency beside it."""
+    """What was found of one model so far: per process its layers."""
 
     item: Item
     processes: list[tuple[Contrast, ...]]
-    references_ns: list[float]
     error: str | None = None
 
 
@@ -126,10 +121,11 @@ def measure_data(
         cache=_CACHE,
         dtype=dtype,
         processes=processes,
-        rounds=rounds,
         seed=seed,
     )
     settings.check()
+    if rounds < 1:
+        raise UsageError(f"rounds cannot be {rounds}", remedy="use 1 or more")
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
         begun = time.monotonic()
@@ -142,7 +138,7 @@ def measure_data(
         oracle = resources.enter_context(WorkerOracle())
         sources = model_items(models, folder, oracle=oracle)
         run = begin_run(store, settings, command="measure", system=system, stack=stack, more={DATA: True})
-        found = {item.key: _Examination(item, [], []) for item in sources.items}
+        found = {item.key: _Examination(item, []) for item in sources.items}
         steps = len(found) * processes
         for number in range(steps):
             # All models of one process, then those of the next: what drifts is seen by all.
@@ -152,15 +148,13 @@ def measure_data(
                 left_s = elapsed_s / number * (steps - number) if number else None
                 progress(Progress(Stage.SAMPLE, number, steps, one.item.label, elapsed_s, left_s))
             if one.error is None:
-                _examine(one, settings, runtime, stack, model_timeout_s)
+                _examine(one, settings, runtime, stack, rounds, model_timeout_s)
         rows = {}
         for key, one in found.items():
             if one.error is not None:
                 rows[key] = DataRow(one.item.label, key, error=one.error)
             else:
-                measurement, blocks = effect_of(
-                    one.processes, key, run, settings.conditions, reference_ns=median(one.references_ns)
-                )
+                measurement, blocks = effect_of(one.processes, key, run, settings.conditions)
                 store.add([(measurement, blocks)])
                 rows[key] = data_row(one.processes, measurement, one.item.label)
         end_run(store, run)
@@ -190,7 +184,7 @@ def stored_data_effects(
         dtype: Precision.
 
     Returns:
-        By key. ``median_ns`` is what the model's own values cost per inference, over all executed layers; it may be
+        By key. ``latency_ns`` is what the model's own values cost per inference, over all executed layers; it may be
         negative. Where ``ci95_ns`` includes 0, the model was examined and nothing was found.
     """
     conditions = Conditions(threads=threads, cache=_CACHE, dtype=dtype)
@@ -207,31 +201,29 @@ def stored_data_effect(
     return stored_data_effects(store, [key], system=system, stack=stack, threads=threads, dtype=dtype).get(key)
 
 
-def _examine(one: _Examination, settings: Settings, backend: Backend, stack: Stack, timeout_s: float) -> None:
+def _examine(
+    one: _Examination, settings: Settings, backend: Backend, stack: Stack, rounds: int, timeout_s: float
+) -> None:
     """Examine a model in a worker of its own: other models' memory would be in its way."""
     item = one.item
     request = Examine(
         path=str(item.path),
         synthetic=item.synthetic,
-        rounds=settings.rounds,
+        rounds=rounds,
         overrides=item.overrides,
         inputs=item.inputs,
         seed=settings.seed,
     )
-    with launch(settings, backend, stack, memory_bytes=MODEL_MEMORY_BYTES, rotating=True) as worker:
+    with launch(settings, backend, stack, memory_bytes=MODEL_MEMORY_BYTES, together=True) as worker:
         try:
-            worker.prepare(Prepare(id=REFERENCE, path=REFERENCE, synthetic=True, seed=settings.seed, unroll=1))
-            before = worker.sample(Sample(REFERENCE, budget_ns=_REFERENCE_NS))
             layers = worker.examine(request, timeout_s=timeout_s).layers
-            after = worker.sample(Sample(REFERENCE, budget_ns=_REFERENCE_NS))
         except (WorkerError, BackendError) as error:
             one.error = str(error)
             return
-    if not layers or {len(layer.differences_ns) for layer in layers} != {settings.rounds}:
-        one.error = f"the worker examined {len(layers)} layers, not all of them {settings.rounds} times"
+    if not layers or {len(layer.differences_ns) for layer in layers} != {rounds}:
+        one.error = f"the worker examined {len(layers)} layers, not all of them {rounds} times"
         return
     one.processes.append(layers)
-    one.references_ns.append(median(elapsed / loops for elapsed, loops in (*before.samples, *after.samples)))
 
 
 def _named(row: DataRow, name: str) -> DataRow:

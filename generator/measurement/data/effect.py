@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from ....db.values import Block, Conditions, Measurement, Run, Stop, Subject, Verdict
 from ...worker.messages.protocol import Contrast
-from ..sampling.statistics import doubt, trimmed_mean
+from ..sampling.statistics import student
 
 __all__ = ["DATA", "DataLayer", "DataRow", "data_row", "effect_of"]
 
@@ -73,19 +74,18 @@ class DataRow:
 
 
 def effect_of(
-    processes: Sequence[Sequence[Contrast]], key: str, run: Run, conditions: Conditions, *, reference_ns: float
+    processes: Sequence[Sequence[Contrast]], key: str, run: Run, conditions: Conditions
 ) -> tuple[Measurement, list[Block]]:
     """The data effect of a model as a measurement: per process and round one sample, the sum over its layers.
 
-    Its interval is that of a difference: around the median, as wide as processes and rounds leave in doubt, and on
-    both sides of zero where values do nothing. The verdict tells the interval's width relative to the model.
+    Its interval is that of a difference: around the mean, as wide as its samples leave in doubt, and on both sides of
+    zero where values do nothing. The verdict tells the interval's width relative to the model.
 
     Args:
         processes: Per process, every executed layer.
         key: Of the source model.
         run: That it was examined in.
         conditions: That it was examined under.
-        reference_ns: Median of the reference network beside it.
     """
     import numpy as np
 
@@ -93,7 +93,9 @@ def effect_of(
     cleaned = [_cleaned(layer) for layer in zip(*processes, strict=True)]
     sums = dict(zip(moments, (sum(found) for found in zip(*cleaned, strict=True)), strict=True))
     values = sorted(sums.values())
-    centre, half = median(values), doubt([sums]).half_width
+    centre, half = fmean(values), math.inf
+    if len(values) > 1:
+        half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     model_ns = median(sum(layer.own_ns for layer in layers) for layers in processes)
     relative = half / model_ns
     measurement = Measurement(
@@ -105,9 +107,9 @@ def effect_of(
         stack=run.stack,
         conditions=conditions,
         unroll=1,
-        median_ns=centre,
-        mean_ns=fmean(values),
-        trimmed_mean_ns=trimmed_mean(np.asarray(values)),
+        median_ns=median(values),
+        mean_ns=centre,
+        trimmed_mean_ns=centre,
         min_ns=values[0],
         p90_ns=float(np.quantile(values, 0.9)),
         p99_ns=float(np.quantile(values, 0.99)),
@@ -116,7 +118,6 @@ def effect_of(
         block_medians_ns=tuple(sums.values()),
         verdict=Verdict.STABLE if relative <= _STABLE else Verdict.NOISY if relative <= _NOISY else Verdict.UNSTABLE,
         stop=Stop.BUDGET,
-        reference_ns=reference_ns,
         variant=DATA,
     )
     return measurement, [Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
@@ -144,7 +145,7 @@ def data_row(processes: Sequence[Sequence[Contrast]], measurement: Measurement, 
     return DataRow(
         name=name,
         key=measurement.key,
-        effect_ms=measurement.median_ns / _NS_PER_MS,
+        effect_ms=measurement.latency_ns / _NS_PER_MS,
         ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
         examined=len(processes[0]),
         layers=_notable(processes),

@@ -128,5 +128,5 @@ def _skeleton(layer: onnx.ModelProto, constants: list[onnx.TensorProto]) -> onnx
 
 
 def _as_layer(network: Network) -> Network:
-    """To be run as it stands, in memory that all layers share, as in the model."""
-    return replace(network, as_is=True, shared=True)
+    """To be run as it stands."""
+    return replace(network, as_is=True)

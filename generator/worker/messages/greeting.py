@@ -33,7 +33,7 @@ class Hello(Request):
         options: The backend's own options, checked by it.
         threads: Threads of the runtime; 0 means all physical cores that this process may use.
         limits: Memory limit.
-        rotating: Whether networks will be rotated (``Rotate``): they then share memory and threads.
+        together: Whether many networks will be visited in turn: they then share threads.
         dtype: Precision that networks are computed in; ``float32``: that of each network itself.
     """
 
@@ -44,7 +44,7 @@ class Hello(Request):
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     limits: Limits = field(default_factory=Limits)
-    rotating: bool = False
+    together: bool = False
     dtype: str = "float32"
 
 

@@ -10,7 +10,9 @@ request       reply           what happens
 ``Hello``     ``Greeting``    backend loaded, options checked, limits set
 ``Prepare``   ``Prepared``    a network is loaded, run once, and kept
 ``Sample``    ``Sampled``     a kept network is warmed up and timed
-``Rotate``    ``Rotated``     kept networks are timed in turn
+``Pack``      ``Packed``      bricks are loaded to be run together, and run once
+``Visit``     ``Visited``     a pack or a kept network is executed, between two probes
+``Unpack``    ``Unpacked``    the times of a pack's bricks, visit by visit
 ``Outputs``   ``Done``        the outputs of one execution are written to an npz file
 ``Values``    ``Types``       a model is executed once; types of named values
 ``Extract``   ``Done``        the graph that the runtime executes is written
@@ -33,6 +35,7 @@ from ....errors import WorkerError
 from .examination import Contrast, Examine, Examined
 from .greeting import Greeting, Hello, Limits
 from .message import Message, Reply, Request, parse_line
+from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
 from .profile import Profile, Profiled
 
 __all__ = [
@@ -45,9 +48,12 @@ __all__ = [
     "Extract",
     "Greeting",
     "Hello",
+    "LeftOut",
     "Limits",
     "Message",
     "Outputs",
+    "Pack",
+    "Packed",
     "Prepare",
     "Prepared",
     "Profile",
@@ -57,18 +63,21 @@ __all__ = [
     "Release",
     "Reply",
     "Request",
-    "Rotate",
-    "Rotated",
     "Sample",
     "Sampled",
+    "Times",
     "Types",
+    "Unpack",
+    "Unpacked",
     "Values",
+    "Visit",
+    "Visited",
     "parse_reply",
     "parse_request",
 ]
 
 INNER = "inner"
-"""The variant of a brick without the layout changes at its edges."""
+"""The variant of a brick without the layout changes at its edges: measured beside it, never asked for."""
 
 
 class Refusal(StrEnum):
@@ -101,10 +110,7 @@ class Prepare(Request):
         unroll: Copies in one network; 0: the worker chooses. Networks that are not synthetic take 1 only.
         as_is: It is of a graph that the runtime executes: the runtime's own optimisation stays off, whatever the
             options say.
-        distance: Prepare it for a ``Rotate`` of so many bytes, instead of for ``Sample``: the worker chooses the
-            copies. 0: for ``Sample``.
-        variant: ``inner``: without the layout changes at its edges, to be rotated; the name of one of the backend's
-            algorithms: run with that; empty: as it is.
+        variant: The name of one of the backend's algorithms: run with that; empty: as it chooses.
     """
 
     op: ClassVar[str] = "prepare"
@@ -117,7 +123,6 @@ class Prepare(Request):
     seed: int = 0
     unroll: int = 0
     as_is: bool = False
-    distance: int = 0
     variant: str = ""
 
 
@@ -132,8 +137,6 @@ class Prepared(Reply):
         loading_ns: What the runtime took of it: every loading and first execution, those of the copies included.
         bytes: Weights (twice: runtimes pack them), inputs and outputs that the worker holds for it.
         unroll: Copies in the network; divide a loop's time by it.
-        touched_bytes: Of a network to be rotated: what it touches on each pass.
-        variants: Of a network to be rotated as it is: variants that it could be prepared in as well.
     """
 
     load_ns: int
@@ -142,8 +145,6 @@ class Prepared(Reply):
     loading_ns: int
     bytes: int
     unroll: int
-    touched_bytes: int = 0
-    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,42 +179,6 @@ class Sampled(Reply):
 
     samples: tuple[tuple[int, int], ...]
     warmups: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rotate(Request):
-    """Time networks in turn, each once per pass, in an order of its own each time.
-
-    Attributes:
-        ids: Of networks that were prepared with a ``distance``.
-        distance: Bytes to be touched between two visits of the same network; what the networks themselves do not
-            touch is made up by reading other memory.
-        passes: How often each network is visited.
-        warmups: Passes before these that are not timed.
-        seed: Of the orders.
-    """
-
-    op: ClassVar[str] = "rotate"
-
-    ids: tuple[str, ...]
-    distance: int
-    passes: int
-    warmups: int = 0
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rotated(Reply):
-    """Reply to ``Rotate``.
-
-    Attributes:
-        samples: For each network, in the order of ``ids``: (elapsed_ns, loops) of its copies alone; noise may make
-            that of a very short one negative.
-        elapsed_ns: The timed passes as a whole.
-    """
-
-    samples: tuple[tuple[tuple[int, int], ...], ...]
-    elapsed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +252,7 @@ class Extract(Request):
 
 @dataclass(frozen=True, slots=True)
 class Release(Request):
-    """Drop a kept network; an unknown id is fine."""
+    """Drop a kept network or a pack; an unknown id is fine."""
 
     op: ClassVar[str] = "release"
 
@@ -322,7 +287,10 @@ class Refused(Reply):
 
 
 _REQUESTS: dict[str, type[Request]] = {
-    kind.op: kind for kind in (Hello, Prepare, Sample, Rotate, Outputs, Values, Extract, Examine, Profile, Release, Bye)
+    kind.op: kind
+    for kind in (
+        *(Hello, Prepare, Sample, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Release, Bye),
+    )
 }
 
 _R = TypeVar("_R", bound=Reply)

@@ -1,0 +1,123 @@
+"""How often to visit, and how long that takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ....db.values import Measurement
+from ..item import Item
+from .statistics import MIN_SAMPLES
+
+__all__ = ["Pace", "forecast_s", "loops_of", "warmups_of"]
+
+WORKER_START_S = 0.6
+"""Start of a worker: interpreter, runtime."""
+_LOAD_S = 0.004
+"""Loading of a small network in one process."""
+_LOAD_S_PER_BYTE = 4e-10
+"""Filling and packing weights."""
+_NS_PER_MAC = 0.05
+"""20 GMAC/s, a slow core."""
+
+_LOOP_NS = 20_000_000
+"""What is short is repeated until a visit takes so long: whatever disturbs it must be met as often as by a long one."""
+_WARM_NS = 40_000_000
+"""What takes less than this is executed once before each visit: others were visited in between, and what is small
+finds its caches and its code cold, which repetition, or a model that goes on, would not."""
+
+_MOST_VISITS = 96
+
+
+def loops_of(run_ns: int) -> int:
+    """Executions, of so long each, that are timed together."""
+    return max(1, math.ceil(_LOOP_NS / max(run_ns, 1_000))) if run_ns else 1  # what was never run is tried once
+
+
+def warmups_of(run_ns: int) -> int:
+    """Executions before a visit of something that takes so long."""
+    return int(run_ns < _WARM_NS)
+
+
+def forecast_s(
+    items: Collection[Item],
+    *,
+    visits: int,
+    processes: int,
+    sessions: int,
+    known: Mapping[str, Measurement] | None = None,
+) -> float:
+    """Seconds to measure the items: workers, loading and visits.
+
+    Args:
+        items: What is to be measured; visits of an interrupted run count as done.
+        visits: How often each is visited.
+        processes: Worker processes.
+        sessions: Sessions of each.
+        known: Earlier measurements by key, wherever they were taken.
+    """
+    if not items:
+        return 0.0
+    total = processes * WORKER_START_S
+    for item in items:
+        earlier = (known or {}).get(item.key)
+        run_ns = earlier.mean_ns if earlier is not None else (item.macs or 0) * _NS_PER_MAC
+        load_s = _LOAD_S + item.size_bytes * _LOAD_S_PER_BYTE
+        if not item.packed and earlier is not None and earlier.load_ns is not None:
+            load_s = (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9
+        total += load_s * processes * (sessions if item.packed else 1)
+        once_ns = run_ns if item.packed else max(run_ns, _LOOP_NS)
+        total += max(0, visits - item.visits) * once_ns * (1 + warmups_of(int(once_ns))) / 1e9
+    return total
+
+
+@dataclass(slots=True)
+class Pace:
+    """Keeps a run within its total time.
+
+    Attributes:
+        visits: How often each item is visited where time does not press.
+        budget_s: Total time; None: as long as it takes.
+        waiting: Sessions that are still to come.
+    """
+
+    visits: int
+    budget_s: float | None = None
+    waiting: int = 1
+    _begun: float = field(default_factory=time.monotonic)
+    _until: float = math.inf
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._begun
+
+    @property
+    def expired(self) -> bool:
+        """Whether the total time is spent."""
+        return self.budget_s is not None and self.elapsed_s >= self.budget_s
+
+    @property
+    def wanted(self) -> int:
+        """Visits of an item that is done."""
+        return self.visits if self.budget_s is None else _MOST_VISITS
+
+    def allot(self) -> None:
+        """Let the session that begins take its share of the time that is left."""
+        if self.budget_s is not None:
+            self._until = self.elapsed_s + max(0.0, self.budget_s - self.elapsed_s) / max(1, self.waiting)
+            self.waiting -= 1
+
+    def enough(self, done: int, planned: int) -> bool:
+        """Whether a session has visited often enough.
+
+        Args:
+            done: Its visits of each item.
+            planned: Those that were planned for it.
+        """
+        if self.budget_s is None:
+            return done >= planned
+        fewest = math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1))
+        return done >= planned or (done >= fewest and self.elapsed_s >= self._until)

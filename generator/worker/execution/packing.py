@@ -1,0 +1,396 @@
+"""Bricks of one pack: brought into the form that the runtime executes, loaded together, and timed one by one.
+
+A runtime that tells the time of its nodes runs all of them as one network (``network.packed``). For others the bricks
+are called in turn, each after its inputs were written, and a call's own time is taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ....errors import BackendError
+from ...backends.base import (
+    AS_GIVEN,
+    Backend,
+    Executable,
+    OptimisingBackend,
+    PackedExecutable,
+    PackingBackend,
+    Settings,
+)
+from ...network.network import Network, synthetic_network
+from ...network.packed import Member, Packed, grouped, pack, parted, united
+from ...network.reference import OVERHEAD, built_in
+from ..messages.packs import Times
+from .timing import time_once
+
+__all__ = ["Executed", "LoadedPack", "Reading", "executed_bricks", "load_pack"]
+
+Array = npt.NDArray[np.float64]
+
+_PAIRS = 30
+"""Executions with and without the profiler that tell what it costs."""
+
+_TWIN_NODES = 200
+"""Nodes of the network that these are of, the shortest ones: what the clock costs weighs most there."""
+
+_CALLS = 16
+"""One call of nothing is timed per so many bricks that are called in turn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executed:
+    """A brick in the form that the runtime executes.
+
+    Attributes:
+        network: Its network, to be run as it stands.
+        edges: Places of the layout changes at its edges.
+    """
+
+    network: Network
+    edges: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the visits of a pack say.
+
+    Attributes:
+        times: Of each brick.
+        clock_ns: What was taken off each node.
+        watched_ns: Median time of a pass by its nodes.
+        unwatched_ns: The time of a pass that nobody watched.
+    """
+
+    times: tuple[Times, ...]
+    clock_ns: float
+    watched_ns: float
+    unwatched_ns: float
+
+
+class LoadedPack(Protocol):
+    """Bricks that are loaded together."""
+
+    def run(self, *, visit: int | None) -> None:
+        """Execute each once, as part of a visit of this number; None: to no account."""
+
+    def read(self, clock_ns: float | None) -> Reading:
+        """End the profile, and read it; ``run`` can still be called, to no account.
+
+        Args:
+            clock_ns: What the clock adds to a node; None: it is found out.
+        """
+
+    def close(self) -> None:
+        """Free what the runtime holds."""
+
+
+def executed_bricks(
+    networks: Mapping[str, Network], backend: OptimisingBackend, settings: Settings
+) -> tuple[dict[str, Executed], dict[str, BackendError]]:
+    """Bring bricks into the form that the runtime executes, as many at once as there can be.
+
+    Args:
+        networks: By the brick's id.
+        backend: The runtime.
+        settings: How it is set up.
+
+    Returns:
+        What could be brought there, and why others could not.
+
+    Raises:
+        MemoryError: There was not enough memory.
+    """
+    found: dict[str, Executed] = {}
+    refused: dict[str, BackendError] = {}
+    names = [name for name, network in networks.items() if not network.as_is]
+    found |= {name: Executed(network) for name, network in networks.items() if network.as_is}
+    together = isinstance(backend, PackingBackend) and settings.dtype == AS_GIVEN
+    groups = grouped([networks[name] for name in names]) if together else []
+    waiting = [[names[place] for place in places] for places in groups]
+    known = {name for group in waiting for name in group}
+    waiting += [[name] for name in names if name not in known]
+    while waiting:
+        group = waiting.pop()
+        try:
+            optimised = _optimised([networks[name] for name in group], backend, settings)
+        except BackendError as error:
+            if len(group) == 1:
+                refused[group[0]] = error
+            else:
+                waiting += [group[: len(group) // 2], group[len(group) // 2 :]]
+            continue
+        edges = backend.edges if isinstance(backend, PackingBackend) else _none
+        found |= {name: Executed(one, edges(one)) for name, one in zip(group, optimised, strict=True)}
+    return found, refused
+
+
+def _none(_: Network) -> frozenset[int]:
+    return frozenset()
+
+
+def _optimised(networks: Sequence[Network], backend: OptimisingBackend, settings: Settings) -> list[Network]:
+    if len(networks) == 1:
+        return [backend.optimised(networks[0], settings)]
+    return parted(backend.optimised(united(networks), settings), networks)
+
+
+def load_pack(
+    bricks: Mapping[str, Executed], copies: Mapping[str, int], backend: Backend, settings: Settings
+) -> tuple[LoadedPack | None, dict[str, BackendError], tuple[str, ...]]:
+    """Load bricks in the order given, and run them once.
+
+    Where the runtime fails over one of them, that one is found by halves and left out.
+
+    Args:
+        bricks: By the brick's id.
+        copies: How often each is loaded, by its id, each time with weights of its own.
+        backend: The runtime.
+        settings: How it is set up.
+
+    Returns:
+        The pack, None where no brick is left; why bricks were left out; and those that cannot be run with others.
+
+    Raises:
+        MemoryError: There was not enough memory.
+    """
+    try:
+        return _loaded(bricks, copies, backend, settings)
+    except BackendError as error:
+        refused = _culprits(bricks, backend, settings, error)
+    left = {name: brick for name, brick in bricks.items() if name not in refused}
+    if not left:
+        return None, refused, ()
+    try:
+        loaded, _, alone = _loaded(left, copies, backend, settings)
+    except BackendError as error:  # each half can be run, and both together cannot
+        return None, refused | dict.fromkeys(left, error), ()
+    return loaded, refused, alone
+
+
+def _culprits(
+    bricks: Mapping[str, Executed], backend: Backend, settings: Settings, error: BackendError
+) -> dict[str, BackendError]:
+    """Of bricks that cannot be loaded or run together, those that cannot by themselves."""
+    names = sorted(bricks)
+    if len(names) == 1:
+        return {names[0]: error}
+    found: dict[str, BackendError] = {}
+    for half in (names[: len(names) // 2], names[len(names) // 2 :]):
+        part = {name: bricks[name] for name in half}
+        try:
+            loaded, _, _ = _loaded(part, {}, backend, settings)
+        except BackendError as inner:
+            found |= _culprits(part, backend, settings, inner)
+        else:
+            if loaded is not None:
+                loaded.close()
+    return found
+
+
+def _loaded(
+    bricks: Mapping[str, Executed], copies: Mapping[str, int], backend: Backend, settings: Settings
+) -> tuple[LoadedPack | None, dict[str, BackendError], tuple[str, ...]]:
+    names = [*bricks]
+    loaded: LoadedPack
+    if isinstance(backend, PackingBackend):
+        groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
+        loaded = _Profiled([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
+        known = {name for group in groups for name in group}
+    else:
+        loaded = _Called({name: bricks[name] for name in names}, backend, settings)
+        known = set(names)
+    try:
+        loaded.run(visit=None)
+    except BaseException:
+        loaded.close()
+        raise
+    return (loaded if known else None), {}, tuple(name for name in names if name not in known)
+
+
+class _Profiled:
+    """Bricks as one network of each group, whose runtime tells the time of its nodes."""
+
+    def __init__(
+        self,
+        groups: Sequence[Mapping[str, Executed]],
+        copies: Mapping[str, int],
+        backend: PackingBackend,
+        settings: Settings,
+    ) -> None:
+        self._backend, self._settings, self._copies = backend, settings, copies
+        self._groups = [{**group} for group in groups]
+        self._visits: list[int | None] = []
+        self._packs: list[tuple[Packed, PackedExecutable]] = []
+        self._call = _call_network(backend, settings)
+        try:
+            for group in self._groups:
+                members = [
+                    Member(brick.network, copies=copies.get(name, 1), uncounted=brick.edges)
+                    for name, brick in group.items()
+                ]
+                packed = pack(members)
+                self._packs.append((packed, backend.prepare_packed(packed.network, settings)))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *, visit: int | None) -> None:
+        self._visits.append(visit)
+        for _, executable in self._packs:
+            executable.run()
+            executable.synchronize()
+
+    def read(self, clock_ns: float | None) -> Reading:
+        readings = [executable.end() for _, executable in self._packs]
+        unwatched_ns = sum(self._unwatched(executable) for _, executable in self._packs)
+        if clock_ns is None:
+            clock_ns = self._clock(readings)
+        times: list[Times] = []
+        watched = 0.0
+        for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
+            visits = _by_visit(reading.times - clock_ns, self._visits)
+            watched += float(np.median(visits.sum(axis=1))) if visits.size else 0.0
+            inner = _by_member(packed.nodes, reading.names, visits, len(group))
+            edges = _by_member(packed.uncounted, reading.names, visits, len(group))
+            for place, (name, brick) in enumerate(group.items()):
+                count = self._copies.get(name, 1)
+                own = inner[:, place] / count
+                if brick.edges:
+                    times.append(Times(name, _whole(own + edges[:, place] / count), _whole(own)))
+                else:
+                    times.append(Times(name, _whole(own)))
+        return Reading(tuple(times), clock_ns, watched, float(unwatched_ns))
+
+    def close(self) -> None:
+        for _, executable in self._packs:
+            executable.close()
+        self._packs = []
+        self._call.close()
+
+    def _unwatched(self, executable: Executable) -> int:
+        return time_once(executable.run, executable.synchronize) - time_once(self._call.run, self._call.synchronize)
+
+    def _clock(self, readings: Sequence[NodeTimes]) -> float:
+        """What the profile says of a node beyond its share of an execution that nobody watches.
+
+        It is told by a network of the shortest bricks, once profiled and once not, in turn.
+        """
+        shortest: list[tuple[float, Executed]] = []
+        for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
+            sums = _by_member(packed.nodes, reading.names, reading.times[-1:], len(group))[0]
+            shortest += zip(sums.tolist(), group.values(), strict=True)
+        shortest.sort(key=lambda pair: pair[0])
+        chosen: list[Executed] = []
+        for _, brick in shortest:
+            if sum(len(_nodes(one)) for one in chosen) >= _TWIN_NODES:
+                break
+            chosen.append(brick)
+        places = max(grouped([one.network for one in chosen]), key=len)
+        packed = pack([Member(chosen[place].network) for place in places])
+        plain = self._backend.prepare(packed.network, self._settings)
+        watched = self._backend.prepare_packed(packed.network, self._settings)
+        try:
+            unwatched: list[int] = []
+            for _ in range(_PAIRS):
+                watched.run()
+                unwatched.append(self._unwatched(plain))
+            reading = watched.end()
+        finally:
+            plain.close()
+            watched.close()
+        differences = reading.times.sum(axis=1) - unwatched
+        return float(np.median(differences[1:])) / len(reading.names)
+
+
+def _nodes(brick: Executed) -> Sequence[onnx.NodeProto]:
+    assert brick.network.model is not None  # noqa: S101  # a brick, never a file
+    return brick.network.model.graph.node
+
+
+def _by_visit(times: Array, visits: Sequence[int | None]) -> Array:
+    """Means over the executions of each visit: visits by nodes."""
+    numbers = np.array([-1 if visit is None else visit for visit in visits])
+    return (
+        np.stack([times[numbers == number].mean(axis=0) for number in range(numbers.max() + 1)])
+        if (numbers.max(initial=-1) >= 0)
+        else times[:0]
+    )
+
+
+def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, members: int) -> Array:
+    """Sums over the nodes of each member: visits by members."""
+    owners = np.zeros((len(names), members))
+    for place, name in enumerate(names):
+        if name in nodes:
+            owners[place, nodes[name]] = 1
+    return times @ owners
+
+
+def _whole(times: Array) -> tuple[int, ...]:
+    return tuple(round(value) for value in times.tolist())
+
+
+class _Called:
+    """Bricks that are called in turn, each after its inputs were written."""
+
+    def __init__(self, bricks: Mapping[str, Executed], backend: Backend, settings: Settings) -> None:
+        self._names: list[str] = []
+        self._bricks: list[tuple[Network, Executable]] = []
+        self._times: list[Array] = []
+        self._visits: list[int | None] = []
+        self._call = _call_network(backend, settings)
+        try:
+            for name, brick in bricks.items():
+                self._names.append(name)
+                self._bricks.append((brick.network, backend.prepare(replace(brick.network, as_is=True), settings)))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *, visit: int | None) -> None:
+        taken: list[int] = []
+        calls: list[int] = []
+        for place, (network, executable) in enumerate(self._bricks):
+            if place % _CALLS == 0:
+                calls.append(time_once(self._call.run, self._call.synchronize))
+            for array in network.feeds.values():
+                _write(array)
+            taken.append(time_once(executable.run, executable.synchronize))
+        self._visits.append(visit)
+        self._times.append(np.array(taken) - median(calls))
+
+    def read(self, clock_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is our own
+        visits = _by_visit(np.array(self._times), self._visits)
+        times = tuple(Times(name, _whole(visits[:, place])) for place, name in enumerate(self._names))
+        total = float(np.median(visits.sum(axis=1))) if visits.size else 0.0
+        return Reading(times, 0.0, total, total)
+
+    def close(self) -> None:
+        for _, executable in self._bricks:
+            executable.close()
+        self._bricks = []
+        self._call.close()
+
+
+def _write(array: npt.NDArray[Any]) -> None:
+    """Leave an input in the caches, as the layer before it does."""
+    if array.dtype.kind == "f" and array.flags.writeable:
+        np.multiply(array, 1, out=array)
+
+
+def _call_network(backend: Backend, settings: Settings) -> Executable:
+    """What costs nothing but a call."""
+    model = built_in(OVERHEAD)
+    assert model is not None  # noqa: S101  # the name is a constant
+    network = replace(synthetic_network(model), as_is=True)
+    executable = backend.prepare(network, replace(settings, dtype=AS_GIVEN))
+    executable.run()
+    return executable
