@@ -137,7 +137,9 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 
 @commands.command()
 @click.argument("suite", type=PLACE, metavar="SUITE")
-@click.option("--with", "models", multiple=True, metavar="MODEL...", help="Whole models, measured in the same rounds.")
+@click.option(
+    "--with", "models", multiple=True, metavar="MODEL...", help="Whole models, visited in turn with the bricks."
+)
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
 @stack_options

@@ -22,9 +22,7 @@ __all__ = ["MODELS", "Demo", "demo", "demonstrated"]
 MODELS = ("squeezenet", "shufflenet", "alexnet", "inception_v1", "inception_v2", "resnet50", "vit_b16", "bert_base")
 """Chains and branches, convolutions and attention; 1 ms to 1 s each on one core."""
 
-_BUDGET_S = 210.0
-_ITEM_BUDGET_S = 0.12
-"""Half of the default: 460 bricks and 8 models then take two minutes on a quiet machine."""
+_BUDGET_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +72,15 @@ def demo(
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = find_models(models)
-    generated = generate(sources, granularity=1, out=folder / "suite", graph="runtime", progress=progress)
+    generated = generate(
+        sources, granularity=1, out=folder / "suite", graph="runtime", annotate=True, progress=progress
+    )
     with Store.open(folder / "dlbricks.db") as store:
         measured = run(
             folder / "suite",
             store=store,
             models=sources,
             budget_s=budget_s,
-            item_budget_s=_ITEM_BUDGET_S,
             progress=progress,
         )
         estimates = tuple(estimate(sources, store=store, graph="runtime", threads=1, cache="model"))

@@ -133,7 +133,7 @@ def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[st
 
 def _measured(entry: Measurement) -> dict[str, object]:
     return {
-        "latency_ms": entry.median_ns / _NS_PER_MS,
+        "latency_ms": entry.latency_ns / _NS_PER_MS,
         "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns],
         "samples": entry.samples,
         "verdict": entry.verdict,
@@ -179,7 +179,7 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, float]:
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
         if entry.variant == INNER:  # a part of the brick, not a way to run it
             continue
-        latency = entry.median_ns / _NS_PER_MS
+        latency = entry.latency_ns / _NS_PER_MS
         fastest[entry.key] = min(latency, fastest.get(entry.key, latency))
     return fastest
 

@@ -11,7 +11,7 @@ from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..generator.backends.base import Backend, GraphBackend
 from ..generator.backends.registry import get
-from ..generator.backends.requirements import can_rotate
+from ..generator.backends.requirements import in_turn
 from ..models import ModelSource
 from .runtime import executes_as_written
 from .selection import MODEL, Choice, Query
@@ -71,7 +71,7 @@ class Commands:
             cache: Another cache state than the one that was asked for; all levels are one, ``model``.
         """
         kind = graph or self._graph
-        if not self._measurable(kind) or (cache is not None and _at_distances(cache) and not self._rotates()):
+        if not self._measurable(kind) or (cache is not None and _at_distances(cache) and not self._in_turn()):
             return None
         model = _words(source)
         # Another graph is compared layer by layer.
@@ -96,7 +96,7 @@ class Commands:
 
     def examine(self, source: ModelSource) -> str | None:
         """Measure what the model's own values cost; None where nothing here does: the runtime must run its layers."""
-        if not self._measurable("source") or not self._rotates():
+        if not self._measurable("source") or not self._in_turn():
             return None
         options = self._options("hot")
         return shlex.join(["dlbricks", "measure", *_words(source), "--data", *options, "--db", self._database])
@@ -112,13 +112,13 @@ class Commands:
     def _executes_as_written(self) -> bool:
         return executes_as_written(self._named())
 
-    def _rotates(self) -> bool:
-        """Whether the runtime can run the layers of a model in turn; one that is not known here may."""
+    def _in_turn(self) -> bool:
+        """Whether the runtime can run the bricks of a model in turn; one that is not known here may."""
         stack = self._named()
         backend = _known(stack.backend)
         if backend is None or stack.device not in backend.devices:
             return True
-        return can_rotate(backend, default_options(stack.backend, stack.device) | dict(stack.options))
+        return in_turn(backend, default_options(stack.backend, stack.device) | dict(stack.options))
 
     def _named(self) -> Stack:
         """The stack that commands name: that which is stored, or as it comes."""
@@ -137,7 +137,7 @@ class Commands:
         state = cache or conditions.cache
         if state is None or _at_distances(state):
             # ``model`` is what it is left alone.
-            state = (None if state is None else MODEL) if self._rotates() else "hot"
+            state = (None if state is None else MODEL) if self._in_turn() else "hot"
         dtype = None if conditions.dtype == _AS_GIVEN else conditions.dtype
         measured = _given([("--threads", conditions.threads), ("--cache", state), ("--dtype", dtype)])
         stack = _asked_stack(self._store, self._query) if self._choice is None else self._choice.stack

@@ -95,11 +95,11 @@ def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: 
         layers=part.layers,
         names=tuple(layer.name for layer in layers),
         op_types=tuple(layer.op_type for layer in layers),
-        latency_ms=None if brick is None else _ms(brick.median_ns),
+        latency_ms=None if brick is None else _ms(brick.latency_ns),
         ci95_ms=None if brick is None else (_ms(brick.ci95_ns[0]), _ms(brick.ci95_ns[1])),
         verdict=None if brick is None else str(brick.verdict),
         on_path=on_path,
-        lower_bound_ms=None if lowest is None else _ms(lowest.median_ns),
+        lower_bound_ms=None if lowest is None else _ms(lowest.latency_ns),
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
     )

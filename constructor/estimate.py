@@ -198,14 +198,14 @@ def _estimate(
         **_identity(model, stored.choice),
         unique=len({part.key for part in parts}),
         coverage=coverage_of(graph, parts, measured),
-        known_ms=_ms(sequential(shelf.bricks[part.key].median_ns for part in measured)),
+        known_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in measured)),
         missing=missing,
     )
     bound = _bound(model, parts, quotient, shelf)
     path: CriticalPath | None = None
     prediction: Prediction | None = None
     if not missing:
-        path = critical_path(quotient, [shelf.bricks[part.key].median_ns for part in parts])
+        path = critical_path(quotient, [shelf.bricks[part.key].latency_ns for part in parts])
         if graph is executed.graph:
             executed = replace(executed, parts=parts)
         parallel = _at_once(stored.choice)
@@ -224,13 +224,13 @@ def _estimate(
             estimate,
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
-            sequential_ms=_ms(sequential(shelf.bricks[part.key].median_ns for part in parts)),
+            sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
         )
     estimate = replace(estimate, **_bounds(bound, path))
-    basis = () if prediction is None else prediction.basis
+    known = {} if prediction is None else stored.members(prediction.weights)
     estimate = replace(
-        estimate, **beside_truth(model.own.key, stored, estimate, basis=basis, bound=bound, fastest=shelf.fastest)
+        estimate, **beside_truth(model.own.key, stored, estimate, prediction=prediction, known=known, bound=bound)
     )
     if prediction is not None:
         estimate = replace(estimate, **_attributed(prediction, estimate))
@@ -249,7 +249,7 @@ def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Par
         Window(
             begin=min(position[layer] for layer in part.layers),
             end=max(position[layer] for layer in part.layers) + 1,
-            latency=bricks[part.key].median_ns if part.key in bricks else None,
+            latency=bricks[part.key].latency_ns if part.key in bricks else None,
         )
         for part in model.sequences
     ]
@@ -287,7 +287,7 @@ def _bound(model: Decomposition, parts: Sequence[Part], quotient: Quotient, shel
         return None
     asked = Cover(quotient, tuple(part.key for part in parts))
     competing = {*asked.keys, *(window.key for window in model.windows)}
-    lowest = {key: shelf.fastest[key].median_ns for key in competing if key in shelf.fastest}
+    lowest = {key: shelf.fastest[key].latency_ns for key in competing if key in shelf.fastest}
     further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
     return lower_bound([asked, *further], lowest)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
 
 SIGNS = {
-    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "gaps": 1, "unexplained": 1,
+    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
 }  # fmt: skip
 """The terms of an attribution, in order, and how each counts: with these signs they add up to the measured latency."""
 
@@ -137,9 +137,18 @@ class Estimate:
         lower_bound_critical_path_ms: Least critical path of the covers that were tried.
         benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
         benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``.
-        measured_ms: Ground truth: median of the whole model under the same system, stack and conditions.
+        undisturbed_ms: The same on a quiet machine: what to compare across runs and machines.
+        measured_ms: Ground truth: mean of the whole model under the same system, stack and conditions.
         measured_ci95_ms: Its interval.
-        ratio: ``estimate_ms / measured_ms``.
+        measured_undisturbed_ms: The same on a quiet machine.
+        ratio: ``estimate_ms / measured_ms``; means of visits that alternated, where ``paired``.
+        ratio_ci95: Its interval: what time blocks differ by, and the error of the method.
+        paired: Whether bricks and model were visited in turn; False where they come from different sessions, whose
+            scatter is part of the interval; None where there is no ratio.
+        disturbed: Whether the machine was disturbed: ``disturbance`` is more than 10 %.
+        disturbance: How much slower the visits were than quiet ones: ``measured_ms / measured_undisturbed_ms - 1``, of
+            the bricks where the model is not measured.
+        quiet: Share of the bricks' visits that were quiet, by the probes around them.
         ratio_reason: Why there is no ratio; None where there is one.
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
         benanza_note: Why the model takes less than its lower bound; None where it does not.
@@ -186,9 +195,16 @@ class Estimate:
     lower_bound_critical_path_ms: float | None = None
     benanza_ratio_sequential: float | None = None
     benanza_ratio_critical_path: float | None = None
+    undisturbed_ms: float | None = None
     measured_ms: float | None = None
     measured_ci95_ms: tuple[float, float] | None = None
+    measured_undisturbed_ms: float | None = None
     ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    paired: bool | None = None
+    disturbed: bool | None = None
+    disturbance: float | None = None
+    quiet: float | None = None
     ratio_reason: str | None = None
     benanza_ratio_reason: str | None = None
     benanza_note: str | None = None

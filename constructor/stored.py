@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
-from ..db.queries import Fastest, moments
+from ..db.queries import Fastest
 from ..generator.measurement.data.data_effects import stored_data_effects
 from ..generator.measurement.data.effect import DATA
-from ..generator.network.reference import GAP, OVERHEAD, built_in_key
+from ..generator.network.reference import OVERHEAD, built_in_key
 from ..generator.worker.messages.protocol import INNER
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
@@ -67,7 +67,6 @@ class Stored:
         data: What each model's own values cost; may be negative.
         model_failures: Why a whole model could not be measured.
         overheads: What one call costs, by cache state.
-        gaps: What changing to the next node costs in a running model, by level.
         uncertainty: Intervals of combinations of all of these.
         ceilings: What the machine does at most.
     """
@@ -78,9 +77,12 @@ class Stored:
     data: Mapping[str, Measurement] = field(default_factory=dict)
     model_failures: Mapping[str, Failure] = field(default_factory=dict)
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
-    gaps: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
     ceilings: Ceilings = field(default_factory=Ceilings)
+
+    def members(self, ids: Collection[str]) -> dict[str, Measurement]:
+        """The measurements of a combination, by id."""
+        return {id_: self.uncertainty.known[id_] for id_ in ids}
 
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
@@ -122,7 +124,6 @@ def look_up(
     shelves = {state: _shelf(store, choice, state, wanted) for state, wanted in bricks.items()}
     truths, model_failures = _whole_models(store, choice, models)
     overheads = _references(store, choice, OVERHEAD, {"hot", *bricks})
-    gaps = _references(store, choice, GAP, set(bricks))
     measured = [
         measurement
         for shelf in shelves.values()
@@ -137,13 +138,11 @@ def look_up(
         threads=choice.conditions.threads,
         dtype=choice.conditions.dtype,
     )
-    measured += [*overheads.values(), *gaps.values(), *data.values()]
-    with store.reading() as connection:
-        taken = moments(connection, [measurement.id for measurement in measured])
-    differences = {one.id for one in (*data.values(), *gaps.values())}
-    uncertainty = Uncertainty(measured, taken, differences=differences)
+    measured += [*overheads.values(), *data.values(), *truths.values()]
+    taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
+    uncertainty = Uncertainty(measured, taken)
     ceilings = find_ceilings(store, choice)
-    return Stored(choice, shelves, truths, data, model_failures, overheads, gaps, uncertainty, ceilings)
+    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings)
 
 
 def _conditions(choice: Choice, state: str) -> Conditions:
@@ -202,9 +201,9 @@ def _lowest(
         rivals = store.measurements(
             subject=Subject.BRICK, keys=doubtful, system=system, conditions=conditions, device=device, variant=None
         )
-        for one in sorted(rivals, key=lambda one: one.median_ns):
+        for one in sorted(rivals, key=lambda one: one.latency_ns):
             if one.variant not in _NO_LATENCIES and one.key not in found and one.stack not in without:
-                found[one.key] = Fastest(one.key, one.stack, one.variant, one.median_ns, one.reference_ns)
+                found[one.key] = Fastest(one.key, one.stack, one.variant, one.latency_ns)
     return found
 
 

@@ -1,18 +1,25 @@
-"""An estimate beside the ground truth: the ratios where they mean something, and why not where they do not."""
+"""An estimate beside the ground truth: the ratios, how sure they are, and how disturbed the machine was."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from ..db import Measurement
-from ..db.queries import Fastest
 from .composition.bound import LowerBound
+from .prediction.prediction import Prediction
 from .result import Estimate
 from .stored import Stored
-from .uncertainty.drift import reference_of, why_not_comparable
+from .uncertainty.calibration import RUN_SD
+from .uncertainty.interval import NORMAL
+from .uncertainty.pairing import Paired, paired
 
 __all__ = ["beside_truth"]
+
+_NS_PER_MS = 1e6
+_DISTURBED = 0.1
+"""A machine counts as disturbed where visits were slower than quiet ones by more than that."""
 
 
 def beside_truth(
@@ -20,59 +27,122 @@ def beside_truth(
     stored: Stored,
     estimate: Estimate,
     *,
-    basis: Sequence[tuple[float, float | None]],
+    prediction: Prediction | None,
+    known: Mapping[str, Measurement],
     bound: LowerBound | None,
-    fastest: Mapping[str, Fastest],
 ) -> dict[str, Any]:
-    """What was measured of the model itself, and the ratios.
+    """What was measured of the model itself, the ratios, and how disturbed both were.
 
     Args:
         key: Of the whole model.
-        basis: (latency, reference latency beside it) of the bricks that the estimate is composed of; empty where it
-            is not complete, or there is nothing to compose.
         stored: What is known of the model.
         estimate: So far.
+        prediction: What the estimate is composed of; None where it is not complete, or there is nothing to compose.
+        known: The measurements that it is composed of, by id.
         bound: The lower bound; None where there is none.
-        fastest: Lowest latency of each brick that competed for it.
 
     Returns:
         Fields of ``Estimate``.
     """
+    said = _quietness(stored, estimate, prediction, known)
     truth = stored.truths.get(key)
     if truth is None:
         failure = stored.model_failures.get(key)
         reason = "the model itself is not measured under these conditions; run `dlbricks measure MODEL`"
         if failure is not None:
             reason = f"the model itself could not be measured: {failure.kind}: {failure.reason}"
-        return {"ratio_reason": reason, "benanza_ratio_reason": reason}
-    measured = truth.median_ns / 1e6
+        return said | {"ratio_reason": reason, "benanza_ratio_reason": reason}
     low, high = truth.ci95_ns
+    measured_ns = truth.latency_ns
     executed = bool(estimate.unique)
     incomplete = "not every brick is measured" if executed else "no layer of the model is executed"
-    said: dict[str, Any] = {
-        "measured_ms": measured,
-        "measured_ci95_ms": (low / 1e6, high / 1e6),
-        "ratio_reason": incomplete,
-        "benanza_ratio_reason": incomplete,
+    said |= {"ratio_reason": incomplete, "benanza_ratio_reason": incomplete}
+    if prediction is not None and estimate.estimate_ms is not None and executed and measured_ns > 0:
+        both = paired(prediction.weights, truth, known, stored.uncertainty)
+        if both is not None:
+            said |= _paired(both, estimate, prediction)
+            measured_ns = both.measured_ns
+        else:
+            said |= _apart(truth, estimate, prediction, said)
+    said |= _disturbance(truth, measured_ns)
+    said |= {
+        "measured_ms": measured_ns / _NS_PER_MS,
+        "measured_ci95_ms": (low / _NS_PER_MS, high / _NS_PER_MS),
     }
-    if basis and estimate.estimate_ms is not None:
-        said["ratio_reason"] = why_not_comparable(reference_of(basis), truth.reference_ns)
-        if said["ratio_reason"] is None:
-            said["ratio"] = estimate.estimate_ms / measured
-    if executed and bound is not None:
-        covers = (bound.sequential_keys, bound.critical_path_keys)
-        reasons = [_why_not([fastest[key] for key in keys], truth) for keys in covers]
-        said["benanza_ratio_reason"] = next((reason for reason in reasons if reason is not None), None)
-        if said["benanza_ratio_reason"] is None:
-            for name in ("sequential", "critical_path"):
-                said[f"benanza_ratio_{name}"] = getattr(estimate, f"lower_bound_{name}_ms") / measured
+    if executed and bound is not None and measured_ns > 0:
+        said["benanza_ratio_reason"] = None
+        for name in ("sequential", "critical_path"):
+            lowest = getattr(estimate, f"lower_bound_{name}_ms")
+            said[f"benanza_ratio_{name}"] = lowest * _NS_PER_MS / measured_ns
     return said
 
 
-def _why_not(taken: Sequence[Fastest], truth: Measurement) -> str | None:
-    """Why a sum of lowest latencies cannot be compared with that of the model; None where it can.
+def _quietness(
+    stored: Stored, estimate: Estimate, prediction: Prediction | None, known: Mapping[str, Measurement]
+) -> dict[str, Any]:
+    """The estimate on a quiet machine, and how quiet it was."""
+    if prediction is None or estimate.estimate_ms is None:
+        return {}
+    quiet_ns = stored.uncertainty.undisturbed_ns(prediction.weights)
+    shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in prediction.weights.items()]
+    told = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
+    total = math.fsum(weight for _, weight in told)
+    said: dict[str, Any] = {}
+    if total > 0:
+        said["quiet"] = math.fsum(quiet * weight for quiet, weight in told) / total
+    if quiet_ns is not None and quiet_ns > 0:
+        said["undisturbed_ms"] = quiet_ns / _NS_PER_MS
+        said |= _how_much(estimate.estimate_ms * _NS_PER_MS / quiet_ns - 1)
+    return said
 
-    The reference network of another stack is another computation: only that of the model's own tells what changed.
-    """
-    own = [(one.median_ns, one.reference_ns) for one in taken if one.stack == truth.stack]
-    return why_not_comparable(reference_of(own), truth.reference_ns) if own else None
+
+def _disturbance(truth: Measurement, measured_ns: float) -> dict[str, Any]:
+    if not truth.undisturbed_ns:
+        return {}
+    return {"measured_undisturbed_ms": truth.undisturbed_ns / _NS_PER_MS} | _how_much(
+        measured_ns / truth.undisturbed_ns - 1
+    )
+
+
+def _how_much(disturbance: float) -> dict[str, Any]:
+    return {"disturbance": disturbance, "disturbed": disturbance > _DISTURBED}
+
+
+def _paired(both: Paired, estimate: Estimate, prediction: Prediction) -> dict[str, Any]:
+    """Means of the visits that bricks and model had in turn."""
+    ratio = both.estimate_ns / both.measured_ns
+    estimate_ms = both.estimate_ns / _NS_PER_MS
+    assert estimate.ci95_ms is not None  # noqa: S101  # it is given with the estimate
+    half_ms = (estimate.ci95_ms[1] - estimate.ci95_ms[0]) / 2
+    return {
+        "estimate_ms": estimate_ms,
+        "ci95_ms": (max(0.0, estimate_ms - half_ms), estimate_ms + half_ms),
+        "ratio": ratio,
+        "ratio_ci95": _around(ratio, math.hypot(both.half, NORMAL * prediction.method)),
+        "paired": True,
+        "ratio_reason": None,
+    }
+
+
+def _apart(truth: Measurement, estimate: Estimate, prediction: Prediction, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Means of different sessions, with what these may differ by: the less quiet they were, the more."""
+    assert estimate.estimate_ms is not None  # noqa: S101  # the caller saw to it
+    assert estimate.ci95_ms is not None  # noqa: S101
+    measured_ms = truth.latency_ns / _NS_PER_MS
+    low, high = truth.ci95_ns
+    ours = said.get("disturbance") or 0.0
+    theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
+    runs = math.hypot(RUN_SD, RUN_SD, max(0.0, ours) / 2, max(0.0, theirs) / 2)
+    half = math.hypot(
+        (estimate.ci95_ms[1] - estimate.ci95_ms[0]) / 2 / estimate.estimate_ms,
+        (high - low) / 2 / truth.latency_ns,
+        NORMAL * runs,
+    )
+    ratio = estimate.estimate_ms / measured_ms
+    return {"ratio": ratio, "ratio_ci95": _around(ratio, half), "paired": False, "ratio_reason": None}
+
+
+def _around(ratio: float, half: float) -> tuple[float, float]:
+    """The interval of a ratio from half of that of its logarithm."""
+    reach = min(half, 50.0)  # a single time block tells nothing: the interval then says so, and stays a number
+    return ratio * math.exp(-reach), ratio * math.exp(reach)

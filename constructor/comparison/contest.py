@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
 from ...db import Measurement, Store, Verdict
-from ...db.queries import moments
 from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
@@ -21,7 +20,6 @@ from ..estimate import estimates_under
 from ..result import Estimate
 from ..selection import Query
 from ..survey import decompose_all, state_of
-from ..uncertainty.drift import reference_of
 from ..uncertainty.interval import NORMAL, Uncertainty
 from .difference import Difference, difference
 from .sides import By, Holding, Side, find_sides, read_side
@@ -141,8 +139,7 @@ class Contest:
         self._holdings = {side.name: self._read(side, truths) for side in self.sides}
         of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
         of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
-        with store.reading() as connection:
-            taken = moments(connection, [one.id for one in (*of_models, *of_bricks)])
+        taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
         self._model_doubts, self._brick_doubts = Uncertainty(of_models, taken), Uncertainty(of_bricks, taken)
         self._estimates: dict[tuple[str, str], Estimate] = {}
 
@@ -228,24 +225,24 @@ class Contest:
         first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
-        drift = self._timeline.between(*(self._standing(model, side, figures[side.name]) for side in (base, other)))
+        apart = self._timeline.apart(*(self._standing(model, side, figures[side.name]) for side in (base, other)))
         if kind == "bricks":
             error, degrees = self._error_of_sums(model, base, other)
         else:
             # Each with the error of the method, by itself: how far those of two stacks are the same is not known.
             error, degrees = math.hypot(*(figure.error for figure in figures.values())), _MANY
-        seen = difference(first, second, error=error, degrees=degrees, drift=drift)
-        return replace(pair, basis=kind, difference=seen, reason=drift.reason, apart=drift.sd > 0)
+        seen = difference(first, second, error=error, degrees=degrees, apart=apart)
+        return replace(pair, basis=kind, difference=seen, apart=apart > 0)
 
     def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
         noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
         pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
-        if base.median_ns <= 0 or other.median_ns <= 0:
+        if base.latency_ns <= 0 or other.latency_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
-        drift = self._timeline.between(base, other)
-        error, degrees = doubts.error_ns({base.id: -1 / base.median_ns, other.id: 1 / other.median_ns})
-        seen = difference(base.median_ns, other.median_ns, error=error, degrees=degrees, drift=drift)
-        return replace(pair, difference=seen, reason=drift.reason, apart=drift.sd > 0)
+        stand = self._timeline.between(base, other)
+        error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
+        return replace(pair, difference=seen, apart=stand.apart > 0)
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """The sum of a model's bricks; None where some are not measured."""
@@ -268,14 +265,13 @@ class Contest:
         return self._brick_doubts.error_ns(together)
 
     def _standing(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
-        """A measurement that stands for a model's latency in place and time, with the reference beside it."""
+        """A measurement that stands for a model's latency in place and time."""
         if figure.measured_ms is not None:
             return self._holdings[side.name].truths[model.own.key]
         counts = Counter(part.key for part in model.sequences)
         found = [(one, count) for key, count in counts.items() if (one := self.brick(model, side, key)) is not None]
-        largest, _ = max(found, key=lambda item: item[0].median_ns * item[1])
-        reference = reference_of((one.median_ns * count, one.reference_ns) for one, count in found)
-        return replace(largest, reference_ns=reference)
+        largest, _ = max(found, key=lambda item: item[0].latency_ns * item[1])
+        return largest
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
@@ -333,4 +329,4 @@ def open_contest(
 
 def _figure(measured: Measurement) -> Figure:
     low, high = measured.ci95_ns
-    return Figure(measured.median_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))
+    return Figure(measured.latency_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))

@@ -1,7 +1,7 @@
 """Whether one latency differs from another: their ratio, its interval, and a verdict.
 
 Latencies are compared by the difference of their logarithms, so that to swap both sides swaps the verdict. Its standard
-error comes from what processes and rounds differ by (``interval``); what the machine may have done in between is
+error comes from what time blocks differ by (``interval``); what the machine may have done in between is
 added (``timeline``). The verdict knows two questions, as in Lakens, Scheel and Isager (2018, "Equivalence testing
 for psychological research: a tutorial"):
 
@@ -24,8 +24,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ..uncertainty.interval import student
-from .timeline import Drift
+from ...generator.measurement.sampling.statistics import student
 
 __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
 
@@ -70,7 +69,7 @@ class Difference:
     p: float
 
 
-def difference(base: float, other: float, *, error: float, degrees: float, drift: Drift) -> Difference:
+def difference(base: float, other: float, *, error: float, degrees: float, apart: float = 0.0) -> Difference:
     """The difference of two latencies.
 
     Args:
@@ -78,16 +77,14 @@ def difference(base: float, other: float, *, error: float, degrees: float, drift
         other: Likewise.
         error: Standard error of the difference of their logarithms, by what was sampled.
         degrees: Degrees of freedom that it is known with.
-        drift: What the machine may have done in between: what is known of it widens the interval by as much, what is
-            not known adds to the variance.
+        apart: Standard deviation of what the machine may have done between both.
     """
     centre = math.log(other) - math.log(base)
-    total = math.hypot(error, drift.sd)
+    total = math.hypot(error, apart)
     share = (error / total) ** 4 if total > 0 else 0.0
-    degrees = degrees / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the drift counts as known
-    half = (student(degrees) * total if total > 0 else 0.0) + drift.bias
-    beyond = max(0.0, abs(centre) - drift.bias)
-    p = two_sided(beyond / total, degrees) if total > 0 else float(beyond == 0)
+    degrees = degrees / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the machine counts as known
+    half = student(degrees) * total if total > 0 else 0.0
+    p = two_sided(abs(centre) / total, degrees) if total > 0 else float(centre == 0)
     return Difference(math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), p)
 
 

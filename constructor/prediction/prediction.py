@@ -2,7 +2,7 @@ r"""From raw sums of bricks to a prediction of the model, and the distance betwe
 
 With every sum over the sequences of the model,
 
-.. math:: measured = bricks - fusion - layout - overhead + cache + data + gaps + unexplained
+.. math:: measured = bricks - fusion - layout - overhead + cache + data + unexplained
 
 * *bricks*: the sum that was asked for; along the critical path where the runtime executes branches in parallel.
 * *overhead*: calls that the model does not pay: each brick is called by itself (one call for so many copies as its
@@ -13,13 +13,12 @@ With every sum over the sequences of the model,
   beyond the bricks of the graph that is executed, under the same cache state.
 * *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.
 * *data*: the values of this model (such as denormal numbers), less synthetic ones.
-* *gaps*: an executor's change to the next node, whose code and data are cold in a running model.
 
-A model that is asked for in cold caches stays there: *cache* and *gaps* are none of its causes.
+A model that is asked for in cold caches stays there: *cache* is none of its causes.
 
 None of these uses the measured latency of the model. The prediction is *bricks* corrected by what is known of them;
-where the executed bricks are measured at the model's reuse distance, that is their sum, one call, and the gaps,
-whichever bricks were asked for.
+where the executed bricks are measured at the model's footprint, that is their sum and one call, whichever bricks were
+asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..result import SIGNS, Term
 from ..selection import COLD, MODEL
 from ..stored import Stored
 from ..uncertainty.calibration import model_error_sd
-from ..uncertainty.interval import NORMAL, combined
+from ..uncertainty.interval import NORMAL, Weights, combined
 from .terms import (
     Known,
     Total,
@@ -46,7 +45,6 @@ from .terms import (
     change,
     data_effect,
     executed_total,
-    gap_costs,
     layout_changes,
     minus,
     net,
@@ -94,7 +92,8 @@ class Prediction:
     Attributes:
         ms: The prediction.
         half_ms: Half of its 95 % interval, model error included.
-        basis: (latency, reference latency beside it) of the bricks that it is composed of.
+        weights: The measurements that it is composed of.
+        method: Relative standard deviation of the method's own error.
         terms: The causes, but for what is left unexplained.
         explained_ms: What they come to together; None where one that is needed is not known.
         explained_half_ms: Half of its interval, without model error.
@@ -102,7 +101,8 @@ class Prediction:
 
     ms: float
     half_ms: float
-    basis: tuple[tuple[float, float | None], ...]
+    weights: Weights
+    method: float
     terms: Mapping[str, Term]
     explained_ms: float | None
     explained_half_ms: float
@@ -139,31 +139,29 @@ def predict(
         "overhead": call if isinstance(call, Unknown) else combined((total.calls - 1, call)),
         "cache": {} if asked.state == asked.level else change(there, same, call),
         "data": data_effect(stored, asked.model, command("data", asked.level)),
-        "gaps": gap_costs(there, interventions, stored, asked.level, command),
     }
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.
     if isinstance(there, Total):
         once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
-        basis, lacking = there, [once, significant(terms["data"], stored), significant(terms["gaps"], stored)]
+        basis, lacking = there, [once, significant(terms["data"], stored)]
         kind = ("written" if written else "runtime", COLD if asked.level == COLD else MODEL)
     else:
         state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
         basis, kind = total, ("written" if written else asked.kind, state)
         lacking = [minus({}, terms["overhead"]), minus({}, terms["layout"])]
-        if is_level(asked.state):
-            gaps = gap_costs(there, interventions, stored, asked.state, command)
-            lacking.append(significant(gaps, stored))
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, stored)
     threads = stored.choice.conditions.threads if stored.choice is not None else 1
+    method = model_error_sd(*kind, threads=threads)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in terms.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), stored)
     return Prediction(
         ms=ms,
-        half_ms=math.hypot(half_ms, NORMAL * model_error_sd(*kind, threads=threads) * ms),
-        basis=tuple((one.median_ns, one.reference_ns) for one in basis.members),
+        half_ms=math.hypot(half_ms, NORMAL * method * ms),
+        weights=weights,
+        method=method,
         terms={name: term_of(term, stored) for name, term in terms.items()},
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,

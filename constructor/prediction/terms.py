@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...bricks.graph.footprint import is_level
@@ -26,7 +26,6 @@ __all__ = [
     "change",
     "data_effect",
     "executed_total",
-    "gap_costs",
     "layout_changes",
     "minus",
     "net",
@@ -78,7 +77,7 @@ class Total:
 def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool) -> Total:
     """All sequences; where branches run at once, those on the critical path."""
     if parallel:
-        path = critical_path(quotient, [shelf.bricks[part.key].median_ns for part in parts])
+        path = critical_path(quotient, [shelf.bricks[part.key].latency_ns for part in parts])
         parts = tuple(parts[index] for index in path.members)
     return Total(parts, tuple(shelf.bricks[part.key] for part in parts), state)
 
@@ -165,25 +164,6 @@ def significant(found: Known, stored: Stored) -> Known:
         return found
     ms, half = value_ms(found, stored)
     return found if abs(ms) > half else {}
-
-
-def gap_costs(
-    there: Total | Unknown,
-    interventions: Interventions,
-    stored: Stored,
-    level: str,
-    command: Callable[[str, str], str | None],
-) -> Known:
-    """The executor's changes from node to node; what is measured cold holds them already."""
-    if level == COLD:
-        return {}
-    if interventions.graph is None:
-        return Unknown(f"the number of executed nodes is not known: {interventions.reason}")
-    if level not in stored.gaps:
-        text = f"what changing to the next node costs is not measured with cache {level}"
-        return Unknown(text, _anew(command("runtime", level)))
-    parts: Iterable[Part] = there.parts if isinstance(there, Total) else interventions.parts
-    return {stored.gaps[level].id: float(sum(len(part.layers) for part in parts))}
 
 
 def _anew(command: str | None) -> str | None:

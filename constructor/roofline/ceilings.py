@@ -116,7 +116,7 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         compute=_best(_rates(found, backends, products, dtype)),
         bandwidths=bandwidths,
         levels=tuple(levels.items()),
-        call_ms=None if call is None else call.median_ns / 1e6,
+        call_ms=None if call is None else call.latency_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
         single=_best(_rates(found, backends, single, AS_GIVEN)),
     )

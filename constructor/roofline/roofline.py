@@ -160,7 +160,7 @@ def _described(graph: ModelGraph, part: Part, count: int, measured: Measurement 
     """What a brick does, and how fast it was seen to."""
     layers = [graph.layers[index] for index in part.layers]
     work = work_of(graph, part, dtype)
-    latency_ms = None if measured is None else measured.median_ns / 1e6
+    latency_ms = None if measured is None else measured.latency_ns / 1e6
     seen_ms = _positive(latency_ms)
     return LayerRoof(
         key=part.key,

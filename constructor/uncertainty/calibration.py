@@ -7,20 +7,13 @@ is seen only as often as there are processes, two as a rule: how far they differ
 
 from __future__ import annotations
 
-__all__ = ["PROCESS_SD", "PROCESS_WEIGHT", "RUN_SD", "RUN_WEIGHT", "model_error_sd"]
+__all__ = ["PROCESS_SD", "RUN_SD", "model_error_sd"]
 
 PROCESS_SD = 0.01
 """Relative standard deviation between processes of what all bricks of a process share (placement in memory, clock)."""
 
-PROCESS_WEIGHT = 3
-"""How many degrees of freedom that expectation is worth beside those of the processes themselves."""
-
 RUN_SD = 0.02
-"""Relative standard deviation between runs of what all that is measured in a run shares (other loads, clock): expected
-where the references of a database do not tell."""
-
-RUN_WEIGHT = 3
-"""How many degrees of freedom that expectation is worth beside those of the references."""
+"""Relative standard deviation between runs of undisturbed latencies (docs/results/README.md)."""
 
 _SEVERAL_THREADS_SD = 0.045
 """At least that much at more than one thread. It was the least with which the intervals held 91 % of the 22 models of

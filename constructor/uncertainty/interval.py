@@ -1,45 +1,32 @@
-"""The uncertainty of a composed latency, from what its bricks were in each process and round.
+"""The uncertainty of a composed latency, from what its bricks were in each time block.
 
-Rounds are interleaved over all bricks of a run, so that in one round all of them saw the same machine: fast together or
-slow together. Measurements of one run are therefore added moment by moment, (process, round) by (process, round), with
-their coefficients: what drives all together stays in a sum and cancels in a difference, what each has of its own
-averages out. Intervals of single bricks that are added up would do neither. Runs do not share their moments; their
-doubts are independent.
+Bricks and models of a group are visited in turn, so that in one time block all of them met the same machine: fast
+together or slow together. A combination of measurements is therefore followed block by block: what drives all together
+stays in a sum and cancels in a difference, what each has of its own averages out. Intervals of single bricks that are
+added up would do neither. Groups and runs do not share their time; what they leave in doubt is independent.
 
-What processes differ by is the difficulty: there are two of them as a rule, one degree of freedom, and Student's
-quantile of one is 12.7. No statistic of two numbers does better. But a run knows more than its sum in two processes:
-
-* what each brick has of its own in a process is drawn anew for every brick: its variance, relative to the brick, is
-  pooled over all bricks of the run, robustly (median of the absolute deviations from what they share), and has so many
-  degrees of freedom that it counts as known;
-* what the rounds of a process differ by is seen in every process;
-* what all bricks share in a process is drawn once per process. How far that goes on this kind of machine is known from
-  other runs (``calibration.PROCESS_SD``).
-
-These three are what one expects of the variance of the sum between processes; what is seen of it is weighed against the
-expectation by their degrees of freedom, and Student's quantile is that of both together: the moderated variance of
-Smyth (2004, "Linear models and empirical Bayes methods for assessing differential expression"), which has the same
-problem of few samples and many subjects. Of independent runs the variances are added, their degrees of freedom after
-Welch and Satterthwaite.
+A mean over visits is linear in them: what a visit adds to the error of a combination is its distance from the mean of
+its measurement, times the coefficient, over the number of visits. The variance is that of the sums over time blocks,
+known with as many degrees of freedom as there are blocks less one. What all visits of a process share (where memory was
+placed) is seen only as often as there are processes; how much that is on other runs is added
+(``calibration.PROCESS_SD``).
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...db.values import Measurement
-from ...generator.measurement.sampling.statistics import Moment
-from .calibration import PROCESS_SD, PROCESS_WEIGHT
+from ...db.values import Block, Measurement
+from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
+from .calibration import PROCESS_SD
 
-__all__ = ["NORMAL", "Moments", "Uncertainty", "Weights", "combined"]
-
-Moments = tuple[Moment, ...]
-"""Process and round of each block of a measurement, in order."""
+__all__ = ["NORMAL", "Uncertainty", "Weights", "combined"]
 
 Weights = Mapping[str, float]
 """A linear combination of measurements: coefficient by the measurement's id."""
@@ -47,17 +34,11 @@ Weights = Mapping[str, float]
 NORMAL = 1.959964
 """97.5 % quantile of the normal distribution."""
 
-_ROUNDS = 3
-"""Rounds of a process where the blocks themselves are not stored: those of the default protocol."""
-
-_FEWEST = 5
-"""Bricks of a run that are enough to pool over."""
-
-_MAD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
-
 _MANY = 1e9
 """Degrees of freedom of what counts as known."""
+
+_Session = tuple[str, int, int]
+"""Run, process and round: what blocks that were taken in turn have in common."""
 
 
 def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
@@ -70,28 +51,16 @@ def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Brick:
-    """A measurement of several blocks.
+class _Seen:
+    """What the time blocks of a measurement differ by.
 
     Attributes:
-        mean: Of its block medians, nanoseconds.
-        processes: Their mean by process.
-        residuals: What each block differs by from its process.
-        free: Degrees of freedom of the residuals.
+        residuals: Per session, what each time block adds to the error of the mean.
+        processes: Number of its processes.
     """
 
-    mean: float
-    processes: Mapping[int, float]
-    residuals: Mapping[Moment, float]
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Variance:
-    """A variance and how well it is known."""
-
-    value: float
-    degrees: float
+    residuals: Mapping[_Session, NDArray[np.float64]]
+    processes: int
 
 
 class Uncertainty:
@@ -99,146 +68,89 @@ class Uncertainty:
 
     Args:
         measurements: Those that a combination may hold.
-        moments: Process and round of each block, by the measurement's id; one that is absent is taken to have run
-            through the first moments of the default protocol.
-        differences: Ids of those that are differences of latencies, near 0 and not in proportion to them: nothing is
-            pooled over these, and their own intervals stand.
+        blocks: Their raw samples, by the measurement's id; one that is absent has its own interval, independent of
+            others.
     """
 
-    def __init__(
-        self,
-        measurements: Iterable[Measurement],
-        moments: Mapping[str, Moments],
-        *,
-        differences: Collection[str] = (),
-    ) -> None:
-        self._known = {measurement.id: measurement for measurement in measurements}
-        self._bricks: dict[str, _Brick] = {}
-        members: defaultdict[str, list[_Brick]] = defaultdict(list)
-        for id_, measurement in self._known.items():
-            medians = measurement.block_medians_ns
-            if len(medians) > 1 and id_ not in differences:
-                brick = self._bricks[id_] = _described(medians, moments.get(id_, ()))
-                members[measurement.run].append(brick)
-        self._own_variance = {run: _own_variance(bricks) for run, bricks in members.items()}
+    def __init__(self, measurements: Iterable[Measurement], blocks: Mapping[str, Sequence[Block]]) -> None:
+        self.known = {measurement.id: measurement for measurement in measurements}
+        self._blocks = blocks
+        self._seen: dict[str, _Seen | None] = {}
+
+    def blocks(self, id_: str) -> Sequence[Block]:
+        """Raw samples of a measurement."""
+        return self._blocks.get(id_, ())
 
     def value_ns(self, weights: Weights) -> float:
-        """The combination of the medians; rounded once."""
-        return math.fsum(weight * self._known[id_].median_ns for id_, weight in weights.items())
+        """The combination of the means; rounded once."""
+        return math.fsum(weight * self.known[id_].latency_ns for id_, weight in weights.items())
+
+    def undisturbed_ns(self, weights: Weights) -> float | None:
+        """The combination on a quiet machine; None where one of them is not known there."""
+        known = {id_: self.known[id_].undisturbed_ns for id_ in weights}
+        return (
+            math.fsum(weights[id_] * quiet for id_, quiet in known.items() if quiet is not None)
+            if (None not in known.values())
+            else None
+        )
 
     def half_ns(self, weights: Weights) -> float:
-        """Half of the 95 % interval of the combination.
-
-        A measurement of a single block tells nothing of moments: its own interval then stands, independent of others,
-        as that of a difference does.
-        """
+        """Half of the 95 % interval of the combination."""
         error, degrees = self.error_ns(weights)
         return student(degrees) * error
 
     def error_ns(self, weights: Weights) -> tuple[float, float]:
         """Standard error of the combination, and the degrees of freedom that it is known with."""
-        parts: list[_Variance] = []
-        runs: defaultdict[str, list[tuple[float, _Brick]]] = defaultdict(list)
+        alone = shared = 0.0
+        sessions: dict[_Session, NDArray[np.float64]] = {}
+        processes = 0
         for id_, weight in weights.items():
-            measurement = self._known[id_]
-            if id_ in self._bricks:
-                runs[measurement.run].append((weight, self._bricks[id_]))
-            else:
-                low, high = measurement.ci95_ns
-                parts.append(_Variance((weight * (high - low) / 2 / NORMAL) ** 2, _MANY))
-        parts += [_variance(members, self._own_variance[run]) for run, members in runs.items()]
-        total = math.fsum(part.value for part in parts)
+            seen = self._of(id_)
+            if seen is None:
+                low, high = self.known[id_].ci95_ns
+                alone += (weight * (high - low) / 2 / NORMAL) ** 2
+                continue
+            shared += weight * self.known[id_].latency_ns
+            processes = max(processes, seen.processes)
+            for session, residuals in seen.residuals.items():
+                known = sessions.get(session)
+                if known is None:
+                    sessions[session] = weight * residuals
+                else:
+                    size = min(known.size, residuals.size)
+                    known[:size] += weight * residuals[:size]
+        if not sessions:
+            return math.sqrt(alone), _MANY
+        sums = np.concatenate(list(sessions.values()))
+        degrees = max(1, sums.size - 1)
+        blocks = float((sums**2).sum()) * sums.size / degrees
+        total = blocks + alone + (PROCESS_SD * shared) ** 2 / processes
         if total <= 0:
             return 0.0, _MANY
-        degrees = total**2 / math.fsum(part.value**2 / part.degrees for part in parts)
-        return math.sqrt(total), degrees
+        return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
         """95 % interval of a latency; low is never negative."""
         centre, half = self.value_ns(weights), self.half_ns(weights)
         return max(0.0, centre - half), centre + half
 
-
-def student(degrees: float) -> float:
-    """97.5 % quantile of Student's t for at least 3 degrees of freedom, within 1 % (Abramowitz and Stegun 26.7.5)."""
-    z = NORMAL
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    few = 1 / degrees
-    return z + first * few + second * few**2 + third * few**3
+    def _of(self, id_: str) -> _Seen | None:
+        if id_ not in self._seen:
+            self._seen[id_] = _described(self.known[id_], self.blocks(id_))
+        return self._seen[id_]
 
 
-def _described(medians: Sequence[float], taken: Moments) -> _Brick:
-    if len(taken) != len(medians):
-        taken = tuple(divmod(block, _ROUNDS) for block in range(len(medians)))
-    seen: defaultdict[int, list[float]] = defaultdict(list)
-    for (process, _), latency in zip(taken, medians, strict=True):
-        seen[process].append(latency)
-    processes = {process: math.fsum(latencies) / len(latencies) for process, latencies in seen.items()}
-    return _Brick(
-        mean=math.fsum(medians) / len(medians),
-        processes=processes,
-        residuals={moment: latency - processes[moment[0]] for moment, latency in zip(taken, medians, strict=True)},
-        free=len(medians) - len(processes),
-    )
-
-
-def _own_variance(bricks: Sequence[_Brick]) -> float:
-    """Relative variance between processes of what each brick has of its own, beyond what its rounds explain."""
-    pooled = [brick for brick in bricks if len(brick.processes) > 1 and brick.mean > 0]
-    if len(pooled) < _FEWEST:
-        return 0.0  # too few to tell own from shared: what is seen of the sum has to do
-    shared = {
-        process: float(
-            np.median([brick.processes[process] / brick.mean for brick in pooled if process in brick.processes])
-        )
-        for process in {process for brick in pooled for process in brick.processes}
+def _described(measurement: Measurement, blocks: Sequence[Block]) -> _Seen | None:
+    """None where there are too few time blocks to tell anything."""
+    filled = [block for block in blocks if block.samples]
+    values = steady(block_values(filled, measurement.unroll))
+    visits = sum(one.size for one in values)
+    means = [time_blocks([one]) for one in values]
+    if sum(one.size for one in means) < 2:
+        return None
+    centre = float(np.concatenate(values).mean())
+    residuals = {
+        (measurement.run, block.process, block.round): (mean - centre) * (one.size / mean.size) / visits
+        for block, one, mean in zip(filled, values, means, strict=True)
     }
-    count = len(shared)
-    own = [
-        value / brick.mean - shared[process] for brick in pooled for process, value in brick.processes.items()
-    ]  # fmt: skip
-    observed = (_MAD * float(np.median(np.abs(own)))) ** 2 * count / (count - 1)
-    rounds = [_within(brick) * count / brick.mean**2 for brick in pooled if brick.free]
-    return max(0.0, observed - (float(np.median(rounds)) if rounds else 0.0))
-
-
-def _within(brick: _Brick) -> float:
-    """Variance of a brick's mean, by what the rounds of a process differ by."""
-    squares = math.fsum(residual**2 for residual in brick.residuals.values())
-    return squares / (brick.free * len(brick.residuals)) if brick.free else 0.0
-
-
-def _variance(members: Sequence[tuple[float, _Brick]], own_variance: float) -> _Variance:
-    """Variance of a combination of measurements of one run."""
-    numbers = sorted({process for _, brick in members for process in brick.processes})
-    count = len(numbers)
-    # A process that a brick was not sampled in tells nothing of it.
-    sums = [
-        math.fsum(weight * brick.processes.get(process, brick.mean) for weight, brick in members) for process in numbers
-    ]
-    residuals: defaultdict[Moment, float] = defaultdict(float)
-    for weight, brick in members:
-        scale = weight / math.sqrt(brick.free * len(brick.residuals)) if brick.free else 0.0
-        for moment, residual in brick.residuals.items():
-            residuals[moment] += scale * residual
-    total = math.fsum(weight * brick.mean for weight, brick in members)
-    squares = math.fsum((weight * brick.mean) ** 2 for weight, brick in members)
-    rounds = math.fsum(residual**2 for residual in residuals.values())
-    spread = _spread(members, numbers)
-    expected = ((PROCESS_SD * total) ** 2 + own_variance * squares) * spread + rounds
-    seen = float(np.var(sums, ddof=1)) * spread if count > 1 else 0.0
-    degrees = PROCESS_WEIGHT + count - 1
-    return _Variance((PROCESS_WEIGHT * expected + (count - 1) * seen) / degrees, degrees)
-
-
-def _spread(members: Sequence[tuple[float, _Brick]], processes: Sequence[int]) -> float:
-    """Variance of the mean over the variance of a process: 1 / processes where each has as many blocks, else more."""
-    shares = dict.fromkeys(processes, 0.0)
-    whole = math.fsum(abs(weight) * brick.mean for weight, brick in members)
-    for weight, brick in members:
-        share = abs(weight) * brick.mean / whole if whole else 1 / len(members)
-        for process, _ in brick.residuals:
-            shares[process] += share / len(brick.residuals)
-    return math.fsum(share**2 for share in shares.values())
+    return _Seen(residuals, len({block.process for block in filled}))

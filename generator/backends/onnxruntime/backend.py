@@ -124,7 +124,9 @@ class OrtBackend(PackagedBackend):
         folder = tempfile.TemporaryDirectory(prefix="dlbricks-profile-")
         options.profile_file_prefix = str(Path(folder.name) / PREFIX)
         try:
-            return _loaded(network, settings, options, kind=partial(_OrtProfiled, folder=folder))
+            session, weights = _session(network, options)
+            bound = settings.options["binding"] == "bound"
+            return _OrtProfiled(session, network, weights, bound=bound, folder=folder)
         except BaseException:
             folder.cleanup()
             raise
@@ -196,26 +198,27 @@ class OrtBackend(PackagedBackend):
         return options
 
 
-def _loaded(
-    network: Network,
-    settings: Settings,
-    options: ort.SessionOptions,
-    *,
-    kind: Callable[..., Executable] | None = None,
-) -> Any:
+def _loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
     """A session with its inputs bound."""
+    session, weights = _session(network, options)
+    try:
+        if any(array.dtype == object for array in network.feeds.values()):
+            return _OrtStrings(session, network, weights)
+        return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _WORDING.meaning(error) from error
+
+
+def _session(network: Network, options: ort.SessionOptions) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
+    """A session, and the weights that it reads: they are handed over, not copied, and must live as long as it."""
     import onnxruntime as ort
 
-    # Weights are handed over, not copied: they must live as long as the session.
     weights = {name: _value(array) for name, array in network.weights.items()}
     source = str(network.path) if network.model is None else network.model.SerializeToString()
     try:
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        if any(array.dtype == object for array in network.feeds.values()):
-            return _OrtStrings(session, network, weights)
-        return (kind or _OrtExecutable)(session, network, weights, bound=settings.options["binding"] == "bound")
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]), weights
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error) from error
 

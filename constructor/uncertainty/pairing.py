@@ -1,0 +1,122 @@
+"""Bricks and model side by side: the ratio of means over visits that alternated.
+
+Whatever disturbed the machine met both within seconds, so that the ratio stands where neither latency does. Its
+interval is a bootstrap over time blocks, in which bricks and model are drawn together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...db.values import Block, Measurement, Subject
+from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
+from .interval import Uncertainty, Weights
+
+__all__ = ["Paired", "paired"]
+
+_DRAWS = 2000
+_SEED = 0
+
+Array = NDArray[np.float64]
+Sessions = dict[tuple[int, int], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """What bricks and model took in the sessions that both were visited in.
+
+    Attributes:
+        estimate_ns: Mean of the combination of bricks.
+        measured_ns: Mean of the model.
+        spread: Standard error of the logarithm of their ratio.
+        degrees: Degrees of freedom that it is known with.
+    """
+
+    estimate_ns: float
+    measured_ns: float
+    spread: float
+    degrees: float
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval of the logarithm of the ratio, without the error of the method."""
+        return student(self.degrees) * self.spread
+
+
+def paired(
+    weights: Weights, truth: Measurement, known: Mapping[str, Measurement], doubts: Uncertainty
+) -> Paired | None:
+    """Follow a combination and a model through the sessions that they share.
+
+    Args:
+        weights: The combination: bricks, and what is measured apart from any model (a call), which counts as constant.
+        truth: The model.
+        known: Measurements of the combination by id.
+        doubts: Has the raw samples.
+
+    Returns:
+        None where a brick was not visited in any session of the model.
+    """
+    model = _sessions(truth, doubts.blocks(truth.id))
+    together: Sessions = {}
+    constant = 0.0
+    for id_, weight in weights.items():
+        one = known[id_]
+        own = _sessions(one, doubts.blocks(id_))
+        shared = {place: own[place] for place in own if place in model and _at_once(one, truth, doubts, place)}
+        if not shared:
+            if one.subject is Subject.BRICK:
+                return None
+            constant += weight * one.latency_ns  # a call, or what values cost: visited beside any model
+            continue
+        fitting = {place: values for place, values in shared.items() if values.size == model[place].size}
+        if not together:
+            together = {place: np.zeros(values.size) for place, values in fitting.items()}
+        together = {place: sums + weight * fitting[place] for place, sums in together.items() if place in fitting}
+        if not together:
+            return None
+    if not together:
+        return None
+    places = sorted(together)
+    ours = np.concatenate([time_blocks([together[place]]) for place in places]) + constant
+    theirs = np.concatenate([time_blocks([model[place]]) for place in places])
+    estimate = float(np.concatenate([together[place] for place in places]).mean()) + constant
+    measured = float(np.concatenate([model[place] for place in places]).mean())
+    if estimate <= 0 or measured <= 0:
+        return None
+    return Paired(estimate, measured, _spread(ours, theirs), max(1, ours.size - 1))
+
+
+def _spread(ours: Array, theirs: Array) -> float:
+    """Standard deviation of the logarithm of the ratio of means over draws of time blocks."""
+    count = ours.size
+    if count < 2:
+        return math.inf
+    draws = np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
+    drawn = np.log(ours[draws].mean(axis=1).clip(min=1e-9)) - np.log(theirs[draws].mean(axis=1))
+    return float(drawn.std()) * math.sqrt(count / (count - 1))
+
+
+def _sessions(measurement: Measurement, blocks: Sequence[Block]) -> Sessions:
+    """Latency of each visit, by process and round."""
+    filled = [block for block in blocks if block.samples and block.visits]
+    values = steady(block_values(filled, measurement.unroll))
+    return {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
+
+
+def _at_once(one: Measurement, other: Measurement, doubts: Uncertainty, place: tuple[int, int]) -> bool:
+    """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
+    if one.run == other.run:
+        return True
+    spans = [
+        (block.visits[0].begun_us, block.visits[-1].begun_us)
+        for measurement in (one, other)
+        for block in doubts.blocks(measurement.id)
+        if (block.process, block.round) == place and block.visits
+    ]
+    return len(spans) == 2 and spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
