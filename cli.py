@@ -221,9 +221,9 @@ def estimate(*, explain: bool, layers: bool, plot: Path | None, database: str, f
     """
     from .analyzer.answers import estimated
     from .constructor.estimate import estimate as estimate_models
-    from .db import Store
+    from .db.decompositions import open_keeping
 
-    with Store.open(database, create=False, read_only=True) as store:
+    with open_keeping(database) as store:
         estimates = estimate_models(take_models(options), store=store, **options)
     if plot is not None:
         from .analyzer.drawing import draw_estimates
@@ -250,9 +250,9 @@ def kernels(*, database: str, form: str, **options: Any) -> None:
     """
     from .analyzer.kernel_tables import told
     from .constructor.kernels.kernels import kernels as find_kernels
-    from .db import Store
+    from .db.decompositions import open_keeping
 
-    with Store.open(database, create=False, read_only=True) as store:
+    with open_keeping(database) as store:
         found = find_kernels(take_models(options), store=store, **options)
     answer(told(found), form, complete=all(one.complete for one in found))
 
@@ -290,9 +290,9 @@ def compare(
     """
     from .analyzer.compared import compared
     from .analyzer.comparison import compare as compare_stored
-    from .db import Store
+    from .db.decompositions import open_keeping
 
-    with Store.open(database, create=False, read_only=True) as store:
+    with open_keeping(database) as store:
         comparison = compare_stored(take_models(options), store=store, **options)
     if plot is not None:
         from .analyzer.drawing import draw_comparison
@@ -316,9 +316,9 @@ def advise(*, database: str, form: str, **options: Any) -> None:
     """
     from .analyzer.advice import advise as advise_on
     from .analyzer.compared import advised
-    from .db import Store
+    from .db.decompositions import open_keeping
 
-    with Store.open(database, create=False, read_only=True) as store:
+    with open_keeping(database) as store:
         advice = advise_on(take_models(options), store=store, **options)
     answer(advised(advice), form, complete=advice.complete)
 
