@@ -7,6 +7,7 @@ instant.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -41,9 +42,14 @@ __all__ = ["commands", "main"]
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, as the shell gives it."""
 
+_YOUNG = 100_000
+"""Objects between two searches for circular garbage. A command makes many that stay to its end, and hardly a circle:
+with Python's own 700 the searches took half of the time of ``estimate`` for 60 models."""
+
 
 def main() -> NoReturn:
     """Entry point: run the command, and turn any error into one line and an exit code."""
+    gc.set_threshold(_YOUNG)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not fit the terminal's encoding
