@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..bricks.graph.graph import ModelGraph
-from ..bricks.graph.outline import outline_of, read_outline
+from ..bricks.graph.outline import Outline, outline_of
 from ..bricks.layer import LayerState
 from ..db import Stack, Store
 from ..db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
@@ -86,7 +86,7 @@ class Archive:
         wanted = {self._executed, self._parts} if own is not None else {self._own, self._executed, self._parts}
         found = kept_records(self._store, model, wanted, self._maker)
         try:
-            return self._read(source, own or read_outline(found[self._own]), found)
+            return self._read(source, own or Outline(found[self._own]), found)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             return None  # not kept, or damaged: then it is kept anew
 

@@ -145,6 +145,9 @@ def alone(graph: ModelGraph) -> tuple[Part, ...]:
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
     """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
+    if isinstance(graph, Outline):
+        yield from graph.edges
+        return
     for layer in graph.layers:
         for value in layer.outputs:
             for consumer in graph.consumers(value):
@@ -162,4 +165,4 @@ def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
 
 def distance_level(graph: ModelGraph) -> str:
     """The level of reuse distance of a graph, as a suite notes it for its bricks (``generator.decomposition``)."""
-    return level_name(level_of(footprint(graph)))
+    return level_name(level_of(graph.footprint if isinstance(graph, Outline) else footprint(graph)))

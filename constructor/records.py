@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.graph.graph import ModelGraph
-from ..bricks.graph.outline import Table, integers, lists, outline_of, read_outline, read_sequences, record, texts
+from ..bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
 from ..bricks.sequence import Sequence as Part
 from ..db import Stack
 from ..db.decompositions import Record
@@ -52,9 +52,9 @@ def read_executed(written: Record, name: str, own: ModelGraph, stack: Stack, isa
         stack: The stack whose runtime executes it.
         isa: The instruction sets of its machine.
     """
-    graph, layers = read_outline(written["graph"]), len(own.layers)
+    graph, layers = Outline(written["graph"]), _size(own)
     origins = lists(written["origins"], layers)
-    if written["source"] != own.key or len(origins) != len(graph.layers):
+    if written["source"] != own.key or len(origins) != _size(graph):
         raise ValueError("the executed graph of another model")
     return ExecutedModel(
         name=name,
@@ -88,7 +88,7 @@ def read_parts(written: Record, graph: ModelGraph) -> Parts:
         written: The record.
         graph: The graph that was cut.
     """
-    size, keys = len(graph.layers), texts(written["keys"])
+    size, keys = _size(graph), texts(written["keys"])
     sequences = read_sequences(written["sequences"], texts(written["values"]), size)
     units = lists(written["units"], size)
     windows = lists(written["windows"], _LARGEST)
@@ -103,3 +103,7 @@ def read_parts(written: Record, graph: ModelGraph) -> Parts:
         tuple(map(tuple, units)),
         tuple([KeyedWindow(begin, end, keys[key]) for begin, end, key in windows]),
     )
+
+
+def _size(graph: ModelGraph) -> int:
+    return graph.size if isinstance(graph, Outline) else len(graph.layers)

@@ -8,9 +8,9 @@ that they count in; it may come from a file that anybody wrote, so that reading 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -22,9 +22,10 @@ from ..layer import Layer, LayerState, Operand, Role
 from ..sequence import Sequence
 from ..subgraphs import captures
 from ..tensor import ELEMENT_BITS, TensorType
+from .footprint import footprint
 from .graph import ModelGraph
 
-__all__ = ["Outline", "Table", "integers", "lists", "outline_of", "read_outline", "read_sequences", "record", "texts"]
+__all__ = ["Outline", "Table", "integers", "lists", "outline_of", "read_sequences", "record", "texts"]
 
 _LARGEST = 1 << 63
 _ROLES = tuple(Role)
@@ -34,19 +35,6 @@ _LAST = "channels_last"
 
 Record = dict[str, Any]
 T = TypeVar("T", bound=Hashable)
-
-
-@dataclass(frozen=True, eq=False)
-class Outline(ModelGraph):
-    """A graph as it was written down.
-
-    Attributes:
-        key: Content key of the graph that it is of.
-        alone: The sequences of that graph at G = 1.
-    """
-
-    key: str = ""
-    alone: tuple[Sequence, ...] = ()
 
 
 class Table(dict[T, int]):
@@ -59,6 +47,119 @@ class Table(dict[T, int]):
     def numbers(self, values: Iterable[T]) -> list[int]:
         """The number of each value."""
         return [self[value] for value in values]
+
+
+class Outline(ModelGraph):
+    """A graph as it was written down: checked at once, its layers made when they are first asked for.
+
+    Args:
+        written: The record, from ``outline_of``.
+
+    Attributes:
+        size: Number of layers.
+        footprint: Bytes that one inference touches (``graph.footprint``).
+        edges: (producer, consumer) of every value.
+        alone: The sequences of the graph at G = 1.
+
+    Raises:
+        ValueError: It is no record of a graph (``TypeError``, ``KeyError``, ``IndexError`` and ``AttributeError`` too).
+    """
+
+    size: int
+    footprint: int
+    edges: tuple[tuple[int, int], ...]
+    alone: tuple[Sequence, ...]
+    _values: list[str]
+    _types: list[TensorType | None]
+    _numbers: list[int]
+    _inputs: list[int]
+    _operands: tuple[list[int], ...]
+    _operators: list[tuple[str, str, bool]]
+    _costs: list[Cost | None]
+    _rows: list[tuple[str, int, list[int], list[int], list[int], int, int, str]]
+
+    def __init__(self, written: Record) -> None:
+        values, names = texts(written["values"]), texts(written["names"])
+        types = [None, *(_type(*entry) for entry in written["types"])]
+        costs = [None, *(Cost(*integers(entry)) for entry in written["costs"])]
+        operators = [(domain, op_type, bool(last)) for domain, op_type, last in written["operators"]]
+        texts([word for domain, op_type, _ in operators for word in (domain, op_type)])
+        numbers = integers(written["value_types"], len(types))
+        operands = _columns(written["operands"], len(values), len(types), len(_ROLES))
+        states = integers(written["states"], len(_STATES))
+        rows = zip(
+            names,
+            integers(written["kinds"], len(operators)),
+            lists(written["reads"], len(values)),
+            lists(written["writes"], len(values)),
+            lists(written["fed"], len(operands[0])),
+            integers(written["works"], len(costs)),
+            states,
+            texts(written["reasons"]),
+            strict=True,
+        )
+        producers, consumers = (integers(written[name], len(names)) for name in ("producers", "consumers"))
+        integers([written["weight_bytes"], written["footprint"], *written["bound"].values()])
+        if len(numbers) != len(values):
+            raise ValueError("not every value has a type")
+        vars(self).update(
+            live=tuple([index for index, state in enumerate(states) if _STATES[state] is LayerState.LIVE]),
+            outputs=tuple([values[number] for number in integers(written["outputs"], len(values))]),
+            weight_bytes=written["weight_bytes"],
+            bound=written["bound"],
+            idle={},
+            salt="".join(texts([written["salt"]])),
+            key="".join(texts([written["key"]])),
+            size=len(names),
+            footprint=written["footprint"],
+            edges=tuple(zip(producers, consumers, strict=True)),
+            alone=read_sequences(written["alone"], values, len(names)),
+            _values=values,
+            _types=types,
+            _numbers=numbers,
+            _inputs=integers(written["inputs"], len(values)),
+            _operands=operands,
+            _operators=operators,
+            _costs=costs,
+            _rows=list(rows),
+        )
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """Every value with a known type."""
+        pairs = zip(self._values, self._numbers, strict=True)
+        return {value: kind for value, number in pairs if (kind := self._types[number]) is not None}
+
+    @cached_property
+    def inputs(self) -> Mapping[str, TensorType | None]:
+        """The model's activation inputs and their types."""
+        return {self._values[number]: self._types[self._numbers[number]] for number in self._inputs}
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """All operators of the model."""
+        values, types, of_value = self._values, self._types, self._numbers
+        operands = [Operand(values[v], types[t], _ROLES[r]) for v, t, r in zip(*self._operands, strict=True)]
+        layers = []
+        for index, (name, kind, reads, writes, fed, work, state, reason) in enumerate(self._rows):
+            outputs = tuple([values[number] for number in writes])
+            layer = Layer(
+                index=index,
+                name=name,
+                node=_node(self._operators[kind], [values[number] for number in reads], outputs),
+                opsets=(),
+                canonical=None,
+                canonical_opsets=(),
+                operands=tuple([operands[number] for number in fed]),
+                outputs=outputs,
+                output_types=tuple([types[of_value[number]] if values[number] else None for number in writes]),
+                key="",
+                cost=self._costs[work],
+                state=_STATES[state],
+                reason=reason,
+            )
+            layers.append(layer)
+        return tuple(layers)
 
 
 def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
@@ -78,8 +179,12 @@ def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
         return values[operand.value], types[operand.type], _ROLES.index(operand.role)
 
     layers = graph.layers
+    edges = [(one.index, reader) for one in layers for value in one.outputs for reader in graph.consumers(value)]
     written: Record = {
         "key": graph.key,
+        "footprint": footprint(graph),
+        "producers": [producer for producer, _ in edges],
+        "consumers": [consumer for _, consumer in edges],
         "salt": graph.salt,
         "weight_bytes": graph.weight_bytes,
         "bound": dict(graph.bound),
@@ -110,75 +215,6 @@ def _works_last(layer: Layer) -> bool:
     return any(attribute.name == _LAST and attribute.i for attribute in layer.node.attribute)
 
 
-def read_outline(written: Record) -> Outline:
-    """Read a graph that was written down.
-
-    Raises:
-        ValueError: It is no outline (``TypeError``, ``KeyError``, ``IndexError`` too).
-    """
-    values = texts(written["values"])
-    types = [None, *(_type(*entry) for entry in written["types"])]
-    costs = [None, *(Cost(*integers(entry)) for entry in written["costs"])]
-    operators = [(domain, op_type, bool(last)) for domain, op_type, last in written["operators"]]
-    texts([word for domain, op_type, _ in operators for word in (domain, op_type)])
-    shown, typed, acting = _columns(written["operands"], len(values), len(types), len(_ROLES))
-    operands = [Operand(values[v], types[t], _ROLES[r]) for v, t, r in zip(shown, typed, acting, strict=True)]
-    known = {
-        value: kind
-        for value, number in zip(values, integers(written["value_types"], len(types)), strict=True)
-        if (kind := types[number]) is not None
-    }
-    columns = zip(
-        texts(written["names"]),
-        integers(written["kinds"], len(operators)),
-        lists(written["reads"], len(values)),
-        lists(written["writes"], len(values)),
-        lists(written["fed"], len(operands)),
-        integers(written["works"], len(costs)),
-        integers(written["states"], len(_STATES)),
-        texts(written["reasons"]),
-        strict=True,
-    )
-    layers = []
-    for index, (name, kind, reads, writes, feeding, work, state, reason) in enumerate(columns):
-        outputs = tuple([values[number] for number in writes])
-        layer = Layer(
-            index=index,
-            name=name,
-            node=_node(operators[kind], [values[number] for number in reads], outputs),
-            opsets=(),
-            canonical=None,
-            canonical_opsets=(),
-            operands=tuple([operands[number] for number in feeding]),
-            outputs=outputs,
-            output_types=tuple([known.get(value) if value else None for value in outputs]),
-            key="",
-            cost=costs[work],
-            state=_STATES[state],
-            reason=reason,
-        )
-        layers.append(layer)
-    bound = written["bound"]
-    integers(list(bound.values()))
-    integers([written["weight_bytes"]])
-    inputs, outputs = (
-        tuple([values[number] for number in integers(written[name], len(values))]) for name in ("inputs", "outputs")
-    )
-    return Outline(
-        layers=tuple(layers),
-        live=tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
-        inputs={value: known.get(value) for value in inputs},
-        outputs=outputs,
-        types=known,
-        weight_bytes=written["weight_bytes"],
-        bound=bound,
-        idle={},
-        salt="".join(texts([written["salt"]])),
-        key="".join(texts([written["key"]])),
-        alone=read_sequences(written["alone"], values, len(layers)),
-    )
-
-
 def record(sequences: List[Sequence], values: Table[str]) -> Record:
     """Write down sequences.
 
@@ -206,7 +242,7 @@ def read_sequences(written: Record, values: List[str], layers: int) -> tuple[Seq
         layers: How many layers their graph has.
 
     Raises:
-        ValueError: As ``read_outline``.
+        ValueError: As ``Outline``.
     """
     keys, members = texts(written["keys"]), lists(written["layers"], layers)
     if not all(members):
@@ -249,12 +285,12 @@ def lists(column: object, below: int) -> list[list[int]]:
     return column
 
 
-def _columns(rows: object, *sizes: int) -> list[list[int]]:
+def _columns(rows: object, *sizes: int) -> tuple[list[int], ...]:
     """The columns of rows of numbers, checked."""
     given = lists(rows, _LARGEST)
     if set(map(len, given)) - {len(sizes)}:
         raise ValueError("a row has another length")
-    return [integers(list(map(itemgetter(place), given)), size) for place, size in enumerate(sizes)]
+    return tuple(integers(list(map(itemgetter(place), given)), size) for place, size in enumerate(sizes))
 
 
 def _type(dtype: str, *shape: int) -> TensorType:

@@ -9,7 +9,7 @@ import pytest
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.footprint import footprint
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.bricks.graph.outline import outline_of, read_outline
+from dlbricks.bricks.graph.outline import Outline, outline_of
 from dlbricks.models import find_models
 
 
@@ -25,7 +25,7 @@ def record(graph):
 
 
 def test_an_outline_says_what_its_graph_says(graph, record):
-    found = read_outline(record)
+    found = Outline(record)
     for name in ("live", "inputs", "outputs", "weight_bytes", "bound", "salt", "key"):
         assert getattr(found, name) == getattr(graph, name), name
     assert found.types == graph.types
@@ -41,7 +41,7 @@ def test_an_outline_says_what_its_graph_says(graph, record):
 
 
 def test_it_holds_no_values_and_no_attributes(graph, record):
-    found = read_outline(record)
+    found = Outline(record)
     assert all(operand.data is None for layer in found.layers for operand in layer.operands)
     assert not any(layer.node.attribute for layer in found.layers)
 
@@ -73,7 +73,7 @@ def test_a_damaged_record_is_an_error_that_is_known_or_a_graph(record):
             place = place[step]
         place[path[-1]] = other
         try:
-            found = read_outline(damaged)
+            found = Outline(damaged)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             refused += 1
         else:  # what is left makes sense by itself
@@ -85,4 +85,4 @@ def test_a_damaged_record_is_an_error_that_is_known_or_a_graph(record):
 def test_what_is_missing_is_an_error(record):
     for name in record:
         with pytest.raises(KeyError):
-            read_outline({key: value for key, value in record.items() if key != name})
+            Outline({key: value for key, value in record.items() if key != name})
