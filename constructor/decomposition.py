@@ -14,6 +14,7 @@ from ..bricks.cutting.windows import KeyedWindow, windows
 from ..bricks.cutting.wiring import sequences
 from ..bricks.graph.footprint import footprint, level_name, level_of
 from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.outline import Outline
 from ..bricks.sequence import Sequence as Part
 from ..db import Stack
 from ..generator.decomposition.decomposer import Cut, Cuttings
@@ -23,12 +24,23 @@ from ..generator.machine.cores import physical_cores
 from ..models import ModelSource
 from .composition.composition import Quotient, contract
 
-__all__ = ["Decomposition", "Interventions", "as_written", "cut_of", "decomposed", "edges", "intervened", "quotient_of"]
+__all__ = [
+    "Decomposition",
+    "Interventions",
+    "alone",
+    "as_written",
+    "cut_of",
+    "decomposed",
+    "distance_level",
+    "edges",
+    "intervened",
+    "quotient_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """A model as decomposed.
+    """A model as decomposed, now or earlier: graphs that the database kept are outlines (``bricks.graph.outline``).
 
     Attributes:
         source: The model.
@@ -111,23 +123,31 @@ def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decompositi
         sequences=tuple(cuttings.sequences),
         units=tuple(tuple(unit) for unit in units),
         windows=tuple(windows(cuttings.graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        level=_level(cuttings.graph),
+        level=distance_level(cuttings.graph),
         executed=cuttings.executed,
     )
 
 
 def intervened(executed: ExecutedModel) -> Interventions:
     """The bricks of an executed graph, layer by layer."""
-    return Interventions(executed, tuple(sequences(executed.graph, 1)), _level(executed.graph))
+    return Interventions(executed, alone(executed.graph), distance_level(executed.graph))
 
 
 def as_written(graph: ModelGraph) -> Interventions:
     """The bricks of a model whose own graph is executed operator by operator."""
-    return Interventions(parts=tuple(sequences(graph, 1)), level=_level(graph), written=graph)
+    return Interventions(parts=alone(graph), level=distance_level(graph), written=graph)
+
+
+def alone(graph: ModelGraph) -> tuple[Part, ...]:
+    """The sequences of a graph at G = 1; an outline cannot be cut, and has them beside it."""
+    return graph.alone if isinstance(graph, Outline) else tuple(sequences(graph, 1))
 
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
     """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
+    if isinstance(graph, Outline):
+        yield from graph.edges
+        return
     for layer in graph.layers:
         for value in layer.outputs:
             for consumer in graph.consumers(value):
@@ -143,6 +163,6 @@ def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
     return contract(edges(graph), [part.layers for part in parts])
 
 
-def _level(graph: ModelGraph) -> str:
-    """As a suite notes it for the bricks of a model (``generator.decomposition``)."""
-    return level_name(level_of(footprint(graph)))
+def distance_level(graph: ModelGraph) -> str:
+    """The level of reuse distance of a graph, as a suite notes it for its bricks (``generator.decomposition``)."""
+    return level_name(level_of(graph.footprint if isinstance(graph, Outline) else footprint(graph)))

@@ -121,7 +121,7 @@ def estimate(
             query = replace(query, stack=place[0].key)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, cut, shapes, blank)
+        found = decompose_all(models, cut, shapes, blank, store=store)
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             dims = {name: size for source in models for name, size in source.dims}

@@ -14,7 +14,9 @@ from ..errors import DlbricksError
 from ..generator.backends.base import AS_GIVEN
 from ..generator.decomposition.decompose import unforeseen
 from ..generator.decomposition.decomposer import Cut, Decomposer
+from ..generator.decomposition.oracle import WorkerOracle
 from ..models import ModelSource
+from .archive import Archive
 from .decomposition import Decomposition, Interventions, as_written, cut_of, decomposed, intervened
 from .result import Estimate
 from .runtime import executes_as_written, why_not_here
@@ -26,19 +28,46 @@ __all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bri
 
 
 def decompose_all(
-    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate
+    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate, *, store: Store | None = None
 ) -> list[Decomposition | Estimate]:
-    """Each model decomposed, or what to say of one that cannot be."""
+    """Each model decomposed, or what to say of one that cannot be.
+
+    Args:
+        models: The models.
+        cut: How they are cut.
+        oracle: Finds shapes that inference does not.
+        blank: The estimate of a model that cannot be decomposed, but for what is its own.
+        store: The database that keeps decompositions; None to decompose every model now.
+    """
+    archive = _archive(store, cut, oracle)
     found: list[Decomposition | Estimate] = []
     with Decomposer(cut, oracle=oracle) as decomposer:
         for source in models:
             try:
-                found.append(decomposed(source, decomposer(source), cut))
+                found.append(_decomposed(source, decomposer, cut, archive))
             except DlbricksError as error:
                 found.append(failed(source, blank, str(error)))
             except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
                 found.append(failed(source, blank, unforeseen(source.name, error)))
     return found
+
+
+def _archive(store: Store | None, cut: Cut, oracle: ShapeOracle) -> Archive | None:
+    """Where decompositions are kept; nowhere where shapes are told by an oracle that nobody here knows."""
+    return Archive(store, cut) if store is not None and isinstance(oracle, WorkerOracle) else None
+
+
+def _decomposed(
+    source: ModelSource, decomposer: Decomposer, cut: Cut, archive: Archive | None, own: ModelGraph | None = None
+) -> Decomposition:
+    """A model decomposed: as the archive has it, else now."""
+    known = archive.find(source, own) if archive is not None else None
+    if known is not None:
+        return known
+    made = decomposed(source, decomposer(source), cut)
+    if archive is not None:
+        archive.keep(made)
+    return made
 
 
 def failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
@@ -76,10 +105,11 @@ def executed_graphs(
     if reason is not None or choice is None:
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
+    archive = _archive(store, cut, oracle)
     with Decomposer(cut, oracle=oracle) as decomposer:
         for model in rest:
             try:
-                executed = decomposer(model.source).executed
+                executed = _decomposed(model.source, decomposer, cut, archive, model.own).executed
             except DlbricksError as error:
                 found[model.own.key] = Interventions(reason=str(error))
             else:

@@ -7,10 +7,15 @@
     stack ──┘                    │        └── failure
                                  └── kernel_view
 
+    model_file    decomposition
+
 A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
 of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one. Systems
 and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local to a file.
 An item has at most one kernel view, the latest.
+
+What models were decomposed into, and which files they were read from, is kept beside all that for whoever has the
+models. It refers to nothing, and never leaves the file that it is in: neither an export nor a merge takes it along.
 """
 
 from __future__ import annotations
@@ -44,10 +49,12 @@ __all__ = [
     "Base",
     "BlockRow",
     "CombinationRow",
+    "DecompositionRow",
     "FailureRow",
     "ItemRow",
     "KernelViewRow",
     "MeasurementRow",
+    "ModelFileRow",
     "RunRow",
     "StackRow",
     "SystemRow",
@@ -57,7 +64,7 @@ __all__ = [
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every schema revision, oldest first; the last one is what this version reads and writes."""
 
 REVISION_TABLE = Table(
@@ -256,6 +263,35 @@ class KernelViewRow(Base):
     wall_ns: Mapped[int] = mapped_column(BigInteger)
     kernels: Mapped[list[Any]]
     """Name, operator, place, calls and time of each."""
+
+
+class ModelFileRow(Base):
+    """What is in a model file, as long as its size and time are these (``db.decompositions``). Private."""
+
+    __tablename__ = "model_file"
+
+    place: Mapped[str] = mapped_column(_KEY, primary_key=True)
+    """SHA-256 of its absolute path."""
+    size: Mapped[int] = mapped_column(BigInteger)
+    mtime_ns: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(_KEY)
+    external: Mapped[str] = mapped_column(Text)
+    """JSON: the files of external data that it names."""
+
+
+class DecompositionRow(Base):
+    """One part of what a model was decomposed into (``db.decompositions``). Private."""
+
+    __tablename__ = "decomposition"
+
+    model: Mapped[str] = mapped_column(_KEY, primary_key=True)
+    """Fingerprint of the model."""
+    part: Mapped[str] = mapped_column(_KEY, primary_key=True)
+    """What of it, and how it was cut, as a SHA-256."""
+    maker: Mapped[str] = mapped_column(Text)
+    """Versions of the code that decomposed it: no other one reads it."""
+    data: Mapped[bytes]
+    """Deflated JSON."""
 
 
 def table_of(row: type[Base]) -> Table:

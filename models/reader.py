@@ -19,7 +19,10 @@ from .payload import count_elements
 from .skeleton import KEPT_ELEMENTS
 from .wire import compact
 
-__all__ = ["read_full", "read_structure"]
+__all__ = ["EXTERNAL_MARK", "external_locations", "read_full", "read_structure"]
+
+EXTERNAL_MARK = b"location"
+"""Every external tensor has an entry with this key; most models have none and need no second look."""
 
 _DIRECT_BYTES = 4 << 20
 """Files up to this size are parsed as they are: faster than the walk, and small enough in memory."""
@@ -63,6 +66,21 @@ def read_full(path: Path) -> tuple[ModelProto, ExternalFolder]:
     if _may_be_external(data):
         _resolve_external(model, folder)
     return model, folder
+
+
+def external_locations(path: Path) -> tuple[str, ...]:
+    """The external files that a model names, sorted, relative to its folder.
+
+    Raises:
+        DlbricksError: As ``read_structure``.
+    """
+    with _Opened(path) as file:
+        data = file.read(0, file.size) if file.size <= _DIRECT_BYTES else compact(file.read, file.size)
+    folder = ExternalFolder(path.parent)
+    for tensor, _ in _tensors(_parse(data)):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            folder.locate(tensor)
+    return tuple(sorted(folder.locations))
 
 
 class _Opened:
@@ -158,8 +176,7 @@ def _newest_opsets() -> dict[str, int]:
 
 
 def _may_be_external(data: bytes) -> bool:
-    # Every external tensor has an entry with this key; most models have none and need no second look.
-    return b"location" in data
+    return EXTERNAL_MARK in data
 
 
 def _resolve_external(model: ModelProto, folder: ExternalFolder) -> None:

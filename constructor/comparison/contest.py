@@ -319,7 +319,7 @@ def open_contest(
     blank = Estimate(name="", granularity=granularity, connected=connected)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, Cut(granularity, connected=connected), shapes, blank)
+        found = decompose_all(models, Cut(granularity, connected=connected), shapes, blank, store=store)
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}

@@ -140,7 +140,8 @@ def kernels(
         if graph == "runtime" and place[0].key in store.stacks():
             query = replace(query, stack=place[0].key)
     with WorkerOracle() as worker:
-        found = decompose_all(models, cut, oracle or worker, Estimate(name="", granularity=granularity, graph=graph))
+        blank = Estimate(name="", granularity=granularity, graph=graph)
+        found = decompose_all(models, cut, oracle or worker, blank, store=store)
     readable = [model for model in found if isinstance(model, Decomposition)]
     if readable:
         dims = {name: size for source in models for name, size in source.dims}

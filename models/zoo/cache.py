@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from .entry import ZooEntry
 from .recipes import Recipe
 from .writer import constant_bytes
 
-__all__ = ["cache_folder", "exported"]
+__all__ = ["cache_folder", "digest", "exported"]
 
 _EXPORTER = Path(__file__).with_name("exports.py")
 _NEEDED = ("torch", "transformers", "onnxscript")
@@ -52,7 +53,7 @@ def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
     Raises:
         ModelError: The ``zoo`` extra is not installed, the exporter failed, or the cache cannot be written.
     """
-    path = cache_folder() / "zoo" / f"{recipe.entry.name}-{_digest(recipe, batch, dims)}.onnx"
+    path = cache_folder() / "zoo" / f"{recipe.entry.name}-{digest(recipe, batch, dims)}.onnx"
     model = _cached(path)
     if model is None:
         _export(recipe, batch, dims, path)
@@ -60,16 +61,31 @@ def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
     return Skeleton(model, bound={"batch": batch, **dims}, weight_bytes=constant_bytes(model))
 
 
-def _digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
+def digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
+    """Everything that makes an exported skeleton, in short.
+
+    Raises:
+        ModelError: The ``zoo`` extra is not installed.
+    """
     try:
-        versions = [metadata.version(name) for name in _NEEDED]
+        versions = _versions()
     except metadata.PackageNotFoundError as error:
         raise ModelError(
             f"zoo model '{recipe.entry.name}' is exported with {error.name}, which is not installed", remedy=_REMEDY
         ) from error
     build = replace(recipe, entry=_NAMELESS)  # what the list says about it makes no difference
-    parts = (__version__, *versions, _EXPORTER.read_text(), repr(build), str(batch), repr(sorted(dims.items())))
+    parts = (__version__, *versions, _exporter(), repr(build), str(batch), repr(sorted(dims.items())))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return tuple(metadata.version(name) for name in _NEEDED)
+
+
+@cache
+def _exporter() -> str:
+    return _EXPORTER.read_text()
 
 
 def _cached(path: Path) -> onnx.ModelProto | None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from ...errors import ModelError, ModelNotFound
 from ..skeleton import Skeleton
 from .bert import bert_base
-from .cache import exported
+from .cache import digest, exported
 from .entry import ZooEntry
 from .gpt2 import gpt2
 from .light import LIGHT_FILES, light
 from .recipes import RECIPES
 from .vit import vit_b16
 
-__all__ = ["names", "structure"]
+__all__ = ["fingerprint", "names", "structure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,30 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
             _check(name, key, value, built.limits[key])
         return built.build(size, **values)
     if name in RECIPES:
-        recipe = RECIPES[name]
-        values = {key: chosen.get(key, default) for key, default in recipe.entry.dims}
+        values = _sizes(name, chosen)
         for key, value in values.items():
             _check(name, key, value, _SIZES)
-        return exported(recipe, size, values)
+        return exported(RECIPES[name], size, values)
     raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
+
+
+def fingerprint(name: str, dims: Mapping[str, int]) -> str:
+    """What a zoo model is made of, in short, beside its batch and what is the same in one version of dlbricks and onnx.
+
+    Args:
+        name: A name of ``names()``.
+        dims: As for ``structure``.
+
+    Raises:
+        ModelError: The entry's extra is not installed.
+    """
+    if name not in RECIPES:
+        return name
+    return f"{name} {digest(RECIPES[name], 1, _sizes(name, dims))}"
+
+
+def _sizes(name: str, chosen: Mapping[str, int]) -> dict[str, int]:
+    return {key: chosen.get(key, default) for key, default in RECIPES[name].entry.dims}
 
 
 def _check(name: str, dimension: str, value: int, limits: tuple[int, int]) -> None:

@@ -171,8 +171,11 @@ def test_a_file_of_the_first_schema_takes_kernel_views_after_its_upgrade(bench):
     made = bench.measure("a")
     identity = Identity.of(made)
     bench.store.close()
-    raw = sqlite3.connect(bench.path)  # what revision 0002 added, taken away
-    raw.executescript("DROP TABLE kernel_view; UPDATE dlbricks_revision SET version_num = '0001'")
+    raw = sqlite3.connect(bench.path)  # what revisions 0002 and 0003 added, taken away
+    raw.executescript(
+        "DROP TABLE kernel_view; DROP TABLE model_file; DROP TABLE decomposition;"
+        "UPDATE dlbricks_revision SET version_num = '0001'"
+    )
     raw.close()
     with pytest.raises(OlderDatabase, match="dlbricks db upgrade"):
         Store.open(bench.path)

@@ -1,0 +1,156 @@
+"""Decompositions kept in the database, so that a model is decomposed once and not for every question about it.
+
+What is kept is the outline of a model's own graph, of the graph that a runtime executes for it, and what either was cut
+into. It is found by what decided it: the model's fingerprint, the cut, the stack and instruction set of a runtime, and
+the versions of the code. Nothing of it ever leaves the database.
+
+Keeping is a convenience: where a database cannot be written, models are decomposed every time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.outline import Outline, outline_of
+from ..bricks.layer import LayerState
+from ..db import Stack, Store
+from ..db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
+from ..errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
+from ..generator.backends.registry import get
+from ..generator.decomposition.decomposer import Cut
+from ..generator.decomposition.executed import instruction_set, runtime_salt
+from ..models import ModelSource
+from ..models.fingerprint import FileContent, FileState, fingerprint, read_content
+from ..version import __version__
+from .decomposition import Decomposition, alone, distance_level
+from .records import Parts, executed_record, parts_record, read_executed, read_parts
+
+__all__ = ["Archive"]
+
+_FORMAT = 1
+"""Changes whenever a record is written otherwise, or the same model is decomposed otherwise."""
+
+_SETTLED_NS = 2_000_000_000
+"""A file that was written later than this before it was read may be written again within the same tick of its clock."""
+
+
+class Archive:
+    """The decompositions of one cut that a database keeps.
+
+    Args:
+        store: The database.
+        cut: How models are cut.
+    """
+
+    def __init__(self, store: Store, cut: Cut) -> None:
+        self._store = store
+        self._cut = cut
+        self._maker = f"{_FORMAT} {__version__} {metadata.version('onnx')}"
+        self._stack: Stack | None = None
+        self._isa = ""
+        self._contents: dict[tuple[Path, FileState], FileContent] = {}
+        self._fingerprints: dict[ModelSource, str] = {}
+        self._writable = True
+        if cut.graph != "source":
+            try:
+                self._stack = get(cut.backend).stack(cut.device, dict(cut.options))
+            except DlbricksError:
+                self._writable = False  # no model can be decomposed then, and the answer says why
+                return
+            self._isa = instruction_set()
+        runtime = () if self._stack is None else (runtime_salt(self._stack, self._isa), cut.threads)
+        self._own = _named("graph")
+        self._executed = _named("executed", *runtime)
+        self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime)
+
+    def find(self, source: ModelSource, own: ModelGraph | None = None) -> Decomposition | None:
+        """The decomposition of a model, its graphs as outlines; None where it is not kept, or cannot be read.
+
+        Args:
+            source: The model.
+            own: Its own graph, where that is at hand.
+        """
+        if self._cut.graph != "source" and self._stack is None:
+            return None
+        model = fingerprint(source, self._content)
+        if model is None:
+            return None
+        self._fingerprints[source] = model
+        wanted = {self._executed, self._parts} if own is not None else {self._own, self._executed, self._parts}
+        found = kept_records(self._store, model, wanted, self._maker)
+        try:
+            return self._read(source, own or Outline(found[self._own]), found)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            return None  # not kept, or damaged: then it is kept anew
+
+    def keep(self, model: Decomposition) -> None:
+        """Keep a decomposition, unless the model's file has changed since ``find`` did not find it.
+
+        What is skipped may be so for a reason that passes, as when a worker ends: such models are decomposed again.
+        """
+        known = self._fingerprints.get(model.source)
+        graphs = (model.own, model.graph)
+        if known is None or any(one.state is LayerState.SKIPPED for graph in graphs for one in graph.layers):
+            return
+        executed = model.executed
+        if executed is not None and (executed.stack != self._stack or executed.isa != self._isa):
+            return
+        records = {self._own: outline_of(model.own, alone(model.own))}
+        if executed is not None:
+            records[self._executed] = executed_record(executed)
+        if not self._is_plain:
+            records[self._parts] = parts_record(model)
+        if fingerprint(model.source, self._content) == known:
+            self._write(lambda: keep_records(self._store, known, records, self._maker))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the sequences are the layers one by one, which an outline has beside it."""
+        return self._cut.granularity == 1 and self._cut.graph != "fused"
+
+    def _content(self, path: Path, state: FileState) -> FileContent | None:
+        """What is in a file: from the database where its state is still the same, else from the file."""
+        if (known := self._contents.get((path, state))) is not None:
+            return known
+        stated = (state.size, state.mtime_ns)
+        kept = kept_file(self._store, path, stated)
+        content = read_content(path) if kept is None else FileContent(*kept)
+        if content is None or FileState.of(path) != state:
+            return None
+        self._contents[path, state] = content
+        if kept is None and time.time_ns() - state.mtime_ns > _SETTLED_NS:
+            self._write(lambda: keep_file(self._store, path, stated, content.sha256, content.external))
+        return content
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write to the database, once more after it worked: one that is locked is not waited for at every model."""
+        if not self._writable:
+            return
+        try:
+            write()
+        except (DatabaseReadOnly, DatabaseLocked):
+            self._writable = False  # it was opened for reading, or somebody else writes: neither is a fault
+        except StoreError as error:
+            self._writable = False
+            warnings.warn(f"what models were decomposed into is not kept: {error}", RuntimeWarning, stacklevel=2)
+
+    def _read(self, source: ModelSource, own: ModelGraph, found: dict[str, Record]) -> Decomposition:
+        executed = None
+        if self._stack is not None:
+            executed = read_executed(found[self._executed], source.name, own, self._stack, self._isa)
+        graph = executed.graph if executed is not None and self._cut.graph == "runtime" else own
+        parts = Parts(alone(graph), tuple((index,) for index in graph.live), ())
+        if not self._is_plain:
+            parts = read_parts(found[self._parts], graph)
+        return Decomposition(source, own, graph, *parts, distance_level(graph), executed)
+
+
+def _named(*words: object) -> str:
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()

@@ -1,0 +1,251 @@
+"""Decompositions that are kept answer as those made now, and are used only where they still say so."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import uuid
+import zlib
+
+import onnx
+import pytest
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor import estimate
+from dlbricks.constructor import survey as survey_module
+from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
+from dlbricks.errors import DiskFull
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.decomposition import decomposer as decomposer_module
+from dlbricks.generator.machine.system import probe_system
+from dlbricks.generator.network.reference import GAP, OVERHEAD, built_in_key
+from dlbricks.models import find_models
+
+MODELS = find_models(["squeezenet", "bert_base"])
+
+CUTS = [
+    {},
+    {"granularity": 4},
+    {"granularity": 4, "overlap": True},
+    {"granularity": 4, "connected": True},
+    {"graph": "runtime"},
+    {"graph": "runtime", "granularity": 4},
+    {"graph": "fused"},
+    {"graph": "fused", "granularity": 4, "overlap": True, "connected": True},
+]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Names of the models that were really decomposed."""
+    made: list[str] = []
+    call = decomposer_module.Decomposer.__call__
+
+    def counting(self, source):
+        made.append(source.name)
+        return call(self, source)
+
+    monkeypatch.setattr(decomposer_module.Decomposer, "__call__", counting)
+    return made
+
+
+def old(path, seconds=100):
+    """Let a file have been written a while ago."""
+    then = path.stat().st_mtime_ns - seconds * 10**9
+    os.utime(path, ns=(then, then))
+    return path
+
+
+@pytest.fixture
+def settled(lab, fork):
+    """The fork, in a file that was written a while ago."""
+    old(fork.path)
+    return fork
+
+
+def rows(lab, table="decomposition"):
+    raw = sqlite3.connect(lab.store.place.path)
+    try:
+        return raw.execute(f"SELECT * FROM {table}").fetchall()
+    finally:
+        raw.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A database with a latency for every brick of two models and of what the runtime here executes for them."""
+    rng, path = random.Random(1), tmp_path_factory.mktemp("home") / "home.db"
+    system, stack, run = probe_system(), get("onnxruntime").stack("cpu", {}), str(uuid.uuid4())
+    with Store.open(path) as store:
+        store.put_system(system)
+        store.put_stack(stack)
+        store.begin_run(Run(run, "2026-11-21T00:00:00Z", "0", "run", None, system.key, stack.key))
+
+        def measured(subject, key, cache):
+            ns = rng.uniform(1e4, 1e6)
+            return Measurement(
+                id=str(uuid.uuid4()), run=run, subject=subject, key=key, system=system.key, stack=stack.key,
+                conditions=Conditions(1, cache), unroll=1, median_ns=ns, mean_ns=ns, trimmed_mean_ns=ns, min_ns=ns,
+                p90_ns=ns, p99_ns=ns, ci95_ns=(ns * 0.99, ns * 1.01), samples=10,
+                block_medians_ns=(ns * 0.99, ns, ns * 1.01), verdict=Verdict.STABLE, stop=Stop.CONVERGED,
+                reference_ns=1e5,
+            )  # fmt: skip
+
+        keys: set[str] = set()
+        for options in CUTS:
+            keys |= {part.key for answer in estimate(MODELS, store=store, **options) for part in answer.sequences}
+        levels = [level_name(level) for level in REUSE_LEVELS]
+        made = [measured(Subject.BRICK, key, level) for level in levels for key in sorted(keys)]
+        made += [measured(Subject.REFERENCE, built_in_key(GAP), level) for level in levels]
+        made += [measured(Subject.REFERENCE, built_in_key(OVERHEAD), level) for level in (*levels, "hot")]
+        store.add((one, ()) for one in made)
+        store.add((measured(Subject.MODEL, build_graph(one.skeleton()).key, "hot"), ()) for one in MODELS)
+    return path
+
+
+@pytest.mark.parametrize("options", CUTS, ids=lambda options: "-".join(map(str, options.values())) or "plain")
+def test_what_is_kept_answers_as_what_is_made_now(home, tmp_path, counted, monkeypatch, options):
+    path = shutil.copy(home, tmp_path)
+    with Store.open(path) as store:
+        kept = estimate(MODELS, store=store, **options)
+        assert counted == []
+        monkeypatch.setattr(survey_module, "_archive", lambda *_: None)
+        made = estimate(MODELS, store=store, **options)
+    assert len(counted) >= len(MODELS)
+    for one, other in zip(kept, made, strict=True):
+        assert one.record() == other.record()
+        assert one == other
+        assert one.estimate_ms is not None
+        known = {name for name, term in one.attribution.items() if term.ms is not None}
+        assert known >= {"bricks", "fusion", "overhead", "cache", "gaps", "unexplained"}
+
+
+def test_a_printed_answer_is_the_same(home, tmp_path, cli, monkeypatch):
+    path = shutil.copy(home, tmp_path)
+    command = ("estimate", "squeezenet", "bert_base", "--explain", "--layers", "--json", "--db", path)
+    kept = cli(*command)
+    monkeypatch.setattr(survey_module, "_archive", lambda *_: None)
+    assert cli(*command) == kept
+    assert len(kept.json["results"]) == 2
+
+
+def test_each_cut_is_kept_for_itself(lab, settled, counted):
+    for options in ({}, {"granularity": 2}, {"granularity": 2, "overlap": True}, {"granularity": 2, "connected": True}):
+        estimate([settled], store=lab.store, **options)
+    estimate([settled], store=lab.store, granularity=2)
+    assert len(counted) == 4
+
+
+def test_batches_and_dimensions_are_kept_apart(lab, counted):
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    wide (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }
+    """
+    path = lab.source(text, "wide").path
+    for dims in ({"N": 2}, {"N": 3}, {"N": 2}):
+        (answer,) = estimate(find_models([path], dims=dims), store=lab.store)
+        assert answer.bound == dims
+    assert len(counted) == 2
+
+
+def test_a_file_that_moved_or_was_touched_is_the_same_model(lab, settled, counted):
+    (first,) = estimate([settled], store=lab.store)
+    old(settled.path, 50)
+    assert estimate([settled], store=lab.store) == [first]
+    moved = shutil.move(settled.path, lab.folder / "elsewhere.onnx")
+    (answer,) = estimate(find_models([moved]), store=lab.store)
+    assert (answer.name, answer.unique) == ("elsewhere", first.unique)
+    assert counted == ["fork"]
+
+
+def test_a_file_that_changed_is_another_model(lab, settled, counted):
+    estimate([settled], store=lab.store)
+    state = settled.path.stat()
+    data = settled.path.read_bytes()
+    settled.path.write_bytes(data.replace(b"Tanh", b"Sinh"))
+    (answer,) = estimate([settled], store=lab.store)
+    assert counted == ["fork", "fork"]
+    assert "Sinh" in [name for part in answer.sequences for name in part.op_types]
+    assert state.st_size == settled.path.stat().st_size
+
+
+def test_a_file_written_a_moment_ago_is_read_for_its_content_every_time(lab, fork, counted):
+    estimate([fork], store=lab.store)
+    state = fork.path.stat()
+    fork.path.write_bytes(fork.path.read_bytes().replace(b"Tanh", b"Sinh"))
+    os.utime(fork.path, ns=(state.st_atime_ns, state.st_mtime_ns))  # as if within one tick of the clock
+    (answer,) = estimate([fork], store=lab.store)
+    assert "Sinh" in [name for part in answer.sequences for name in part.op_types]
+    assert rows(lab, "model_file") == []
+
+
+@pytest.mark.parametrize("data", [b"", zlib.compress(b"{}"), zlib.compress(b'{"values": [1]}'), "text"])
+def test_what_is_damaged_is_made_again(lab, settled, counted, data):
+    first = estimate([settled], store=lab.store)
+    raw = sqlite3.connect(lab.store.place.path)
+    raw.execute("UPDATE decomposition SET data = ?", (data,))
+    raw.commit()
+    raw.close()
+    for _ in range(2):
+        assert estimate([settled], store=lab.store) == first
+    assert counted == ["fork", "fork"]  # and kept anew
+
+
+def test_what_other_code_made_is_not_used(lab, settled, counted, monkeypatch):
+    estimate([settled], store=lab.store)
+    monkeypatch.setattr("dlbricks.constructor.archive.__version__", "9.9")
+    estimate([settled], store=lab.store)
+    assert counted == ["fork", "fork"]
+    monkeypatch.setattr("dlbricks.constructor.archive._FORMAT", 9)
+    estimate([settled], store=lab.store)
+    assert len(counted) == 3
+
+
+def test_shapes_told_by_somebody_are_not_kept(lab, settled, counted):
+    for _ in range(2):
+        estimate([settled], store=lab.store, oracle=lambda *_: {})
+    assert len(counted) == 2
+    assert rows(lab) == []
+
+
+def test_a_model_with_skipped_layers_is_tried_again(lab, counted):
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "strange": 1]>
+    odd (float[4] x) => (float[4] y) { a = strange.Thing(x)  y = Relu(a) }
+    """
+    source = lab.source(text, "odd")
+    for _ in range(2):
+        (answer,) = estimate([source], store=lab.store)
+        assert not answer.complete
+    assert len(counted) == 2
+
+
+def test_a_database_opened_for_reading_answers_all_the_same(lab, settled, counted):
+    first = estimate([settled], store=lab.store)
+    other = lab.source(onnx.printer.to_text(onnx.load(settled.path)).replace("Tanh", "Sinh"), "other")
+    with Store.open(lab.store.place.path, read_only=True) as store:
+        assert estimate([settled], store=store) == first
+        for _ in range(2):
+            assert estimate([other], store=store)[0].error is None
+    assert counted == ["fork", "other", "other"]
+
+
+def test_a_database_that_is_locked_answers_all_the_same(lab, settled, counted):
+    holder = sqlite3.connect(lab.store.place.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with Store.open(lab.store.place.path, read_only=True, busy_timeout_s=0.1) as store:
+        assert estimate([settled], store=store)[0].error is None
+    holder.close()
+    assert rows(lab) == []
+
+
+def test_another_fault_of_the_database_is_told(lab, settled, monkeypatch):
+    def full(*_):
+        raise DiskFull("no space is left")
+
+    monkeypatch.setattr("dlbricks.constructor.archive.keep_records", full)
+    with pytest.warns(RuntimeWarning, match="is not kept: no space is left"):
+        (answer,) = estimate([settled], store=lab.store)
+    assert answer.error is None
