@@ -189,7 +189,8 @@ class Session:
         assert self._worker is not None  # noqa: S101
         self._tell(Stage.SAMPLE, subject)
         cold = isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
-        run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns)
+        footprint = 0 if isinstance(subject, Item) else subject.footprint
+        run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns, footprint)
         request = messages.Visit(subject.id, loops, warmups, "cold" if cold else "hot")
         self._running = subject
         try:

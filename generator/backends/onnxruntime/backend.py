@@ -280,7 +280,7 @@ class _OrtProfiled(_OrtExecutable):
         assert self._folder is not None  # noqa: S101  # it ends once
         self._session.end_profiling()
         try:
-            return node_times(read_profile(Path(self._folder.name)))
+            return node_times(read_profile(Path(self._folder.name), lean=True))
         finally:
             self._drop()
 

@@ -51,6 +51,11 @@ class PackPlan:
     run_ns: int = 0
 
     @property
+    def footprint(self) -> int:
+        """Its footprint class, in bytes."""
+        return self.items[0].footprint
+
+    @property
     def footprint_bytes(self) -> int:
         """What one visit touches: all weights, and the most that is alive of inputs and outputs at once."""
         weights = sum(item.weight_bytes * self.copies.get(item.id, 1) for item in self.items)
