@@ -79,7 +79,7 @@ def shared(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def protocol(options: argparse.Namespace) -> dict[str, int]:
+def protocol(options: argparse.Namespace) -> dict[str, Any]:
     """What ``run`` and ``measure`` are told alike."""
     return {name: getattr(options, name) for name in ("threads", "visits", "processes", "sessions", "seed")}
 
@@ -234,14 +234,14 @@ def report(result: Mapping[str, Any]) -> str:
             f"{result['threads']} thread(s), batch {result['batch']}\n"
         ),
         (
-            f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, {result['system']['cores']} cores, "
-            f"{result['stack']['backend']} {software}; {result['visits']} visits, {result['processes']} processes of "
-            f"{result['sessions']} sessions. {result['bricks']['unique']} unique bricks of "
+            f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, {result['system']['cores']} "
+            f"cores, {result['stack']['backend']} {software}; {result['visits']} visits, {result['processes']} "
+            f"processes of {result['sessions']} sessions. {result['bricks']['unique']} unique bricks of "
             f"{result['bricks']['sequences']}. Written by `benchmarks/accuracy.py`; all figures are in the JSON.\n"
         ),
         (
-            f"The machine: {quiet['state']} ({percent(quiet['quiet_share']) or 'none'} of the probes quiet); models took "
-            f"{number(everything['slowdown'])} times what they take undisturbed. {_disturber(result)}\n"
+            f"The machine: {quiet['state']} ({percent(quiet['quiet_share']) or 'none'} of the probes quiet); models "
+            f"took {number(everything['slowdown'])} times what they take undisturbed. {_disturber(result)}\n"
         ),
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
@@ -254,8 +254,8 @@ def report(result: Mapping[str, Any]) -> str:
     executed = cost["executions"]
     lines += [
         (
-            f"\nWall time {cost['wall_s']:.0f} s: generation {cost['generate_s']:.0f} s, the run {cost['run']['wall_s']:.0f} s "
-            f"(of which bricks executed {executed['bricks']['seconds']:.0f} s and models "
+            f"\nWall time {cost['wall_s']:.0f} s: generation {cost['generate_s']:.0f} s, the run "
+            f"{cost['run']['wall_s']:.0f} s (of which bricks executed {executed['bricks']['seconds']:.0f} s and models "
             f"{executed['models']['seconds']:.0f} s), estimates {cost['estimate_s']:.0f} s.\n"
         ),
         "| model | half | level | measured ms | ratio | 95 % interval | disturbed by | quiet |",

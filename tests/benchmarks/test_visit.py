@@ -20,7 +20,7 @@ from dlbricks.errors import StoreError, UsageError
 from dlbricks.models import find_models
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "visit.py"
-BRIEF = ("--processes", 1, "--rounds", 2, "--item-budget", 0.02)
+BRIEF = ("--processes", 1, "--sessions", 2, "--visits", 12)
 FIRST = ("stack", "agreement-float32", "float32", "tf32")
 
 
@@ -212,7 +212,7 @@ def going(part, branches, here):
     folder = part("folder").Folder(here / "visits")
     settings = {
         "models": [str(branches)], "backend": "onnxruntime", "device": "cpu", "options": {}, "threads": 1, "batch": 2,
-        "processes": 1, "rounds": 1, "item_budget": 0.02,
+        "processes": 1, "sessions": 1, "visits": 12,
     }  # fmt: skip
     folder.settle(dict.fromkeys(settings), settings)
     return part("state").Visit(folder, part("clock").Clock(60), here)
@@ -374,8 +374,8 @@ def test_without_the_device_a_visit_says_so_and_ends(here, branches):
         (["--minutes", "0"], "--minutes cannot be 0"),
         (["--minutes", "-3"], "--minutes cannot be -3"),
         (["--minutes", "nan"], "--minutes cannot be nan"),
-        (["--item-budget", "nan"], "item_budget_s cannot be nan"),
-        (["--rounds", "0"], "rounds cannot be 0"),
+        (["--visits", "0"], "visits cannot be 0"),
+        (["--sessions", "0"], "sessions cannot be 0"),
         (["--report", "nodir"], "nodir holds no visit"),
     ],
 )
