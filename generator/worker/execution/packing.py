@@ -331,10 +331,11 @@ def without_stalls(times: Array) -> Array:
     """
     if not times.size:
         return times
-    even = np.minimum(times, _STALL * np.median(times, axis=0).clip(min=0) + _STALL_NS)
+    even: Array = np.minimum(times, _STALL * np.median(times, axis=0).clip(min=0) + _STALL_NS)
     sums = even.sum(axis=1, keepdims=True)
     beyond = (times - even).sum(axis=1, keepdims=True)
-    return even * (1 + np.divide(beyond, sums, out=np.zeros_like(sums), where=sums > 0))
+    even *= 1 + np.divide(beyond, sums, out=np.zeros_like(sums), where=sums > 0)
+    return even
 
 
 def _by_visit(times: Array, visits: Sequence[int | None]) -> Array:
