@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...db.values import Block, Measurement
-from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
+from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .calibration import PROCESS_SD
 
 __all__ = ["NORMAL", "Uncertainty", "Weights", "combined"]
@@ -143,7 +143,7 @@ class Uncertainty:
 def _described(measurement: Measurement, blocks: Sequence[Block]) -> _Seen | None:
     """None where there are too few time blocks to tell anything."""
     filled = [block for block in blocks if block.samples]
-    values = steady(block_values(filled, measurement.unroll))
+    values = block_values(filled, measurement.unroll)
     visits = sum(one.size for one in values)
     means = [time_blocks([one]) for one in values]
     if sum(one.size for one in means) < 2:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...db.values import Block, Measurement, Subject
-from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
+from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .interval import Uncertainty, Weights
 
 __all__ = ["Paired", "paired"]
@@ -105,7 +105,7 @@ def _spread(ours: Array, theirs: Array) -> float:
 def _sessions(measurement: Measurement, blocks: Sequence[Block]) -> Sessions:
     """Latency of each visit, by process and round."""
     filled = [block for block in blocks if block.samples and block.visits]
-    values = steady(block_values(filled, measurement.unroll))
+    values = block_values(filled, measurement.unroll)
     return {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
 
 
