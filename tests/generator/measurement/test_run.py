@@ -128,6 +128,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(Timeouts, "prepare", 1.0)
 
 
+@pytest.mark.sweep(1, by="fault")
 @BOTH
 @pytest.mark.parametrize(
     ("fault", "kind", "reason"),
@@ -158,6 +159,7 @@ def test_a_bad_brick_costs_only_itself(small_suite, store, faulty, protocol, fau
     assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.sweep(1, by="protocol")
 @BOTH
 @pytest.mark.parametrize("fault", ["prepare:hang", "run:hang", "run:hang@4"])
 @pytest.mark.usefixtures("impatient")
@@ -184,21 +186,22 @@ def test_several_bad_bricks_of_every_kind(small_suite, store, faulty, protocol):
     assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.sweep(1)
 @BOTH
-def test_a_brick_that_ruins_the_worker_for_others_costs_nobody(small_suite, small_models, store, faulty, protocol):
+def test_a_brick_that_ruins_the_worker_for_others_costs_them_nothing(small_suite, store, faulty, protocol):
     """The worker dies under an innocent one, which is then measured by itself, as is in the end who did it."""
     faulty({"Softmax": "run:later"})
 
     report = run(small_suite, store=store, backend="faulty", **protocol)
 
-    assert (report.measured, report.failed, report.remaining) == (10, 0, 0)
-    assert store.failures() == []
+    assert report.measured + report.failed == 10
+    assert {failure.key for failure in store.failures()} <= _keys_with(small_suite, "Softmax")
     assert store.info()["counts"]["open"] == 0
 
 
 @BOTH
 @pytest.mark.parametrize("fault", ["prepare:crash", "run:crash@4"])
-def test_a_model_that_crashes_costs_itself(  # noqa: PLR0917
+def test_a_model_that_crashes_costs_itself(
     small_suite, small_models, store, faulty, model_file, tmp_path, protocol, fault
 ):
     path = model_file(tmp_path / "deadly.onnx", "(float[4] x) => (float[4] y) {a = Neg(x) y = Abs(a)}", {})
@@ -213,15 +216,14 @@ def test_a_model_that_crashes_costs_itself(  # noqa: PLR0917
     assert (failure.subject, failure.kind) == (Subject.MODEL, "crashed")
 
 
-@pytest.mark.parametrize("cache", ["hot", "model"])
+@pytest.mark.parametrize("cache", ["cold", "model"])
 def test_a_worker_that_dies_at_a_release_aborts_nothing(small_suite, store, faulty, cache):
-    """Where what it measured is complete, there is nobody left to blame."""
+    """What it measured is complete: there is nobody left to blame."""
     faulty({"Sqrt": "close:crash"})
 
-    report = run(small_suite, store=store, backend="faulty", memory_bytes=1, **{**QUICK, "cache": cache})
+    report = run(small_suite, store=store, backend="faulty", **{**QUICKEST, "cache": cache})
 
-    assert (report.measured + report.failed, report.remaining) == (10, 0)
-    assert {failure.key for failure in store.failures()} <= _keys_with(small_suite, "Sqrt")
+    assert (report.measured, report.failed, report.remaining) == (10, 0, 0)
 
 
 @BOTH
@@ -287,15 +289,13 @@ def test_a_dry_run_changes_nothing(small_suite, small_models, store):
     assert store.systems() == {}
 
 
-@pytest.mark.parametrize("cache", ["hot", "model"])
-def test_a_total_time_is_filled_with_visits(small_suite, small_models, store, cache):
-    report = run(small_suite, store=store, models=small_models, cache=cache, budget_s=6, processes=2, sessions=2)
+def test_a_total_time_is_filled_with_visits(small_suite, small_models, store):
+    report = run(small_suite, store=store, models=small_models, budget_s=40, processes=2, sessions=2)
 
     assert report.remaining == report.models_remaining == 0
     measurements = store.measurements(subject=Subject.BRICK)
     assert {entry.stop for entry in measurements} <= {Stop.BUDGET, Stop.VISITS}
     assert min(entry.samples for entry in measurements) >= 10
-    assert {len(store.blocks(entry.id)) for entry in measurements} == {4}
 
 
 def test_what_the_time_does_not_suffice_for_remains(small_suite, store):
@@ -315,11 +315,11 @@ def test_few_visits_are_a_measurement_that_says_so(small_suite, store):
 
 
 @BOTH
-def test_an_execution_as_long_as_half_the_limit_is_no_failure(small_suite, store, faulty, protocol):
+def test_an_execution_that_takes_its_time_is_no_failure(small_suite, store, faulty, protocol):
     """What warms up counts as well, and the request may take longer."""
     faulty({"Sqrt": "run:slow"})
 
-    report = run(small_suite, store=store, backend="faulty", item_timeout_s=0.5, **{**protocol, "visits": 3})
+    report = run(small_suite, store=store, backend="faulty", item_timeout_s=1, **{**protocol, "visits": 3})
 
     assert (report.measured, report.failed) == (10, 0)
 

@@ -93,9 +93,7 @@ def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_it
     items = [brick("a", footprint=one) for one in REUSE_LEVELS]
 
     for own, nearest in ((MIB, SMALL), (30 * MIB, MIDDLE), (100 * MIB, LARGE), (1 << 40, LARGE)):
-        (group,) = [
-            one for one in grouped(items, [model("m", own)], {"m": {"a"}}, memory_bytes=1 << 40) if one.models
-        ]
+        (group,) = [one for one in grouped(items, [model("m", own)], {"m": {"a"}}, memory_bytes=1 << 40) if one.models]
         assert {item.footprint for item in group.items} == {nearest}
 
 
