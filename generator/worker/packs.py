@@ -12,7 +12,8 @@ from ...errors import BackendError, ModelError, UsageError
 from ..backends.base import OptimisingBackend, Settings
 from ..network.network import Network, read_network
 from ..network.padding import brick_network
-from .execution.packing import Executed, LoadedPack, executed_bricks, load_pack
+from .execution.executed import Executed, executed_bricks
+from .execution.packing import LoadedPack, load_pack
 from .execution.probe import Probe
 from .execution.timing import undisturbed
 from .messages.protocol import LeftOut, Pack, Packed, Unpacked, Visit, Visited

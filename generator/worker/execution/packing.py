@@ -1,4 +1,4 @@
-"""Bricks of one pack: brought into the form that the runtime executes, loaded together, and timed one by one.
+"""Bricks of one pack: loaded together, and timed one by one.
 
 A runtime that tells the time of its nodes runs all of them as one network (``network.packed``). For others the bricks
 are called in turn, each after its inputs were written, and a call's own time is taken off.
@@ -20,18 +20,18 @@ from ...backends.base import (
     Backend,
     Executable,
     NodeTimes,
-    OptimisingBackend,
     PackedExecutable,
     PackingBackend,
     Settings,
 )
 from ...network.network import Network, synthetic_network
-from ...network.packed import Member, Packed, grouped, pack, parted, united
+from ...network.packed import Member, Packed, grouped, pack
 from ...network.reference import OVERHEAD, built_in
 from ..messages.packs import Times
+from .executed import Executed
 from .timing import time_once
 
-__all__ = ["Executed", "LoadedPack", "Reading", "executed_bricks", "load_pack", "without_stalls"]
+__all__ = ["LoadedPack", "Reading", "load_pack", "without_stalls"]
 
 Array = npt.NDArray[np.float64]
 
@@ -47,19 +47,6 @@ _STALL, _STALL_NS = 3.0, 20_000.0
 
 _CALLS = 16
 """One call of nothing is timed per so many bricks that are called in turn."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Executed:
-    """A brick in the form that the runtime executes.
-
-    Attributes:
-        network: Its network, to be run as it stands.
-        edges: Places of the layout changes at its edges.
-    """
-
-    network: Network
-    edges: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,56 +81,6 @@ class LoadedPack(Protocol):
 
     def close(self) -> None:
         """Free what the runtime holds."""
-
-
-def executed_bricks(
-    networks: Mapping[str, Network], backend: OptimisingBackend, settings: Settings
-) -> tuple[dict[str, Executed], dict[str, BackendError]]:
-    """Bring bricks into the form that the runtime executes, as many at once as there can be.
-
-    Args:
-        networks: By the brick's id.
-        backend: The runtime.
-        settings: How it is set up.
-
-    Returns:
-        What could be brought there, and why others could not.
-
-    Raises:
-        MemoryError: There was not enough memory.
-    """
-    found: dict[str, Executed] = {}
-    refused: dict[str, BackendError] = {}
-    names = [name for name, network in networks.items() if not network.as_is]
-    found |= {name: Executed(network) for name, network in networks.items() if network.as_is}
-    together = isinstance(backend, PackingBackend) and settings.dtype == AS_GIVEN
-    groups = grouped([networks[name] for name in names]) if together else []
-    waiting = [[names[place] for place in places] for places in groups]
-    known = {name for group in waiting for name in group}
-    waiting += [[name] for name in names if name not in known]
-    while waiting:
-        group = waiting.pop()
-        try:
-            optimised = _optimised([networks[name] for name in group], backend, settings)
-        except BackendError as error:
-            if len(group) == 1:
-                refused[group[0]] = error
-            else:
-                waiting += [group[: len(group) // 2], group[len(group) // 2 :]]
-            continue
-        edges = backend.edges if isinstance(backend, PackingBackend) else _none
-        found |= {name: Executed(one, edges(one)) for name, one in zip(group, optimised, strict=True)}
-    return found, refused
-
-
-def _none(_: Network) -> frozenset[int]:
-    return frozenset()
-
-
-def _optimised(networks: Sequence[Network], backend: OptimisingBackend, settings: Settings) -> list[Network]:
-    if len(networks) == 1:
-        return [backend.optimised(networks[0], settings)]
-    return parted(backend.optimised(united(networks), settings), networks)
 
 
 def load_pack(

@@ -17,7 +17,8 @@ from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.packing import Executed, executed_bricks, load_pack
+from dlbricks.generator.worker.execution.executed import Executed, executed_bricks
+from dlbricks.generator.worker.execution.packing import load_pack
 from dlbricks.generator.worker.messages.protocol import Pack, Prepare, Visit
 from dlbricks.models import find_models
 

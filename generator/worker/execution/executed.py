@@ -1,0 +1,76 @@
+"""Bricks in the form that the runtime executes, found for as many at once as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....errors import BackendError
+from ...backends.base import AS_GIVEN, OptimisingBackend, PackingBackend, Settings
+from ...network.network import Network
+from ...network.packed import grouped, parted, united
+
+__all__ = ["Executed", "executed_bricks"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executed:
+    """A brick in the form that the runtime executes.
+
+    Attributes:
+        network: Its network, to be run as it stands.
+        edges: Places of the layout changes at its edges.
+    """
+
+    network: Network
+    edges: frozenset[int] = frozenset()
+
+
+def executed_bricks(
+    networks: Mapping[str, Network], backend: OptimisingBackend, settings: Settings
+) -> tuple[dict[str, Executed], dict[str, BackendError]]:
+    """Bring bricks into the form that the runtime executes, as many at once as there can be.
+
+    Args:
+        networks: By the brick's id.
+        backend: The runtime.
+        settings: How it is set up.
+
+    Returns:
+        What could be brought there, and why others could not.
+
+    Raises:
+        MemoryError: There was not enough memory.
+    """
+    found: dict[str, Executed] = {}
+    refused: dict[str, BackendError] = {}
+    names = [name for name, network in networks.items() if not network.as_is]
+    found |= {name: Executed(network) for name, network in networks.items() if network.as_is}
+    together = isinstance(backend, PackingBackend) and settings.dtype == AS_GIVEN
+    groups = grouped([networks[name] for name in names]) if together else []
+    waiting = [[names[place] for place in places] for places in groups]
+    known = {name for group in waiting for name in group}
+    waiting += [[name] for name in names if name not in known]
+    while waiting:
+        group = waiting.pop()
+        try:
+            optimised = _optimised([networks[name] for name in group], backend, settings)
+        except BackendError as error:
+            if len(group) == 1:
+                refused[group[0]] = error
+            else:
+                waiting += [group[: len(group) // 2], group[len(group) // 2 :]]
+            continue
+        edges = backend.edges if isinstance(backend, PackingBackend) else _none
+        found |= {name: Executed(one, edges(one)) for name, one in zip(group, optimised, strict=True)}
+    return found, refused
+
+
+def _none(_: Network) -> frozenset[int]:
+    return frozenset()
+
+
+def _optimised(networks: Sequence[Network], backend: OptimisingBackend, settings: Settings) -> list[Network]:
+    if len(networks) == 1:
+        return [backend.optimised(networks[0], settings)]
+    return parted(backend.optimised(united(networks), settings), networks)
