@@ -218,6 +218,7 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "undisturbed_median_error": middle(_quotients(known, "undisturbed_ms", "measured_undisturbed_ms", less=1)),
         "slowdown": _mean(_quotients(rows, "measured_ms", "measured_undisturbed_ms")),
         "slowdown_from_earlier": _mean(_quotients(rows, "measured_ms", "earlier_ms")),
+        "models_of_earlier": len(_quotients(rows, "measured_ms", "earlier_ms")),
     }
 
 
@@ -293,7 +294,7 @@ def _disturber(result: Mapping[str, Any]) -> str:
     return (
         f"A neighbour of our own was busy for {percent(neighbour['achieved_duty'])} of the time, in "
         f"{len(neighbour['schedule'])} bursts; models took {number(slowdown)} times as long as "
-        f"{'undisturbed' if earlier_run is None else 'in an earlier run without it'}, so that this "
+        f"{'undisturbed' if earlier_run is None else 'in an earlier run ({} of them)'.format(summary['models_of_earlier'])}, so that this "
         f"{'counts' if counts else 'does not count'} as disturbed (from {_SLOWED} on)."
     )
 
