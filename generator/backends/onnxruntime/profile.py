@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,12 @@ def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
 
 
 def _lean(text: str) -> list[Event]:
-    """Events without their arguments; there is one in a line."""
+    """Events without their arguments, where there is one in a line; all of them where it is written otherwise."""
     try:
-        return [json.loads(line.partition(_ARGUMENTS)[0] + "}") for line in text.splitlines() if _ARGUMENTS in line]
+        found = [json.loads(line.partition(_ARGUMENTS)[0] + "}") for line in text.splitlines() if _ARGUMENTS in line]
     except ValueError:
-        return list(json.loads(text))
+        found = []
+    return found or list(json.loads(text))
 
 
 def runs(events: Sequence[Event]) -> list[list[Event]]:
@@ -70,13 +71,19 @@ def runs(events: Sequence[Event]) -> list[list[Event]]:
     return [kernels[bisect_left(begun, begin) : bisect_right(begun, end)] for begin, end in spans]
 
 
-def node_times(events: Sequence[Event]) -> NodeTimes:
+def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
     """The time of each node in each execution; the profile has whole microseconds.
+
+    Args:
+        events: Of the profile.
+        nodes: Names of those that are told: what runs in the body of one of them is part of its time.
 
     Raises:
         BackendError: An execution lacks a node that another one has.
     """
-    found = runs(events)
+    found = [
+        [kernel for kernel in execution if kernel["name"].removesuffix(KERNEL) in nodes] for execution in runs(events)
+    ]
     names = [kernel["name"].removesuffix(KERNEL) for kernel in found[0]] if found else []
     places = {name: place for place, name in enumerate(names)}
     times = np.zeros((len(found), len(names)))

@@ -152,10 +152,10 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
     return Summary(
         mean_ns=mean,
         median_ns=max(0.0, float(np.median(pooled))),
-        trimmed_mean_ns=float(pooled[cut : pooled.size - cut].mean()),
+        trimmed_mean_ns=max(0.0, float(pooled[cut : pooled.size - cut].mean())),
         min_ns=max(0.0, float(pooled[0])),
-        p90_ns=float(p90),
-        p99_ns=float(p99),
+        p90_ns=max(0.0, float(p90)),
+        p99_ns=max(0.0, float(p99)),
         ci95_ns=(max(0.0, mean - half), mean + half),
         samples=int(pooled.size),
         block_medians_ns=tuple(float(np.median(one)) for one in values),
