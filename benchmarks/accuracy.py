@@ -290,11 +290,12 @@ def _disturber(result: Mapping[str, Any]) -> str:
         return "No neighbour of our own."
     earlier_run = summary["slowdown_from_earlier"]
     slowdown = summary["slowdown"] if earlier_run is None else earlier_run
+    since = "undisturbed" if earlier_run is None else f"in an earlier run ({summary['models_of_earlier']} of them)"
     counts = slowdown is not None and slowdown >= _SLOWED
     return (
         f"A neighbour of our own was busy for {percent(neighbour['achieved_duty'])} of the time, in "
         f"{len(neighbour['schedule'])} bursts; models took {number(slowdown)} times as long as "
-        f"{'undisturbed' if earlier_run is None else 'in an earlier run ({} of them)'.format(summary['models_of_earlier'])}, so that this "
+        f"{since}, so that this "
         f"{'counts' if counts else 'does not count'} as disturbed (from {_SLOWED} on)."
     )
 
