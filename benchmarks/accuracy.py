@@ -5,7 +5,9 @@
 The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says which models the protocol was tuned on
 and which were set aside. All bricks and all models are visited in turn in one run. A ratio enters the tables only where
 bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
-(``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average.
+(``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
+disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
+(its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit.
 
 Written under ``--out``: ``accuracy-<graph>-g<G>-t<threads>-b<batch>[-n<duty>]`` as ``.json`` (every figure, with the
 stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
@@ -23,6 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Measurement, Store, Subject
 from dlbricks.generator.decomposition.generate import generate
@@ -30,7 +33,7 @@ from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from facts import entries, entry, middle, number, percent, provenance, quietness, share, spent, within, write
+from facts import earlier, entries, entry, middle, number, percent, provenance, quietness, share, spent, within, write
 from neighbour import Neighbour
 
 _LIMITS = (3, 5, 10, 15)
@@ -61,6 +64,7 @@ def arguments() -> argparse.ArgumentParser:
         "--neighbour", type=float, default=0.0, metavar="DUTY", help="part of the time it is busy, 0..1"
     )
     parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
+    parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to tell what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
     return shared(parser)
 
@@ -102,7 +106,12 @@ def experiment(
     where = {"stack": done.stack, "system": done.system, "threads": threads}
     found = estimate(usable, store=store, cache="model", **where, **cut)
     estimate_s = time.monotonic() - begun
-    rows = [_row(one) for one in found]
+    calm: dict[str, float] = {}
+    calm_state = None
+    if options.against:
+        keys = {source.name: build_graph(source.skeleton()).key for source in usable}
+        calm, calm_state = earlier(options.against, keys, done, threads=threads)
+    rows = [_row(one, calm.get(one.name)) for one in found]
     rows += [_row(Estimate(row.name, options.granularity, error=row.error)) for row in made.rows if row.error]
     measured = [one for one in store.measurements(variant=None, **where) if one.subject is not Subject.REFERENCE]
     return {
@@ -117,6 +126,7 @@ def experiment(
             "failed": done.failed,
         },
         "failures": dict(done.failures),
+        "against": calm_state,
         "quiet": quietness(store, [one.id for one in measured]),
         "summary": summaries(rows),
         "cost": {
@@ -129,7 +139,7 @@ def experiment(
     }
 
 
-def _row(found: Estimate) -> dict[str, Any]:
+def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:
     """One model; a ratio only where bricks and model were visited in turn."""
     reason = found.error or found.ratio_reason
     if reason is None and not found.paired:
@@ -143,6 +153,7 @@ def _row(found: Estimate) -> dict[str, Any]:
         "ratio_ci95": found.ratio_ci95 if found.paired else None,
         "undisturbed_ms": found.undisturbed_ms,
         "measured_undisturbed_ms": found.measured_undisturbed_ms,
+        "earlier_ms": earlier_ms,
         "disturbance": found.disturbance,
         "quiet": found.quiet,
         "level": found.level,
@@ -206,6 +217,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "median_half_width": middle([(high - low) / 2 for low, high in _intervals(known)]),
         "undisturbed_median_error": middle(_quotients(known, "undisturbed_ms", "measured_undisturbed_ms", less=1)),
         "slowdown": _mean(_quotients(rows, "measured_ms", "measured_undisturbed_ms")),
+        "slowdown_from_earlier": _mean(_quotients(rows, "measured_ms", "earlier_ms")),
+        "models_of_earlier": len(_quotients(rows, "measured_ms", "earlier_ms")),
     }
 
 
@@ -272,14 +285,18 @@ def report(result: Mapping[str, Any]) -> str:
 
 def _disturber(result: Mapping[str, Any]) -> str:
     """What a neighbour of our own did."""
-    neighbour, slowdown = result["neighbour"], result["summary"]["all"]["slowdown"]
+    neighbour, summary = result["neighbour"], result["summary"]["all"]
     if neighbour is None:
         return "No neighbour of our own."
+    earlier_run = summary["slowdown_from_earlier"]
+    slowdown = summary["slowdown"] if earlier_run is None else earlier_run
+    since = "undisturbed" if earlier_run is None else f"in an earlier run ({summary['models_of_earlier']} of them)"
     counts = slowdown is not None and slowdown >= _SLOWED
     return (
         f"A neighbour of our own was busy for {percent(neighbour['achieved_duty'])} of the time, in "
-        f"{len(neighbour['schedule'])} bursts; models were {'' if counts else 'not '}slowed by {_SLOWED} times or "
-        f"more, so that this {'counts' if counts else 'does not count'} as disturbed."
+        f"{len(neighbour['schedule'])} bursts; models took {number(slowdown)} times as long as "
+        f"{since}, so that this "
+        f"{'counts' if counts else 'does not count'} as disturbed (from {_SLOWED} on)."
     )
 
 

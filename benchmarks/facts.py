@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.db import Store
+from dlbricks.db import Store, Subject
 from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.journal import BASELINE
+from dlbricks.generator.measurement.run import RunReport
 from dlbricks.generator.measurement.sampling.statistics import Baseline
 
 QUIET = 0.8
@@ -69,6 +70,27 @@ def quietness(store: Store, measurements: Iterable[str]) -> dict[str, Any]:
         "visits": len(visits),
         "probes_ns": asdict(baseline),
     }
+
+
+def earlier(
+    path: Path, keys: Mapping[str, str], done: RunReport, *, threads: int
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Means of models in milliseconds as another database has them, by name, and how quiet it was then.
+
+    Args:
+        path: The database.
+        keys: Of the models, by name.
+        done: A run on the same system and stack.
+        threads: Of the runtime.
+    """
+    where: dict[str, Any] = {"system": done.system, "stack": done.stack, "cache": "model"}
+    wanted = list(keys.values())
+    with Store.open(path, read_only=True) as store:
+        known = {
+            one.key: one for one in store.measurements(subject=Subject.MODEL, keys=wanted, threads=threads, **where)
+        }
+        state = quietness(store, [one.id for one in known.values()])
+    return {name: known[key].latency_ns / 1e6 for name, key in keys.items() if key in known}, state
 
 
 def spent(wall_s: float, costs: RunCosts) -> dict[str, Any]:

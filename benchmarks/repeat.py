@@ -31,7 +31,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
-from facts import entries, provenance, quietness, spent, write
+from facts import earlier, entries, provenance, quietness, spent, write
 from neighbour import Neighbour
 
 Figures = dict[str, dict[str, float]]
@@ -94,7 +94,7 @@ def experiment(
         "figures_ms": {name: [one.get(name) for one in found] for name in keys},
     }
     if options.against:
-        quiet, state = _quiet(options.against, keys, done, options)
+        quiet, state = earlier(options.against, keys, done, threads=options.threads)
         result["against"] = {
             "quiet": state,
             "models": len(quiet),
@@ -134,17 +134,6 @@ def _figures(
             own_ms = {f"own_{name}": ns / 1e6 for name, ns in zip(_OWN, told, strict=True)}
             figures[row.name] = {"estimate_undisturbed": row.undisturbed_ms, **own_ms}
     return figures
-
-
-def _quiet(
-    path: Path, keys: Mapping[str, str], done: RunReport, options: argparse.Namespace
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Means of the models that were measured in quiet, and how quiet that was."""
-    where = {"system": done.system, "stack": done.stack, "threads": options.threads, "cache": "model"}
-    with Store.open(path, read_only=True) as store:
-        known = {one.key: one for one in store.measurements(subject=Subject.MODEL, keys=list(keys.values()), **where)}
-        state = quietness(store, [one.id for one in known.values()])
-    return {name: known[key].latency_ns / 1e6 for name, key in keys.items() if key in known}, state
 
 
 def _apart(first: Figures, second: Figures) -> dict[str, dict[str, float]]:
