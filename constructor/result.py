@@ -57,7 +57,7 @@ class SequenceLatency:
         layers: Indices of its layers.
         names: Their names.
         op_types: Their operators.
-        latency_ms: Median; None where it is not measured.
+        latency_ms: Mean; None where it is not measured.
         ci95_ms: Interval of the brick by itself.
         verdict: How far the measurement can be trusted; None where there is none.
         on_path: Whether it lies on the critical path; False where that is not known.
@@ -130,7 +130,7 @@ class Estimate:
         unique: Different bricks among its sequences.
         estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
             (``prediction``).
-        ci95_ms: Its interval: what processes and rounds of the measurements differ by, and the error of the method.
+        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and the method's error.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
         lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).

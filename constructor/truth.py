@@ -63,7 +63,7 @@ def beside_truth(
             said |= _paired(both, estimate, prediction)
             measured_ns = both.measured_ns
         else:
-            said |= _apart(truth, estimate, prediction, said)
+            said |= _apart(truth, estimate, said)
     said |= _disturbance(truth, measured_ns)
     said |= {
         "measured_ms": measured_ns / _NS_PER_MS,
@@ -124,7 +124,7 @@ def _paired(both: Paired, estimate: Estimate, prediction: Prediction) -> dict[st
     }
 
 
-def _apart(truth: Measurement, estimate: Estimate, prediction: Prediction, said: Mapping[str, Any]) -> dict[str, Any]:
+def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> dict[str, Any]:
     """Means of different sessions, with what these may differ by: the less quiet they were, the more."""
     assert estimate.estimate_ms is not None  # noqa: S101  # the caller saw to it
     assert estimate.ci95_ms is not None  # noqa: S101

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.values import Block, Measurement
+from ...db.values import Block, Measurement, Subject
 from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
 from .calibration import PROCESS_SD
 
@@ -86,13 +86,18 @@ class Uncertainty:
         return math.fsum(weight * self.known[id_].latency_ns for id_, weight in weights.items())
 
     def undisturbed_ns(self, weights: Weights) -> float | None:
-        """The combination on a quiet machine; None where one of them is not known there."""
-        known = {id_: self.known[id_].undisturbed_ns for id_ in weights}
-        return (
-            math.fsum(weights[id_] * quiet for id_, quiet in known.items() if quiet is not None)
-            if (None not in known.values())
-            else None
-        )
+        """The combination on a quiet machine; None where one of its bricks is not known there.
+
+        What is measured apart from any brick, such as what a model's values cost, may be a difference, and stands.
+        """
+        total: list[float] = []
+        for id_, weight in weights.items():
+            one = self.known[id_]
+            quiet = one.undisturbed_ns
+            if quiet is None and one.subject is Subject.BRICK:
+                return None
+            total.append(weight * (one.latency_ns if quiet is None else quiet))
+        return math.fsum(total)
 
     def half_ns(self, weights: Weights) -> float:
         """Half of the 95 % interval of the combination."""
