@@ -259,10 +259,9 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False, layers: b
     """
     rows = []
     for entry in estimates:
-        row = entry.record()
-        said = {name: row.pop(name) for name in ("path", "attribution", "attribution_absolute_ms")}
+        row = entry.record(explained=explain)
         if explain:
-            row |= said | {"parts": [asdict(part) for part in entry.sequences]}
+            row |= {"parts": [asdict(part) for part in entry.sequences]}
             row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
         if layers:
             row["roofline"] = roofline_record(entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -227,8 +227,30 @@ class Estimate:
         """Whether the whole model is measured."""
         return self.error is None and not self.missing
 
-    def record(self) -> dict[str, Any]:
-        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline."""
-        record = asdict(replace(self, sequences=(), roofline=None)) | {"sequences": len(self.sequences)}
+    def record(self, *, explained: bool = True) -> dict[str, Any]:
+        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
+
+        Args:
+            explained: With the path, and with what lies between bricks and model.
+        """
+        record = _shallow(self)
         del record["roofline"]
-        return record
+        record |= {
+            "dims": dict(self.dims),
+            "bound": dict(self.bound),
+            "coverage": None if self.coverage is None else _shallow(self.coverage),
+            "missing": [_shallow(one) for one in self.missing],
+            "sequences": len(self.sequences),
+        }
+        if not explained:
+            return {name: value for name, value in record.items() if name not in _EXPLANATION}
+        terms = None if self.attribution is None else {name: _shallow(one) for name, one in self.attribution.items()}
+        return record | {"path": [_shallow(one) for one in self.path], "attribution": terms}
+
+
+_EXPLANATION = ("path", "attribution", "attribution_absolute_ms")
+
+
+def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
+    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
+    return {name: getattr(value, name) for name in value.__slots__}

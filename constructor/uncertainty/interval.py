@@ -76,10 +76,19 @@ class Uncertainty:
         self.known = {measurement.id: measurement for measurement in measurements}
         self._blocks = blocks
         self._seen: dict[str, _Seen | None] = {}
+        self._sessions: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
 
     def blocks(self, id_: str) -> Sequence[Block]:
         """Raw samples of a measurement."""
         return self._blocks.get(id_, ())
+
+    def sessions(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
+        """Latency of each visit, stalls cut, by process and round."""
+        if id_ not in self._sessions:
+            filled = [block for block in self.blocks(id_) if block.samples]
+            values = steady(block_values(filled, self.known[id_].unroll))
+            self._sessions[id_] = {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
+        return self._sessions[id_]
 
     def value_ns(self, weights: Weights) -> float:
         """The combination of the means; rounded once."""
@@ -141,21 +150,18 @@ class Uncertainty:
 
     def _of(self, id_: str) -> _Seen | None:
         if id_ not in self._seen:
-            self._seen[id_] = _described(self.known[id_], self.blocks(id_))
+            self._seen[id_] = _described(self.known[id_].run, self.sessions(id_))
         return self._seen[id_]
 
 
-def _described(measurement: Measurement, blocks: Sequence[Block]) -> _Seen | None:
+def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]) -> _Seen | None:
     """None where there are too few time blocks to tell anything."""
-    filled = [block for block in blocks if block.samples]
-    values = steady(block_values(filled, measurement.unroll))
-    visits = sum(one.size for one in values)
-    means = [time_blocks([one]) for one in values]
-    if sum(one.size for one in means) < 2:
+    visits = sum(one.size for one in sessions.values())
+    means = {place: time_blocks([one]) for place, one in sessions.items()}
+    if sum(one.size for one in means.values()) < 2:
         return None
-    centre = float(np.concatenate(values).mean())
+    centre = math.fsum(float(one.sum()) for one in sessions.values()) / visits
     residuals = {
-        (measurement.run, block.process, block.round): (mean - centre) * (one.size / mean.size) / visits
-        for block, one, mean in zip(filled, values, means, strict=True)
+        (run, *place): (mean - centre) * (sessions[place].size / mean.size) / visits for place, mean in means.items()
     }
-    return _Seen(residuals, len({block.process for block in filled}))
+    return _Seen(residuals, len({process for process, _ in sessions}))

@@ -20,7 +20,7 @@ def explained(**changes: Term) -> Estimate:
         "unexplained": Term(-0.75, (-1.0, -0.5)),
     }
     return Estimate(
-        name="m", granularity=1, cache="model", level="4MiB", estimate_ms=8.75, ci95_ms=(8.0, 9.5), measured_ms=8.0,
+        name="m", granularity=1, cache="model", level="8MiB", estimate_ms=8.75, ci95_ms=(8.0, 9.5), measured_ms=8.0,
         measured_ci95_ms=(7.9, 8.1), attribution=known | changes, attribution_absolute_ms=5.5,
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_rows_carry_the_sign_with_which_they_count() -> None:
 def test_the_text_shows_signs_intervals_and_what_is_not_known() -> None:
     lines = written(explained())
 
-    assert lines[0] == "m: from bricks to model, source graph, cache model (level 4MiB)"
+    assert lines[0] == "m: from bricks to model, source graph, cache model (level 8MiB)"
     assert lines[1].split() == ["=", "bricks", "10.00", "ms", "±", "0.25"]
     assert lines[2].split()[:3] == ["-", "fusion", "3.00"]
     assert lines[4].split()[:3] == ["+", "overhead", "0.50"]
