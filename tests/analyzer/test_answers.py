@@ -115,7 +115,7 @@ def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimat
 
 
 def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> None:
-    answer = estimated([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None)])
+    answer = estimated([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)])
 
     header, _, first, second = render(answer).splitlines()
 
