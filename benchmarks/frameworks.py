@@ -3,13 +3,13 @@
     python benchmarks/frameworks.py [--models NAME ...] [--backends NAME[:OPTION=VALUE] ...] [--db FILE] [--out DIR]
 
 1. Every unique brick of the zoo runs in every framework, and its outputs are held against ONNX Runtime's.
-2. Every framework measures all bricks it supports, and the whole models, caches hot. A framework that can rotate copies
-   of a brick is measured in cache mode ``model`` too. Bricks are cut at each granularity that is asked for.
+2. Every framework measures all bricks it supports, and the whole models in turn with them, caches hot, and in cache
+   mode ``model`` where the framework can. Bricks are cut at each granularity that is asked for.
 3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all of
    them, and over all bricks of at most the largest granularity.
 
-Written under ``--out``: ``frameworks.json`` (every figure, with the stacks) and ``frameworks.md``. A second call with
-the same ``--db`` goes on with what is stored.
+Written under ``--out``: ``frameworks.json`` (every figure, with the stacks) and ``frameworks.md``. ``--db``
+keeps the measurements.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Store
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.backends.requirements import in_turn
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.agreement import AgreementReport, Verdict, check_agreement
 from dlbricks.generator.measurement.run import RunReport, run
@@ -43,7 +45,6 @@ CNNS = [
 ]  # fmt: skip
 TRANSFORMERS = ["bert_base", "gpt2", "vit_b16"]
 BACKENDS = ["onnxruntime", "torch", "openvino", "mxnet"]
-ROTATING = {"onnxruntime", "torch"}
 _BOUNDS = {
     "lower_bound_sequential_ms", "lower_bound_critical_path_ms", "benanza_ratio_sequential",
     "benanza_ratio_critical_path",
@@ -87,7 +88,8 @@ def main() -> None:
             "dlbricks": __version__,
             "threads": options.threads,
             "processes": options.processes,
-            "rounds": options.rounds,
+            "visits": options.visits,
+            "sessions": options.sessions,
             "bricks": bricks,
             "frameworks": {},
         }
@@ -99,8 +101,9 @@ def main() -> None:
             for granularity in suites:
                 for cache in entry["caches"]:
                     label = _label(granularity, cache)
-                    entry["models"][label] = _models(sources, store, (granularity, cache, entry["stack"]), options)
-                    entry["accuracy"][label] = _accuracy(entry["models"][label])
+                    bounds = _models(sources, store, (granularity, cache, entry["stack"]), options)
+                    for row, found in zip(entry["models"][label], bounds, strict=True):
+                        row |= {name: found[name] for name in _BOUNDS}
         systems = store.systems()
         result["system"] = [{"cpu": found.cpu, "cores": found.physical_cores} for found in systems.values()]
     options.out.mkdir(parents=True, exist_ok=True)
@@ -118,11 +121,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--granularities", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--threads", type=int, default=1, help="0: all cores")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--item-budget", type=float, default=0.04, help="seconds per brick")
+    parser.add_argument("--visits", type=int, default=24, help="of each brick and model")
+    parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--memory-gib", type=int, default=5, help="networks kept loaded at once")
     parser.add_argument("--no-agreement", action="store_true", help="leave the comparison of outputs out")
-    parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
+    parser.add_argument("--db", type=Path, help="keep the measurements")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     return parser.parse_args()
 
@@ -141,7 +144,8 @@ def _framework(
     options: Any,
 ) -> dict[str, Any]:
     """One framework: agreement, and its runs."""
-    caches = ["hot", "model"] if one.backend in ROTATING and "mode" not in one.options else ["hot"]
+    backend = get(one.backend)
+    caches = ["hot", "model"] if in_turn(backend, backend.resolve("cpu", one.options)) else ["hot"]
     entry: dict[str, Any] = {"caches": caches, "runs": {}, "models": {}, "accuracy": {}}
     if not options.no_agreement:
         entry["agreement"] = _agreed(check_agreement(suites[min(suites)], one.backend, options=one.options), cnns)
@@ -155,12 +159,15 @@ def _framework(
                 threads=options.threads,
                 cache=cache,
                 models=sources,
-                item_budget_s=options.item_budget,
+                again=("all",),  # a ratio is of models that were visited in turn with these very bricks
+                visits=options.visits,
                 processes=options.processes,
-                rounds=options.rounds,
+                sessions=options.sessions,
                 memory_bytes=options.memory_gib << 30,
             )
             label = _label(granularity, cache)
+            entry["models"][label] = _models(sources, store, (granularity, cache, done.stack), options)
+            entry["accuracy"][label] = _accuracy(entry["models"][label])
             entry["runs"][label] = _run_row(done)
             stack = store.stacks()[done.stack]
             entry["stack"] = done.stack
@@ -219,7 +226,8 @@ def _row(found: Estimate) -> dict[str, Any]:
         "lower_bound_critical_path_ms": found.lower_bound_critical_path_ms,
         "benanza_ratio_sequential": found.benanza_ratio_sequential,
         "benanza_ratio_critical_path": found.benanza_ratio_critical_path,
-        "ratio": found.ratio,
+        "ratio": found.ratio if found.paired else None,
+        "ratio_ci95": found.ratio_ci95 if found.paired else None,
         "raw_ratio": found.sequential_ms / measured if found.sequential_ms is not None and measured else None,
         "ratio_reason": found.ratio_reason,
     }
@@ -237,7 +245,7 @@ def _accuracy(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "within_10": _share(error <= 0.10 for error in errors),
         "worst": max(errors),
         "worst_model": max(known, key=lambda row: abs(row["ratio"] - 1))["name"],
-        "inside_interval": _share(row["ci95_ms"][0] <= row["measured_ms"] <= row["ci95_ms"][1] for row in known),
+        "inside_interval": _share(row["ratio_ci95"][0] <= 1 <= row["ratio_ci95"][1] for row in known),
     }
 
 

@@ -1,10 +1,11 @@
 """What one more brick costs beyond its timed samples and its session's creation.
 
-Runs suites of growing size (bricks of DenseNet-121, as small a time per brick as the protocol allows), each into an
-empty database, and fits a line through what remains of the wall time: the slope is the cost of one more brick, the
-intercept that of a run (workers, reference network).
+Runs suites of growing size (bricks of DenseNet-121, visited as seldom as the protocol allows), each into an empty
+database, and fits a line through what remains of the wall time: the slope is the cost of one more brick, the intercept
+that of a run (workers, the network that costs a call). In cache mode ``model`` each brick counts once per footprint
+class.
 
-    python benchmarks/harness_cost.py [--sizes 25 50 100 200] [--model densenet121] [--json]
+    python benchmarks/harness_cost.py [--sizes 25 50 100 200] [--model densenet121] [--cache model] [--json]
 """
 
 from __future__ import annotations
@@ -25,25 +26,26 @@ from dlbricks.models import find_models
 
 PARTS = {
     "store": "commits and queries",
-    "statistics": "intervals, verdicts, stopping",
+    "statistics": "intervals and verdicts",
     "read": "reading and checking bricks",
-    "build": "networks: weights, inputs, copies, beyond the runtime's own loading and first run",
+    "build": "networks: weights, inputs, packs, beyond the runtime's own loading and first run",
+    "unpack": "reading the profiles of packs",
     "schedule": "everything else: orders, JSON, pipes",
     "harness": "all of the above",
-    "warm-up": "warm-up and calibration, beside the timed samples",
+    "warm-up": "warm-up and probes, beside the timed samples",
 }
 
 
-def measure(suite: Suite, size: int, folder: Path, item_budget_s: float) -> dict[str, float]:
+def measure(suite: Suite, size: int, folder: Path, *, cache: str, visits: int) -> dict[str, float]:
     """Seconds by part of a run over the first bricks of a suite."""
     part = write_suite(
         folder / f"suite{size}", {key: suite.brick(key) for key in suite.keys[:size]}, granularity=suite.granularity
     )
     with Store.open(folder / f"{size}.db") as store:
-        report = run(part, store=store, cache="hot", item_budget_s=item_budget_s)
-    if report.failures or report.measured != size:
-        sys.exit(f"{len(report.failures)} of {size} bricks failed: {report.failures[:1]}")
-    return {"bricks": size, "wall": report.wall_s, **_parts(report)}
+        report = run(part, store=store, cache=cache, visits=visits)
+    if report.failures or report.measured != report.bricks:
+        sys.exit(f"{report.bricks - report.measured} of {report.bricks} bricks failed: {report.failures[:1]}")
+    return {"bricks": report.bricks, "wall": report.wall_s, **_parts(report)}
 
 
 def _parts(report: RunReport) -> dict[str, float]:
@@ -53,9 +55,10 @@ def _parts(report: RunReport) -> dict[str, float]:
         "statistics": costs.statistics_s,
         "read": costs.read_s,
         "build": costs.prepare_s - costs.load_s,
+        "unpack": costs.unpack_s,
     }
     schedule = report.wall_s - costs.start_s - costs.prepare_s - costs.sample_s - costs.store_s - costs.statistics_s
-    named["schedule"] = schedule - costs.read_s
+    named["schedule"] = schedule - costs.read_s - costs.unpack_s
     return {
         "timed": costs.timed_s,
         "load": costs.load_s,
@@ -71,7 +74,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[25, 50, 100, 200])
     parser.add_argument("--model", default="densenet121")
-    parser.add_argument("--item-budget", type=float, default=0.03, metavar="SECONDS")
+    parser.add_argument("--cache", choices=("model", "hot"), default="model")
+    parser.add_argument("--visits", type=int, default=12)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-harness-") as name:
@@ -80,7 +84,7 @@ def main() -> None:
         if suite is None:
             sys.exit(f"{arguments.model} cannot be decomposed")
         sizes = sorted({min(size, len(suite.keys)) for size in arguments.sizes})
-        rows = [measure(suite, size, folder, arguments.item_budget) for size in sizes]
+        rows = [measure(suite, size, folder, cache=arguments.cache, visits=arguments.visits) for size in sizes]
     bricks = np.asarray([row["bricks"] for row in rows])
     slopes = {part: 1e3 * float(np.polyfit(bricks, [row[part] for row in rows], 1)[0]) for part in PARTS}
     if arguments.json:

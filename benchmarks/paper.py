@@ -1,6 +1,6 @@
 """DLBricks' experiments (ICPE 2020, section 4) on this machine with the built-in zoo (issue 2).
 
-    python benchmarks/paper.py [--models NAME ...] [--granularities 1-10] [--item-budget 0.1] [--out docs/results]
+    python benchmarks/paper.py [--models NAME ...] [--granularities 1-10] [--visits 24] [--out docs/results]
 
 For every G the suite's bricks and all models are measured interleaved in one run of their own, so that what is
 compared saw the same machine. Written under ``--out``: ``paper.json`` (all figures with the stack they came from),
@@ -60,13 +60,9 @@ def ten_samples_s(measurement: Measurement) -> float:
     return ((measurement.load_ns or 0) + (measurement.first_run_ns or 0) + 10 * measurement.mean_ns) / 1e9
 
 
-def drift(bricks: list[Measurement], model: Measurement) -> float | None:
-    """How far the machine's speed differed between a model and its bricks, by the reference network."""
-    if model.reference_ns is None or not bricks or any(brick.reference_ns is None for brick in bricks):
-        return None
-    total = sum(brick.trimmed_mean_ns for brick in bricks)
-    seen = sum((brick.reference_ns or 0) * brick.trimmed_mean_ns for brick in bricks) / total
-    return abs(seen / model.reference_ns - 1)
+def disturbance(model: Measurement) -> float | None:
+    """How much slower a model's visits were than quiet ones; its bricks were visited in turn with it."""
+    return model.mean_ns / model.undisturbed_ns - 1 if model.undisturbed_ns else None
 
 
 def experiment(
@@ -87,9 +83,9 @@ def experiment(
             models=sources,
             threads=options.threads,
             cache="hot",
-            item_budget_s=options.item_budget,
+            visits=options.visits,
             processes=options.processes,
-            rounds=options.rounds,
+            sessions=options.sessions,
         )
         brick_rows = {m.key: m for m in store.measurements(subject=Subject.BRICK)}
         model_rows = {m.key: m for m in store.measurements(subject=Subject.MODEL)}
@@ -105,7 +101,7 @@ def experiment(
                 "constructed_ms": None if missing else constructed / 1e6,
                 "measured_ms": measured.trimmed_mean_ns / 1e6,
                 "normalised": None if missing else constructed / measured.trimmed_mean_ns,
-                "drift": drift([brick_rows[s.key] for s in items if s.key in brick_rows], measured),
+                "disturbance": disturbance(measured),
             }
         ratios = [row["normalised"] for row in models.values() if row["normalised"] is not None]
         model_ms = sum(m.trimmed_mean_ns for m in model_rows.values()) / 1e6
@@ -119,7 +115,9 @@ def experiment(
             "geomean": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
             "min": min(ratios, default=None),
             "max": max(ratios, default=None),
-            "drift": max((row["drift"] for row in models.values() if row["drift"] is not None), default=None),
+            "disturbance": max(
+                (row["disturbance"] for row in models.values() if row["disturbance"] is not None), default=None
+            ),
             "median_error": statistics.median(abs(ratio - 1) for ratio in ratios) if ratios else None,
             "sum_models_ms": model_ms,
             "sum_bricks_ms": brick_ms,
@@ -191,10 +189,10 @@ def tables(figures: dict[str, Any]) -> str:
         "",
         "Normalised latency = constructed / measured (20 % trimmed means). Speed-up = sum of model latencies / sum of",
         "unique brick latencies (equal sample counts). Ten samples = sessions created, run once, sampled ten times.",
-        "Drift = largest difference of the reference network between a model and its bricks.",
+        "Disturbance = most that a model was slower on average than on a quiet machine; its bricks met the same.",
         "",
         (
-            "| G | sequences | unique | geomean | min | max | median error | drift | paper geomean (4 systems) "
+            "| G | sequences | unique | geomean | min | max | median error | disturbance | paper geomean (4 systems) "
             "| speed-up | paper speed-up | ten samples of models (s) | ten samples of bricks (s) |"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -206,7 +204,7 @@ def tables(figures: dict[str, Any]) -> str:
         lines.append(
             f"| {row['granularity']} | {row['sequences']} | {row['unique']} | {cell(row['geomean'], '.3f')} "
             f"| {cell(row['min'], '.2f')} | {cell(row['max'], '.2f')} | {cell(row['median_error'], '.1%')} "
-            f"| {cell(row['drift'], '.1%')} | {min(accuracy):.3f}-{max(accuracy):.3f} "
+            f"| {cell(row['disturbance'], '.1%')} | {min(accuracy):.3f}-{max(accuracy):.3f} "
             f"| {cell(row['speedup'], '.2f')} | {min(speedup):.2f}-{max(speedup):.2f} "
             f"| {row['ten_samples_models_s']:.1f} | {row['ten_samples_bricks_s']:.1f} |"
         )
@@ -258,18 +256,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=ZOO)
     parser.add_argument("--granularities", default="1-10", help="N or FIRST-LAST")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--item-budget", type=float, default=0.1, help="seconds per brick or model, at least 10 samples"
-    )
+    parser.add_argument("--visits", type=int, default=24, help="of each brick and model")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     first, _, last = options.granularities.partition("-")
     sources, graphs = zoo(options.models)
     figures: dict[str, Any] = {
         "command": f"python benchmarks/paper.py --granularities {options.granularities} "
-        f"--item-budget {options.item_budget:g} --processes {options.processes} --rounds {options.rounds}",
+        f"--visits {options.visits} --processes {options.processes} --sessions {options.sessions}",
         "date": datetime.now(UTC).date().isoformat(),
         "threads": options.threads,
         "repetition": repetition(graphs),

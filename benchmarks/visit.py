@@ -46,8 +46,8 @@ _DEFAULTS: dict[str, Any] = {
     "threads": 1,
     "batch": 16,
     "processes": 2,
-    "rounds": 2,
-    "item_budget": 0.1,
+    "sessions": 2,
+    "visits": 24,
 }
 
 
@@ -90,8 +90,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument("--threads", type=int, help="default: 1")
     group.add_argument("--batch", type=int, help="the larger batch; default: 16")
     group.add_argument("--processes", type=int, help="per stage; default: 2")
-    group.add_argument("--rounds", type=int, help="per process; default: 2")
-    group.add_argument("--item-budget", type=float, help="most seconds of one brick or model; default: 0.1")
+    group.add_argument("--sessions", type=int, help="per process; default: 2")
+    group.add_argument("--visits", type=int, help="of each brick and model, in all; default: 24")
     found = parser.parse_args(arguments)
     found.options = dict(found.options) if found.options else None
     return found
@@ -104,8 +104,8 @@ def _option(text: str) -> tuple[str, str]:
 
 def _check(settings: Mapping[str, Any]) -> None:
     """Make sure that the settings make sense here, before they are kept."""
-    names = ("backend", "device", "options", "threads", "processes", "rounds")
-    Settings(**{name: settings[name] for name in names}, item_budget_s=settings["item_budget"]).check()
+    names = ("backend", "device", "options", "threads", "processes", "sessions", "visits")
+    Settings(**{name: settings[name] for name in names}).check()
     get(settings["backend"]).stack(settings["device"], settings["options"])
     for source in find_models(settings["models"], batches=[settings["batch"]]):
         if source.problem is not None:

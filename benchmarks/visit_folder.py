@@ -22,7 +22,7 @@ MOST_BYTES = 15 << 20
 
 _PARTS = 2
 _BYTES_PER_ITEM = 3 << 10
-"""Of a brick or model in a database: its statistics, and the samples of all its rounds."""
+"""Of a brick or model in a database: its statistics, and the samples of all its sessions."""
 
 _ENDED = ("done", "refused")
 
@@ -210,7 +210,7 @@ class Folder:
     def _promised(self, path: Path) -> int:
         """Bytes that open stages may still write into a database."""
         waiting = [record for record in self.records if record.database == path.name and not record.ended]
-        return sum(record.result.get("left", 0) for record in waiting) * _BYTES_PER_ITEM
+        return sum(int(record.result.get("left", 0)) for record in waiting) * _BYTES_PER_ITEM
 
     def check(self) -> list[str]:
         """What is wrong with the files, in words; nothing as long as the limits hold."""

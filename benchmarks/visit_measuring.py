@@ -29,9 +29,9 @@ _MODEL_TIMEOUT_S = 180.0
 
 
 def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Bricks, and the models in the same rounds: those first that take the least, as many together as the time allows.
+    """Bricks, and the models in turn with them: those first that take the least, as many together as the time allows.
 
-    Rounds over everything would leave everything half done where the time is short. What is stored is not measured
+    Visits to everything would leave everything half done where the time is short. What is stored is not measured
     again.
     """
     until = time.monotonic() + allowed_s
@@ -189,6 +189,6 @@ def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
         "threads": visit.settings["threads"],
         "options": visit.options(stage),
         "dtype": stage.dtype,
-        "rounds": visit.settings["rounds"],
-        "item_budget_s": visit.settings["item_budget"],
+        "sessions": visit.settings["sessions"],
+        "visits": visit.settings["visits"],
     }

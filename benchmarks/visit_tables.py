@@ -109,7 +109,7 @@ def _measured(
         found = store.measurements(subject=Subject.MODEL, keys=[key], system=system, stack=stack, **where)
         if found:
             empty = dict.fromkeys((*_FIGURES, "known_ms", "coverage", "note"))
-            yield empty | {"name": source.name, "measured_ms": found[0].median_ns / 1e6}
+            yield empty | {"name": source.name, "measured_ms": found[0].latency_ns / 1e6}
 
 
 def _note(row: Estimate) -> str | None:
@@ -129,7 +129,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     lines += [
         f"* {len(found['visits'])} visit(s), {', '.join(dates)}; dlbricks {found['dlbricks']}",
         "",
-        "Latencies are in milliseconds: of bricks at G=1, and of whole models that were measured in the same rounds.",
+        "Latencies are in milliseconds: of bricks at G=1, and of whole models that were visited in turn with them.",
         *_agreement(found["agreement"]),
         *_gains(found["stages"]),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ..bricks.graph.footprint import nearest_levels
 from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
 from ..db.queries import Fastest
 from ..generator.measurement.data.data_effects import stored_data_effects
@@ -152,23 +153,25 @@ def _conditions(choice: Choice, state: str) -> Conditions:
 def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
 
-    def measured(variant: str) -> dict[str, Measurement]:
-        found = store.measurements(
-            subject=Subject.BRICK,
-            keys=wanted.bricks,
-            system=system,
-            stack=stack,
-            conditions=conditions,
-            variant=variant,
-        )
-        return {measurement.key: measurement for measurement in found}
+    def found(variant: str) -> dict[str, Measurement]:
+        """In this state; in the nearest footprint class that a brick was measured in, where it was not in this one."""
+        known: dict[str, Measurement] = {}
+        for place in nearest_levels(state):
+            keys = wanted.bricks - known.keys()
+            if keys:
+                at = replace(conditions, cache=place)
+                measured = store.measurements(
+                    subject=Subject.BRICK, keys=keys, system=system, stack=stack, conditions=at, variant=variant
+                )
+                known |= {measurement.key: measurement for measurement in measured}
+        return known
 
     failed = store.failures(
         subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
     )
     return Shelf(
-        bricks=measured(""),
-        inner=measured(INNER),
+        bricks=found(""),
+        inner=found(INNER),
         failures={failure.key: failure for failure in failed},
         fastest=_fastest(store, choice, conditions, wanted),
     )

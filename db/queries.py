@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, Table, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, or_, select
 
 from .identity import CHUNK
-from .rows import STATISTICS, to_block, to_measurement, to_stack, to_system
+from .rows import STATISTICS, to_block, to_measurement
 from .schema import (
     BlockRow,
     CombinationRow,
     FailureRow,
     ItemRow,
-    KernelViewRow,
     MeasurementRow,
     RunRow,
     StackRow,
-    SystemRow,
     table_of,
 )
-from .values import PROTOCOL, Block, Combination, Conditions, Failure, Measurement, Stack, Subject, System
+from .values import PROTOCOL, Block, Combination, Conditions, Failure, Measurement, Subject
 
 __all__ = [
     "Fastest",
@@ -33,17 +31,13 @@ __all__ = [
     "combinations",
     "failures",
     "fastest",
-    "info",
     "left_open",
     "matching_items",
     "measured_keys",
     "measurements",
     "outdated_keys",
-    "stacks",
-    "systems",
 ]
 
-_system = table_of(SystemRow)
 _stack = table_of(StackRow)
 _combination = table_of(CombinationRow)
 _item = table_of(ItemRow)
@@ -51,7 +45,6 @@ _measurement = table_of(MeasurementRow)
 _block = table_of(BlockRow)
 _run = table_of(RunRow)
 _failure = table_of(FailureRow)
-_finished = _measurement.c.finished_us.is_not(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,37 +378,4 @@ def outdated_keys(connection: Connection, wanted: Filter) -> set[str]:
     places = list(_places(connection, wanted))
     return {
         key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))
-    }
-
-
-def systems(connection: Connection) -> dict[str, System]:
-    """Every system by its key."""
-    return {row["key"]: to_system(dict(row)) for row in connection.execute(select(_system)).mappings()}
-
-
-def stacks(connection: Connection) -> dict[str, Stack]:
-    """Every stack by its key."""
-    return {row["key"]: to_stack(dict(row)) for row in connection.execute(select(_stack)).mappings()}
-
-
-def info(connection: Connection) -> dict[str, int]:
-    """Numbers of everything stored."""
-
-    def count(table: Table, *where: ColumnElement[bool]) -> int:
-        return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
-
-    def measured(subject: Subject) -> int:
-        return len(measured_keys(connection, Filter(subject=subject, variant=None, protocol=None)))
-
-    return {
-        "systems": count(_system),
-        "stacks": count(_stack),
-        "runs": count(_run),
-        "bricks": measured(Subject.BRICK),
-        "models": measured(Subject.MODEL),
-        "measurements": count(_measurement, _finished),
-        "open": count(_measurement, ~_finished),
-        "blocks": count(_block),
-        "failures": count(_failure),
-        "kernel_views": count(table_of(KernelViewRow)),
     }

@@ -67,18 +67,21 @@ def _packed(numbers: Iterable[int]) -> bytes:
     return packed if len(packed) < len(raw) else raw
 
 
-def _unpack_samples(data: bytes, samples: int) -> tuple[tuple[int, int], ...]:
+def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
     flat = _unpacked(data, samples, _SAMPLE_BYTES)
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 @lru_cache(maxsize=64)
-def _unpack_visits(data: bytes, samples: int) -> tuple[Visit, ...]:
+def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
     flat = _unpacked(data, samples, _VISIT_BYTES)
     return tuple(map(Visit, flat[::3], flat[1::3], flat[2::3]))
 
 
-def _unpacked(data: bytes, samples: int, each: int) -> array[int]:
+def _unpacked(data: object, samples: int, each: int) -> array[int]:
+    # SQLite keeps what it is given, whatever the column is declared as.
+    if not isinstance(data, bytes) or not isinstance(samples, int):
+        raise StoreError("a stored block is no block", remedy="restore a copy")
     size = samples * each
     if not 0 <= samples <= _MOST_SAMPLES:
         raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")

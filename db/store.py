@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from . import queries
-from .faults import guarded
-from .handle import Handle
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
-from .kernel_views import kernel_views, put_view, view_row
-from .queries import Fastest, Filter, LeftOpen
-from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, to_run
+from .kernel_views import put_view, view_row
+from .queries import Filter
+from .reader import Reader
+from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row
 from .schema import (
-    REVISIONS,
     BlockRow,
     FailureRow,
     MeasurementRow,
@@ -29,7 +26,6 @@ from .schema import (
 from .values import (
     PROTOCOL,
     Block,
-    Combination,
     Conditions,
     Failure,
     KernelView,
@@ -73,7 +69,7 @@ class Opened:
     unroll: int
 
 
-class Store(Handle):
+class Store(Reader):
     """An open database; a context manager.
 
     Each writing call is one transaction that is committed when it returns; every call raises ``StoreError`` kinds only.
@@ -84,8 +80,6 @@ class Store(Handle):
         ...     store.combinations()
         []
     """
-
-    # Systems, stacks, runs ----------------------------------------------------------------------------------------
 
     def put_system(self, system: System) -> str:
         """Store a system, once; return its key."""
@@ -98,16 +92,6 @@ class Store(Handle):
         with self.writing() as connection:
             put_stack_row(connection, stack_row(stack))
         return stack.key
-
-    def systems(self) -> dict[str, System]:
-        """Every system by its key."""
-        with self.reading() as connection:
-            return queries.systems(connection)
-
-    def stacks(self) -> dict[str, Stack]:
-        """Every stack by its key."""
-        with self.reading() as connection:
-            return queries.stacks(connection)
 
     def begin_run(self, run: Run) -> None:
         """Store a run before its first measurement; its system and stack must be stored."""
@@ -122,14 +106,6 @@ class Store(Handle):
             )
             if changed.rowcount != 1:
                 raise StoreError(f"database {self.place} holds no run {id}")
-
-    def runs(self) -> list[Run]:
-        """Every run, oldest first."""
-        with self.reading() as connection:
-            rows = connection.execute(select(_run).order_by(_run.c.started, _run.c.id)).mappings()
-            return [to_run(dict(row)) for row in rows]
-
-    # Measuring ----------------------------------------------------------------------------------------------------
 
     def begin(  # noqa: PLR0917  (the order of Measurement; callers name them)
         self,
@@ -160,25 +136,6 @@ class Store(Handle):
                     "is not stored",
                     remedy="resume what is open",
                 ) from error
-
-    def open_item(  # noqa: PLR0917
-        self, subject: Subject, key: str, system: str, stack: str, conditions: Conditions, variant: str = ""
-    ) -> tuple[str, int, list[Block]] | None:
-        """What an interrupted run left of an item: (measurement id, unroll, blocks); None where nothing is open."""
-        wanted = Filter(
-            subject=subject, keys=(key,), system=system, stack=stack, conditions=conditions, variant=variant
-        )
-        with self.reading() as connection:
-            items = queries.matching_items(connection, wanted)
-            query = select(_measurement.c.id, _measurement.c.unroll).where(_measurement.c.item_id.in_(items), _is_open)
-            row = connection.execute(query).one_or_none()
-            return None if row is None else (row[0], row[1], queries.blocks(connection, [row[0]]).get(row[0], []))
-
-    def left_open(self, system: str, stack: str, conditions: Conditions) -> list[LeftOpen]:
-        """Everything that interrupted runs left under a combination, of whatever suite and variant."""
-        wanted = Filter(system=system, stack=stack, conditions=conditions, variant=None)
-        with self.reading() as connection:
-            return queries.left_open(connection, wanted)
 
     def discard(self, measurement_id: str) -> None:
         """Drop an open item and its blocks; a finished measurement cannot be dropped."""
@@ -236,15 +193,6 @@ class Store(Handle):
                     "is stored already",
                     remedy="resume what is open",
                 ) from error
-
-    def blocks(self, measurement_id: str) -> list[Block]:
-        """Raw samples of a measurement, open or finished, in (process, round) order."""
-        return self.blocks_of([measurement_id]).get(measurement_id, [])
-
-    def blocks_of(self, measurements: Collection[str]) -> dict[str, list[Block]]:
-        """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
-        with self.reading() as connection:
-            return queries.blocks(connection, measurements)
 
     def finish(self, *measurements: Measurement) -> None:
         """Fill in the statistics of open items and close them, in one commit."""
@@ -323,125 +271,6 @@ class Store(Handle):
             return sum(
                 connection.execute(delete(_failure).where(_failure.c.item_id == item)).rowcount for item in items
             )
-
-    # Asking -------------------------------------------------------------------------------------------------------
-
-    def measurements(
-        self,
-        *,
-        subject: Subject | None = None,
-        keys: Collection[str] | None = None,
-        system: str | None = None,
-        stack: str | None = None,
-        conditions: Conditions | None = None,
-        threads: int | None = None,
-        cache: str | None = None,
-        dtype: str | None = None,
-        backend: str | None = None,
-        device: str | None = None,
-        variant: str | None = "",
-        latest: bool = True,
-        protocol: int | None = PROTOCOL,
-    ) -> list[Measurement]:
-        """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
-
-        Args:
-            subject: Brick, model or reference.
-            keys: Keys of bricks or models; any number.
-            system: Key of the system.
-            stack: Key of the stack.
-            conditions: Threads, cache state and precision together.
-            threads: Threads.
-            cache: Cache state.
-            dtype: Precision.
-            backend: Name of the backend.
-            device: Its device.
-            variant: Name of the variant; None for all.
-            latest: Only the newest of each item.
-            protocol: How they were taken; None for all, those of earlier versions included.
-        """
-        wanted = Filter(
-            subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant, protocol
-        )
-        with self.reading() as connection:
-            return queries.measurements(connection, wanted, latest=latest)
-
-    def kernels(self, wanted: Filter) -> dict[Identity, KernelView]:
-        """The kernel views that match, by what they are of."""
-        with self.reading() as connection:
-            return kernel_views(connection, wanted)
-
-    def fastest(
-        self,
-        subject: Subject,
-        keys: Collection[str],
-        *,
-        system: str,
-        device: str,
-        conditions: Conditions,
-        without: Collection[str] = (),
-    ) -> dict[str, Fastest]:
-        """Per key the lowest latency on a system and device, over all variants and all stacks but ``without``."""
-        wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
-        with self.reading() as connection:
-            return queries.fastest(connection, wanted, without=without)
-
-    def failures(
-        self,
-        *,
-        subject: Subject | None = None,
-        keys: Collection[str] | None = None,
-        system: str | None = None,
-        stack: str | None = None,
-        conditions: Conditions | None = None,
-        threads: int | None = None,
-        cache: str | None = None,
-        dtype: str | None = None,
-        backend: str | None = None,
-        device: str | None = None,
-        variant: str | None = "",
-    ) -> list[Failure]:
-        """The newest failure of each item that matches, unless it was measured after that."""
-        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
-        with self.reading() as connection:
-            return queries.failures(connection, wanted)
-
-    def combinations(
-        self, subject: Subject | None = None, keys: Collection[str] | None = None, *, variant: str | None = None
-    ) -> list[Combination]:
-        """Systems, stacks and conditions under which something is measured, with the number of items."""
-        with self.reading() as connection:
-            return queries.combinations(connection, Filter(subject=subject, keys=keys, variant=variant))
-
-    def measured_keys(
-        self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""
-    ) -> set[str]:
-        """Keys that need not be measured again under this combination."""
-        wanted = Filter(subject=subject, system=system, stack=stack, conditions=conditions, variant=variant)
-        with self.reading() as connection:
-            return queries.measured_keys(connection, wanted)
-
-    def outdated_keys(self, keys: Collection[str]) -> set[str]:
-        """Of some bricks, those that an earlier version measured, wherever that was."""
-        with self.reading() as connection:
-            return queries.outdated_keys(connection, Filter(subject=Subject.BRICK, keys=keys))
-
-    def info(self) -> dict[str, Any]:
-        """Where the database is, its schema, how much it holds, and its systems and stacks."""
-        with self.reading() as connection:
-            counts = queries.info(connection)
-            systems, stacks = queries.systems(connection), queries.stacks(connection)
-        path = self.place.path
-        with guarded(str(self.place)):
-            size = None if path is None else path.stat().st_size
-        return {
-            "database": str(self.place),
-            "revision": REVISIONS[-1],
-            "bytes": size,
-            "counts": counts,
-            "systems": systems,
-            "stacks": stacks,
-        }
 
 
 def _now_us() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, insert, or_, select, update
 
-from . import queries
+from . import contents
 from .identity import CHUNK, Identity, item_ids, put_stack_row, put_system_row
 from .kernel_views import put_view
 from .rows import stack_row, system_row
@@ -96,16 +96,16 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
 
 
 def _systems(source: Connection, target: Connection) -> int:
-    known = queries.systems(target)
-    new = [system for key, system in queries.systems(source).items() if key not in known]
+    known = contents.systems(target)
+    new = [system for key, system in contents.systems(source).items() if key not in known]
     for system in new:
         put_system_row(target, system_row(system))
     return len(new)
 
 
 def _stacks(source: Connection, target: Connection) -> int:
-    known = queries.stacks(target)
-    new = [stack for key, stack in queries.stacks(source).items() if key not in known]
+    known = contents.stacks(target)
+    new = [stack for key, stack in contents.stacks(source).items() if key not in known]
     for stack in new:
         put_stack_row(target, stack_row(stack))
     return len(new)

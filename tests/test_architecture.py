@@ -30,14 +30,17 @@ ROOMS = {
     "generator": ["progress", "machine", "network", "backends", "worker", "decomposition", "measurement", "planning"],
     "generator/backends": ["base", "wording", "launches", "package", "registry", "environments", "requirements",
                            "onnxruntime", "torch", "openvino", "mxnet", "cudnn"],
-    "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "worker"],
-    "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "launch",
-                              "session", "data", "ceilings", "campaign", "run", "measure"],
+    "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
+                         "worker"],
+    "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "holdings",
+                              "launch", "session", "data", "ceilings", "profiling", "campaign", "run", "measure"],
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate", "comparison", "kernels"],
     "models": ["zoo"],
     "analyzer": ["plots"],
-    "db": ["migrations"],
+    "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
+           "kernel_views", "reader", "store", "transfer", "exporting", "merging", "decompositions", "upgrading",
+           "migrations"],
 }  # fmt: skip
 
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.

@@ -12,7 +12,7 @@ import math
 from ..layer import LayerState, Role
 from .graph import ModelGraph
 
-__all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "parse_level"]
+__all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "nearest_levels", "parse_level"]
 
 _MIB = 1 << 20
 
@@ -48,6 +48,14 @@ def level_of(distance: int) -> int:
 def level_name(level: int) -> str:
     """How a level is spelt as a cache state, ``64MiB``."""
     return f"{level // _MIB}MiB"
+
+
+def nearest_levels(name: str) -> list[str]:
+    """A cache state and what may stand for it: of a footprint class the others, the nearest first."""
+    level = parse_level(name)
+    if level is None:
+        return [name]
+    return [level_name(other) for other in sorted(REUSE_LEVELS, key=lambda other: abs(math.log(other / level)))]
 
 
 def parse_level(name: str) -> int | None:

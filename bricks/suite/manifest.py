@@ -25,6 +25,8 @@ FOLDER = "bricks"
 
 MAX_MANIFEST_BYTES = 1 << 30
 
+_MAX_FOOTPRINT_BYTES = 1 << 62
+
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -100,7 +102,9 @@ def _well_described(manifest: dict[str, Any]) -> bool:
 
 def _are_levels(distances: object) -> bool:
     """Whether these are footprints; earlier versions had more classes of them."""
-    return isinstance(distances, list) and all(type(distance) is int and distance > 0 for distance in distances)
+    return isinstance(distances, list) and all(
+        type(distance) is int and 0 < distance <= _MAX_FOOTPRINT_BYTES for distance in distances
+    )
 
 
 def _counts_occurrences(annotations: object) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...db.values import Block, Measurement, Subject
-from ...generator.measurement.sampling.statistics import block_values, steady, student, time_blocks
+from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .calibration import PROCESS_SD
 
 __all__ = ["NORMAL", "Uncertainty", "Weights", "combined"]
@@ -83,10 +83,10 @@ class Uncertainty:
         return self._blocks.get(id_, ())
 
     def sessions(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
-        """Latency of each visit, stalls cut, by process and round."""
+        """Latency of each visit, by process and round."""
         if id_ not in self._sessions:
             filled = [block for block in self.blocks(id_) if block.samples]
-            values = steady(block_values(filled, self.known[id_].unroll))
+            values = block_values(filled, self.known[id_].unroll)
             self._sessions[id_] = {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
         return self._sessions[id_]
 

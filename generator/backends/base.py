@@ -44,7 +44,6 @@ __all__ = [
     "bind",
     "node_name",
     "released",
-    "resolve_options",
 ]
 
 ValueType = tuple[str, tuple[int, ...]]
@@ -376,29 +375,3 @@ def released(*_: object) -> None:
 def node_name(node: onnx.NodeProto) -> str:
     """The name that identifies a node of a network through the runtime's optimisation."""
     return next((f"~{value}" for value in node.output if value), "")
-
-
-def resolve_options(
-    backend: Backend, declared: Sequence[Option], device: str, given: Mapping[str, str]
-) -> dict[str, str]:
-    """Check a device and options against what a backend declares, and fill in the defaults.
-
-    Raises:
-        UsageError: Something is unknown or wrong; the message lists what is valid.
-    """
-    if device not in backend.devices:
-        raise UsageError(
-            f"backend {backend.name} has no device {device!r}", remedy=f"it has {', '.join(backend.devices)}"
-        )
-    known = {option.name: option for option in declared}
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(
-                f"backend {backend.name} has no option {name!r}",
-                remedy=f"it has {', '.join(str(option) for option in declared)}",
-            )
-        if not known[name].accepts(value):
-            raise UsageError(
-                f"option {name} of backend {backend.name} cannot be {value!r}", remedy=f"use {known[name]}"
-            )
-    return {option.name: given.get(option.name, option.default) for option in declared}

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from ...db.values import Stack
-from ...errors import BackendUnavailable
-from .base import AS_GIVEN, WORKER_COMMAND, Availability, Backend, Option, resolve_options
+from ...errors import BackendUnavailable, UsageError
+from .base import AS_GIVEN, WORKER_COMMAND, Availability, Backend, Option
 
 __all__ = ["PackagedBackend", "installed"]
 
@@ -60,7 +60,7 @@ class PackagedBackend(Backend):
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
         """Every option with its effective value (see ``Backend``)."""
-        return resolve_options(self, self.declared(device), device, options)
+        return _resolved(self, self.declared(device), device, options)
 
     def stack(self, device: str, options: Mapping[str, str]) -> Stack:
         """Versions are those of the installed packages; the runtime is not loaded (see ``Backend``)."""
@@ -80,3 +80,27 @@ def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:
         except PackageNotFoundError:
             continue
     return tuple(sorted(found))
+
+
+def _resolved(backend: Backend, declared: Sequence[Option], device: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Check a device and options against what a backend declares, and fill in the defaults.
+
+    Raises:
+        UsageError: Something is unknown or wrong; the message lists what is valid.
+    """
+    if device not in backend.devices:
+        raise UsageError(
+            f"backend {backend.name} has no device {device!r}", remedy=f"it has {', '.join(backend.devices)}"
+        )
+    known = {option.name: option for option in declared}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(
+                f"backend {backend.name} has no option {name!r}",
+                remedy=f"it has {', '.join(str(option) for option in declared)}",
+            )
+        if not known[name].accepts(value):
+            raise UsageError(
+                f"option {name} of backend {backend.name} cannot be {value!r}", remedy=f"use {known[name]}"
+            )
+    return {option.name: given.get(option.name, option.default) for option in declared}

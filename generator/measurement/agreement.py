@@ -7,7 +7,7 @@ crashes or hangs costs the brick alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -159,7 +159,7 @@ def agreements(
     dtype: str = AS_GIVEN,
     seed: int = 0,
     timeout_s: float = 120.0,
-) -> Iterator[Agreement]:
+) -> Generator[Agreement, None, None]:
     """What ``check_agreement`` finds, one brick after the other: whoever asks may keep each row, and stop at any.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +26,14 @@ from ..machine.lock import machine_lock
 from ..machine.system import probe_system
 from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
+from ..worker.client import Worker
 from .costs import RunCosts
 from .holdings import companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
 from .profiling import ProfileReport, take_views
-from .sampling.grouping import grouped
+from .sampling.grouping import Group, grouped
 from .sampling.pace import Pace, forecast_s
 from .sampling.statistics import MIN_SAMPLES
 from .selection import Selection, check_again, finished, select
@@ -40,7 +41,7 @@ from .session import Session
 from .settings import Settings
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items
 
-__all__ = ["Campaign", "built_in_item", "conduct"]
+__all__ = ["Campaign", "conduct"]
 
 _HARD_LIMIT = 16
 """Tenths of ``memory_bytes`` at which a worker is stopped; groups keep below ``memory_bytes`` itself."""
@@ -167,23 +168,14 @@ def conduct(
                 suite=suite.hash if suite is not None else None,
                 more={"algorithms": [choice.name for choice in choices]} if choices else None,
             )
-            journal = Journal(store, run, conditions, costs)
             groups = grouped(
                 [*bricks.pending, *variants.pending, *beside], chosen.pending, holds, memory_bytes=memory_bytes
             )
-            groups[0].items.append(built_in_item(OVERHEAD))
-            with Session(
-                partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together),
-                journal,
-                settings,
-                Pace(settings.visits, budget_s),
-                costs,
-                progress=progress,
-            ) as session:
-                session.measure(groups)
-            baseline = journal.baseline
-            found = None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
-            end_run(store, run, more={BASELINE: found})
+            start = partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together)
+            baseline = _visit(
+                groups, start, Journal(store, run, conditions, costs), settings, budget_s, costs, progress
+            )
+            end_run(store, run, more={BASELINE: baseline})
         views = None
         if kernels and not dry_run:
             # Asked of the store: what is begun again has a measurement as well.
@@ -219,6 +211,23 @@ def conduct(
         costs=costs,
         wall_s=time.monotonic() - begun,
     )
+
+
+def _visit(  # noqa: PLR0917
+    groups: list[Group],
+    start: Callable[[], Worker],
+    journal: Journal,
+    settings: Settings,
+    budget_s: float | None,
+    costs: RunCosts,
+    progress: ProgressCallback | None,
+) -> list[float] | None:
+    """Measure groups, and what a call costs beside the first of them; what the probes took when it was quiet."""
+    groups[0].items.append(_built_in(OVERHEAD))
+    with Session(start, journal, settings, Pace(settings.visits, budget_s), costs, progress=progress) as session:
+        session.measure(groups)
+    baseline = journal.baseline
+    return None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
 
 
 def _check_backend(
@@ -279,6 +288,6 @@ def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:
     return {entry.key: entry for entry in store.measurements(keys=[item.key for item in items])}
 
 
-def built_in_item(name: str) -> Item:
+def _built_in(name: str) -> Item:
     """A network of our own as an item, to be repeated; its key is that of its content."""
     return Item(subject=Subject.REFERENCE, key=built_in_key(name), label=name, path=Path(name), unroll=1, cache="hot")

@@ -159,7 +159,7 @@ class Session:
             for subject in subjects:
                 if isinstance(subject, Item) and not subject.open:
                     continue
-                loops = loops_of(subject.run_ns)
+                loops = self._loops(subject)
                 visited = self._visit(subject, loops)
                 if visited is not None:
                     taken[id(subject)].append((visited, loops))
@@ -184,12 +184,21 @@ class Session:
         when = tuple(Visit(one.begun_us, one.compute_ns, one.memory_ns) for one, _ in visits)
         return Block(self._process, self._round, samples, 0, when)
 
+    def _cold(self, subject: Subject) -> bool:
+        """Whether everything is evicted before each visit."""
+        return isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
+
+    def _loops(self, subject: Subject) -> int:
+        """Executions of its next visit; only the first of several would be cold."""
+        return 1 if self._cold(subject) else loops_of(subject.run_ns)
+
     def _visit(self, subject: Subject, loops: int) -> Visited | None:
         """One visit; None where the runtime failed over a single item, which has failed with it."""
         assert self._worker is not None  # noqa: S101
         self._tell(Stage.SAMPLE, subject)
-        cold = isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
-        run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns)
+        cold = self._cold(subject)
+        footprint = 0 if isinstance(subject, Item) else subject.footprint
+        run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns, footprint)
         request = messages.Visit(subject.id, loops, warmups, "cold" if cold else "hot")
         self._running = subject
         try:
@@ -200,6 +209,7 @@ class Session:
         except BackendError as error:
             if not isinstance(subject, Item):
                 raise
+            self._running = None
             self._journal.fail(subject, error)
             return None
         finally:
@@ -278,7 +288,7 @@ class Session:
             variant=first.variant,
         )
         self._running = plan
-        timeout_s = Timeouts.prepare + _MEMBER_S * len(plan.items)
+        timeout_s = min(Timeouts.prepare, self._settings.item_timeout_s) + _MEMBER_S * len(plan.items)
         timeout_s += sum(item.size_bytes for item in plan.items) / _BYTES_PER_S
         with self._costs.spend("prepare_s"):
             reply = self._worker.pack(request, timeout_s=timeout_s)
@@ -330,7 +340,7 @@ class Session:
             if self._load([item]):
                 taken: list[tuple[Visited, int]] = []
                 while item.open and not self._pace.enough(len(taken), visits):
-                    loops = loops_of(item.run_ns)
+                    loops = self._loops(item)
                     visited = self._visit(item, loops)
                     if visited is not None:
                         taken.append((visited, loops))
@@ -344,11 +354,14 @@ class Session:
         self._end_worker()
 
     def _release(self, subjects: Iterable[Subject]) -> None:
-        """Drop what a group loaded."""
+        """Drop what a group loaded; a worker that dies of it costs nothing, since all that it held is committed."""
         assert self._worker is not None  # noqa: S101
-        with self._costs.spend("prepare_s"):
-            for subject in subjects:
-                self._worker.release(subject.id)
+        try:
+            with self._costs.spend("prepare_s"):
+                for subject in subjects:
+                    self._worker.release(subject.id)
+        except (WorkerError, BackendError):
+            self._end_worker()
 
     def _end_worker(self) -> None:
         if self._worker is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,12 @@ from dlbricks.db import (
     Subject,
     System,
     Verdict,
+    upgrading,
 )
+from dlbricks.db.place import WRITING, Place, engine
+from dlbricks.db.revision import mark
+from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
+from dlbricks.db.values import Visit
 
 SYSTEM = System(
     cpu="Xeon Example",
@@ -72,9 +79,11 @@ class Bench:
             samples=24,
             block_medians_ns=(median_ns * 0.99, median_ns, median_ns * 1.01),
             verdict=Verdict.STABLE,
-            stop=Stop.CONVERGED,
+            stop=Stop.VISITS,
             load_ns=5_000_000,
-            reference_ns=2200.0,
+            footprint_bytes=32 << 20,
+            undisturbed_ns=median_ns * 0.95,
+            quiet=0.75,
         )
         return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
@@ -109,7 +118,10 @@ class Bench:
 
 
 def block(process: int, round_: int, n: int = 12) -> Block:
-    return Block(process, round_, tuple((1_000_000 + 7 * process + 13 * round_ + i, 64) for i in range(n)), warmups=3)
+    samples = tuple((1_000_000 + 7 * process + 13 * round_ + i, 64) for i in range(n))
+    begun_us = 1_700_000_000_000_000 + 10**9 * process + 10**8 * round_
+    visits = tuple(Visit(begun_us + 50_000 * i, 20_000 + 11 * i, 30_000 + 17 * i) for i in range(n))
+    return Block(process, round_, samples, warmups=3, visits=visits)
 
 
 def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
@@ -127,6 +139,53 @@ def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
     )
     store.begin_run(run)
     return Bench(store, path, run, system.key, stack.key)
+
+
+def make_old(path: Path, revision: str, done: Measurement, left: Measurement, blocks: Sequence[Block]) -> Path:
+    """A database as an earlier version left it: its own tables, one finished measurement and one open, with blocks."""
+    from alembic import command
+
+    place = Place.of(path)
+    made = engine(place, foreign_keys=False)
+    with made.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
+        command.upgrade(upgrading.migration_config(connection), revision)
+        mark(connection, place)
+    made.dispose()
+    raw = sqlite3.connect(path)
+
+    def put(table: str, row: Mapping[str, object]) -> None:
+        known = [column for _, column, *_ in raw.execute(f"PRAGMA table_info({table})")]
+        plain = {
+            name: json.dumps(value) if isinstance(value, list | dict) else value
+            for name, value in row.items()
+            if name in known
+        }
+        raw.execute(
+            f"INSERT INTO {table} ({', '.join(plain)}) VALUES ({', '.join('?' * len(plain))})", [*plain.values()]
+        )
+
+    put("system", system_row(SYSTEM))
+    put("stack", stack_row(STACK))
+    put("run", run_row(Run(done.run, "2026-11-20T03:00:00Z", "0.1.0", "run", "5" * 64, SYSTEM.key, STACK.key)))
+    place_row = {"id": 1, "system": SYSTEM.key, "stack": STACK.key, **dataclasses.asdict(done.conditions)}
+    put("combination", place_row)
+    for number, measurement in enumerate((done, left), 1):
+        item = {"combination_id": 1, "subject": str(measurement.subject), "key": measurement.key, "variant": ""}
+        put("item", {"id": number, **item})
+        begun = {"id": measurement.id, "item_id": number, "run_id": measurement.run, "unroll": measurement.unroll}
+        finished = statistics_row(measurement) | {"finished_us": 1} if measurement is done else {}
+        put("measurement", finished | begun)
+        for block_ in blocks:
+            put("block", block_row(measurement.id, block_))
+    raw.commit()
+    raw.close()
+    return path
+
+
+@pytest.fixture
+def old_database() -> Callable[..., Path]:
+    """Makes a database of an earlier revision: path, revision, what was finished, what was left open, their blocks."""
+    return make_old
 
 
 @pytest.fixture(name="furnish")

@@ -8,9 +8,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Store, export, merge, upgrade
+from dlbricks.db import Store, export, merge
 from dlbricks.db.decompositions import keep_file, keep_records, kept_file, kept_records, open_keeping
-from dlbricks.errors import DatabaseReadOnly, OlderDatabase, StoreError
+from dlbricks.errors import DatabaseReadOnly, StoreError
 
 RECORD = {"names": ["the secret layer"], "numbers": [1, 2, 3]}
 MODEL, PART, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -112,23 +112,6 @@ def test_a_record_that_fills_the_memory_is_not_read(kept, monkeypatch):
 def test_a_damaged_file_row_is_as_good_as_none(kept, column, value):
     change(kept.path, f"UPDATE model_file SET {column} = ?", value)
     assert kept_file(kept.store, Path("/home/ann/secret.onnx"), (10, 20)) is None
-
-
-def test_a_file_of_an_older_schema_keeps_them_after_its_upgrade(bench):
-    made = bench.measure("a")
-    bench.store.close()
-    raw = sqlite3.connect(bench.path)  # what revision 0003 added, taken away
-    raw.executescript(
-        "DROP TABLE decomposition; DROP TABLE model_file; UPDATE dlbricks_revision SET version_num = '0002'"
-    )
-    raw.close()
-    with pytest.raises(OlderDatabase, match="dlbricks db upgrade"):
-        Store.open(bench.path)
-    assert upgrade(bench.path).before == "0002"
-    with Store.open(bench.path) as store:
-        keep_records(store, MODEL, {PART: RECORD}, "1")
-        assert kept_records(store, MODEL, [PART], "1") == {PART: RECORD}
-        assert store.measurements() == [made]
 
 
 def test_a_database_opened_for_reading_refuses_them(kept):

@@ -7,6 +7,7 @@ import sqlite3
 import pandas as pd
 import pytest
 from dlbricks.db import Stack, Store, Subject, export, frame, merge
+from dlbricks.db.values import PROTOCOL
 from dlbricks.errors import DatabaseReadOnly, StoreError, UsageError
 
 SECRETS = ("ann", "secret", "laptop", "/home")
@@ -15,7 +16,7 @@ SECRETS = ("ann", "secret", "laptop", "/home")
 @pytest.fixture
 def full(bench):
     bench.measure("a")
-    bench.measure("a", 900.0, load_ns=None, reference_ns=None)
+    bench.measure("a", 900.0, load_ns=None, undisturbed_ns=None, quiet=None)
     bench.measure("b", variant="winograd")
     bench.measure("secret-model", subject=Subject.MODEL)
     bench.store.add_failure(bench.failure("c"))
@@ -31,7 +32,10 @@ def test_a_table_holds_every_finished_measurement(full, tmp_path, kind):
     expected = frame(full.store)
     assert list(table.columns) == list(expected.columns)
     assert table["median_ns"].tolist() == expected["median_ns"].tolist()
-    assert table["reference_ns"].isna().sum() == 1
+    assert table["undisturbed_ns"].isna().sum() == table["quiet"].isna().sum() == 1
+    assert set(table["protocol"]) == {PROTOCOL}
+    assert set(table["footprint_bytes"]) == {32 << 20}
+    assert table["reference_ns"].isna().all()
     assert set(table["versions"]) == {"onnxruntime=1.31.0"}
     assert set(table["subject"]) == {"brick", "model"}
 
@@ -69,6 +73,7 @@ def test_the_private_round_trip(full, tmp_path):
         bricks = full.store.measurements(subject=Subject.BRICK, variant=None, latest=False)
         assert home.measurements(variant=None, latest=False) == bricks
         assert [home.blocks(m.id) for m in bricks] == [full.store.blocks(m.id) for m in bricks]
+        assert all(block.visits for taken in home.blocks_of([m.id for m in bricks]).values() for block in taken)
         (run,) = home.runs()
         assert (run.id, run.tool, run.suite, run.finished) == (
             full.run.id, full.run.tool, full.run.suite, "2026-11-21T04:00:00Z",

@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from dlbricks.db import Kernel, KernelView, Store, schema, upgrade, upgrading
-from dlbricks.db.identity import Identity
+from dlbricks.db import Store, schema, upgrade, upgrading
 from dlbricks.db.place import WRITING, Place, engine
-from dlbricks.db.queries import Filter
 from dlbricks.db.revision import mark
 from dlbricks.errors import ForeignDatabase, NewerDatabase, OlderDatabase, StoreError
 from sqlalchemy import inspect
@@ -165,26 +163,6 @@ def test_an_upgrade_that_fails_changes_nothing(bench, next_version, then):
     assert raw.execute("SELECT id FROM measurement").fetchall() == [(made.id,)]
     assert raw.execute("SELECT version_num FROM dlbricks_revision").fetchall() == [(newest,)]
     raw.close()
-
-
-def test_a_file_of_the_first_schema_takes_kernel_views_after_its_upgrade(bench):
-    made = bench.measure("a")
-    identity = Identity.of(made)
-    bench.store.close()
-    raw = sqlite3.connect(bench.path)  # what revisions 0002 and 0003 added, taken away
-    raw.executescript(
-        "DROP TABLE kernel_view; DROP TABLE model_file; DROP TABLE decomposition;"
-        "UPDATE dlbricks_revision SET version_num = '0001'"
-    )
-    raw.close()
-    with pytest.raises(OlderDatabase, match="dlbricks db upgrade"):
-        Store.open(bench.path)
-    assert upgrade(bench.path).before == "0001"
-    view = KernelView((Kernel("Conv", "Conv", "cpu", 1, 5),), 7, 3, "a test")
-    with Store.open(bench.path) as store:
-        assert store.measurements() == [made]
-        store.put_kernels(identity, view)
-        assert store.kernels(Filter()) == {identity: view}
 
 
 def test_opening_needs_neither_alembic_nor_pandas(tmp_path):

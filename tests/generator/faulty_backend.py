@@ -10,25 +10,41 @@ import time
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.base import Executable, Settings
+from dlbricks.generator.backends.base import Executable, PackedExecutable, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.network.network import Network
 
 
 class FaultyBackend(OrtBackend):
-    """Networks that hold an operator named in ``DLBRICKS_TEST_FAULTS`` fail as it says there."""
+    """Networks that hold an operator named in ``DLBRICKS_TEST_FAULTS`` fail as it says there, packs and files among them."""
 
     name = "faulty"
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
-        faults = json.loads(os.environ["DLBRICKS_TEST_FAULTS"])
-        operators = [node.op_type for node in network.model.graph.node] if network.model is not None else []
-        fault = next((faults[name] for name in operators if name in faults), None)
-        when, _, what = (fault or "").partition(":")
-        if when == "prepare":
-            fail(what)
-        return Faulty(super().prepare(network, settings), what if when == "run" else fault)
+        fault = _fault(network, "prepare")
+        return Faulty(super().prepare(network, settings), fault)
+
+    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
+        fault = _fault(network, "prepare")
+        return Faulty(super().prepare_packed(network, settings), fault)
+
+    def optimised(self, network: Network, settings: Settings) -> Network:
+        _fault(network, "optimise")
+        return super().optimised(network, settings)
+
+
+def _fault(network: Network, now: str) -> str | None:
+    """Fail now, where the network is to; else what it is to do later."""
+    faults = json.loads(os.environ["DLBRICKS_TEST_FAULTS"])
+    model = onnx.load(network.path) if network.model is None else network.model
+    operators = [node.op_type for node in model.graph.node]
+    fault = next((faults[name] for name in operators if name in faults), None)
+    when, _, what = (fault or "").partition(":")
+    if when == now:
+        fail(what)
+    return what if when == "run" else fault
 
 
 class Faulty:
@@ -38,6 +54,7 @@ class Faulty:
 
     def __init__(self, executable: Executable, fault: str | None) -> None:
         self._executable, self._fault = executable, fault
+        self._runs = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
@@ -51,7 +68,10 @@ class Faulty:
             fail("crash")
         if self._fault == "later":
             Faulty.ruined_by = self
-        fail(self._fault)
+        self._runs += 1
+        fault, _, runs = (self._fault or "").partition("@")
+        if self._runs > int(runs or 0):
+            fail(fault)
         self._executable.run()
 
 

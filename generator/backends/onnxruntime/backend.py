@@ -272,15 +272,25 @@ class _OrtExecutable:
 class _OrtProfiled(_OrtExecutable):
     """A session that profiles itself into a folder of its own."""
 
-    def __init__(self, *session: Any, bound: bool, folder: tempfile.TemporaryDirectory[str]) -> None:
-        super().__init__(*session, bound=bound)
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        network: Network,
+        weights: Any,
+        *,
+        bound: bool,
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        super().__init__(session, network, weights, bound=bound)
+        assert network.model is not None  # noqa: S101  # a pack, never a file
+        self._nodes = frozenset(node.name for node in network.model.graph.node)
         self._folder: tempfile.TemporaryDirectory[str] | None = folder
 
     def end(self) -> NodeTimes:
         assert self._folder is not None  # noqa: S101  # it ends once
         self._session.end_profiling()
         try:
-            return node_times(read_profile(Path(self._folder.name)))
+            return node_times(read_profile(Path(self._folder.name), lean=True), self._nodes)
         finally:
             self._drop()
 

@@ -216,7 +216,7 @@ def _placed(name: str, array: Any, *, float_type: torch.dtype, device: str, imag
 def _images(graph: onnx.GraphProto) -> frozenset[str]:
     """Inputs and weights that have their channels last where they have four axes.
 
-    What an Identity gives is what it reads: in a rotation one stands before every input.
+    What an Identity gives is what it reads.
     """
     weights = {tensor.name for tensor in graph.initializer}
     found = {value.name for value in graph.input} - weights

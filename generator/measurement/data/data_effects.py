@@ -148,7 +148,7 @@ def measure_data(
                 left_s = elapsed_s / number * (steps - number) if number else None
                 progress(Progress(Stage.SAMPLE, number, steps, one.item.label, elapsed_s, left_s))
             if one.error is None:
-                _examine(one, settings, runtime, stack, rounds, model_timeout_s)
+                _examine(one, settings, runtime, stack, rounds=rounds, timeout_s=model_timeout_s)
         rows = {}
         for key, one in found.items():
             if one.error is not None:
@@ -202,7 +202,7 @@ def stored_data_effect(
 
 
 def _examine(
-    one: _Examination, settings: Settings, backend: Backend, stack: Stack, rounds: int, timeout_s: float
+    one: _Examination, settings: Settings, backend: Backend, stack: Stack, *, rounds: int, timeout_s: float
 ) -> None:
     """Examine a model in a worker of its own: other models' memory would be in its way."""
     item = one.item

@@ -51,6 +51,11 @@ class PackPlan:
     run_ns: int = 0
 
     @property
+    def footprint(self) -> int:
+        """Its footprint class, in bytes."""
+        return self.items[0].footprint
+
+    @property
     def footprint_bytes(self) -> int:
         """What one visit touches: all weights, and the most that is alive of inputs and outputs at once."""
         weights = sum(item.weight_bytes * self.copies.get(item.id, 1) for item in self.items)
@@ -146,12 +151,8 @@ def grouped(
 def _class_of(model: Item, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
     """The footprint class that has all bricks of a model and is nearest to its own; None where none has."""
     able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in wanted)]
-    own = math.log(max(model.footprint_bytes or 0, 1))
-    return min(
-        able,
-        key=lambda footprint: max(footprint, 1) / own if footprint > own else own / max(footprint, 1),
-        default=None,
-    )
+    own = max(model.footprint_bytes or 0, 1)
+    return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / own)), default=None)
 
 
 def _chained(models: Sequence[Item], members: Mapping[str, Sequence[Item]]) -> list[Item]:
@@ -235,7 +236,8 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
         parts: list[list[Item]] = []
         for item in members:
             held = sum(one.weight_bytes for one in parts[-1]) if parts else 0
-            if not parts or held >= footprint or len(parts[-1]) >= _MOST_MEMBERS:
+            full = held >= footprint or held + item.weight_bytes > _ROOM * footprint
+            if not parts or full or len(parts[-1]) >= _MOST_MEMBERS:
                 parts.append([])
             parts[-1].append(item)
         if len(parts) > 1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from ....bricks.graph.footprint import REUSE_LEVELS
 from ....db.values import Measurement
 from ..item import Item
 from .statistics import MIN_SAMPLES
@@ -36,9 +37,14 @@ def loops_of(run_ns: int) -> int:
     return max(1, math.ceil(_LOOP_NS / max(run_ns, 1_000))) if run_ns else 1  # what was never run is tried once
 
 
-def warmups_of(run_ns: int) -> int:
-    """Executions before a visit of something that takes so long."""
-    return int(run_ns < _WARM_NS)
+def warmups_of(run_ns: int, footprint: int = 0) -> int:
+    """Executions before a visit of something that takes so long, and finds its caches as cold as it leaves them.
+
+    Args:
+        run_ns: Latest guess at its time.
+        footprint: Footprint class of a pack.
+    """
+    return int(run_ns < _WARM_NS and footprint < max(REUSE_LEVELS))
 
 
 def forecast_s(
@@ -69,7 +75,7 @@ def forecast_s(
             load_s = (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9
         total += load_s * processes * (sessions if item.packed else 1)
         once_ns = run_ns if item.packed else max(run_ns, _LOOP_NS)
-        total += max(0, visits - item.visits) * once_ns * (1 + warmups_of(int(once_ns))) / 1e9
+        total += max(0, visits - item.visits) * once_ns * (1 + warmups_of(int(once_ns), item.footprint)) / 1e9
     return total
 
 

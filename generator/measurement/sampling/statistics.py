@@ -1,8 +1,7 @@
 """Statistics of visits: means, their intervals, and what a measurement is on a quiet machine.
 
 Bricks and models are visited in turn for the whole of a run, so that they meet the same disturbances, and the mean of a
-sum is the sum of means. Medians and trimmed means do not add up. What is cut is only what no machine of any kind does
-to a computation: a stall, during which the scheduler ran somebody else.
+sum is the sum of means. Medians and trimmed means do not add up, and nothing is cut.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ __all__ = [
     "block_values",
     "half_width",
     "quiet_visits",
-    "steady",
     "student",
     "summarise",
     "time_blocks",
@@ -35,10 +33,6 @@ MIN_SAMPLES = 10
 
 VISITS_PER_BLOCK = 3
 """Visits of one session that follow each other make a time block: what disturbs a machine lasts longer than one."""
-
-_STALL = 3.0
-_STALL_NS = 20_000.0
-"""A visit that takes longer than three times the median, and 20 microseconds more, met a stall, and is cut there."""
 
 _TRIM = 0.2
 _STABLE = 0.02
@@ -118,14 +112,6 @@ def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
     return values
 
 
-def steady(values: Sequence[Values]) -> list[Values]:
-    """The values of one item, block by block, with its stalls cut."""
-    if not values:
-        return []
-    middle = float(np.median(np.concatenate(values)))
-    return [np.minimum(one, max(middle, 0.0) * _STALL + _STALL_NS) for one in values]
-
-
 def time_blocks(values: Sequence[Values]) -> Values:
     """Means of the time blocks of some sessions; a last one that is short belongs to the one before."""
     means: list[float] = []
@@ -158,22 +144,21 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
     filled = [block for block in blocks if block.samples]
     if not filled:
         raise ValueError("a measurement without samples has no statistics")
-    raw = block_values(filled, unroll)
-    values = steady(raw)
-    pooled, everything = np.sort(np.concatenate(values)), np.concatenate(raw)
+    values = block_values(filled, unroll)
+    pooled = np.sort(np.concatenate(values))
     mean = max(0.0, float(pooled.mean()))
     half = half_width(time_blocks(values))
     if not math.isfinite(half):
         half = student(max(1, pooled.size - 1)) * float(pooled.std()) / math.sqrt(pooled.size)
-    p90, p99 = np.quantile(everything, (0.9, 0.99))
+    p90, p99 = np.quantile(pooled, (0.9, 0.99))
     cut = int(pooled.size * _TRIM)
     return Summary(
         mean_ns=mean,
         median_ns=max(0.0, float(np.median(pooled))),
-        trimmed_mean_ns=float(pooled[cut : pooled.size - cut].mean()),
+        trimmed_mean_ns=max(0.0, float(pooled[cut : pooled.size - cut].mean())),
         min_ns=max(0.0, float(pooled[0])),
-        p90_ns=float(p90),
-        p99_ns=float(p99),
+        p90_ns=max(0.0, float(p90)),
+        p99_ns=max(0.0, float(p99)),
         ci95_ns=(max(0.0, mean - half), mean + half),
         samples=int(pooled.size),
         block_medians_ns=tuple(float(np.median(one)) for one in values),
@@ -197,7 +182,7 @@ def undisturbed(blocks: Sequence[Block], unroll: int, baseline: Baseline | None)
     The mean of the quiet visits; where there are too few of them, a low quantile of all, which is what a short brick
     takes in the quiet moments that it finds.
     """
-    values = np.concatenate(steady(block_values(blocks, unroll)))
+    values = np.concatenate(block_values(blocks, unroll))
     quiet = np.concatenate(quiet_visits(blocks, baseline))
     share = float(quiet.mean()) if quiet.size else 0.0
     chosen = values[quiet]

@@ -16,7 +16,7 @@ _ELEMENTS = 16_384
 """64 KiB of numbers: arithmetic in a core's own cache, some 20 microseconds."""
 
 _READ_BYTES = 256 << 10
-_BUFFER_BYTES = 64 << 20
+_BUFFER_BYTES = 32 << 20
 """Each probe reads the next 256 KiB of so much memory, which nothing else touches: some 30 microseconds."""
 
 _REPEATS = 2

@@ -1,4 +1,4 @@
-"""Footprints and levels of reuse distance."""
+"""Footprints and their classes."""
 
 import pytest
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_name, level_of, parse_level
@@ -35,12 +35,16 @@ def test_footprints_of_real_models_are_a_little_more_than_their_weights(name, le
 
 
 @given(st.integers(min_value=1, max_value=1 << 40))
-def test_the_level_of_a_distance_is_the_nearest_by_ratio(distance):
-    level = level_of(distance)
+def test_the_class_of_a_footprint_is_the_nearest_by_ratio(size):
+    level = level_of(size)
 
     assert level in REUSE_LEVELS
-    if REUSE_LEVELS[0] <= distance <= REUSE_LEVELS[-1]:
-        assert max(level / distance, distance / level) <= 2**0.5 + 1e-9
+    nearest = min(max(one / size, size / one) for one in REUSE_LEVELS)
+    assert max(level / size, size / level) == pytest.approx(nearest)
+
+
+def test_nothing_has_the_smallest_class():
+    assert level_of(0) == REUSE_LEVELS[0]
 
 
 @pytest.mark.parametrize("level", REUSE_LEVELS)

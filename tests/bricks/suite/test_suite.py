@@ -18,6 +18,7 @@ from pathlib import Path
 import onnx
 import pytest
 from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS
 from dlbricks.bricks.graph.graph import ModelGraph
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.manifest import MANIFEST
@@ -70,6 +71,56 @@ def test_annotations_only_where_asked_for(tmp_path: Path, bricks: dict[str, Bric
     key = min(bricks)
     suite = write_suite(tmp_path / "suite", bricks, granularity=1, annotations={"b": {key: 2}, "a": {key: 1}})
     assert suite.annotations == {"a": {key: 1}, "b": {key: 2}}
+
+
+def noting(folder: Path, distances: object) -> None:
+    """Change what the manifest says of the footprints of every brick."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for entry in manifest["bricks"]:
+        entry["distances"] = distances
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_each_brick_has_the_footprint_classes_of_its_models(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    one, *others = sorted(bricks)
+    classes = {one: [REUSE_LEVELS[2], REUSE_LEVELS[0]]}
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1, distances=classes)
+    assert suite.footprints(one) == (REUSE_LEVELS[0], REUSE_LEVELS[2])
+    assert {suite.footprints(key) for key in others} == {REUSE_LEVELS}
+    assert Suite.open(suite.path).footprints(one) == suite.footprints(one)
+
+
+@pytest.mark.parametrize(
+    ("noted", "classes"),
+    [
+        ([4], [8]),
+        ([4, 8, 16], [8]),
+        ([32, 64], [32]),
+        ([128, 256], [128]),
+        ([4, 8, 16, 32, 64, 128, 256], [8, 32, 128]),
+        ([], [8, 32, 128]),
+    ],
+    ids=str,
+)
+def test_distances_that_earlier_versions_noted_are_mapped_to_classes(
+    tmp_path: Path, bricks: dict[str, Brick], noted: list[int], classes: list[int]
+) -> None:
+    folder = write_suite(tmp_path / "suite", bricks, granularity=1).path
+    noting(folder, [size << 20 for size in noted])
+
+    suite = Suite.open(folder)
+
+    assert {suite.footprints(key) for key in suite.keys} == {tuple(size << 20 for size in classes)}
+    assert {key: suite.brick(key) for key in suite.keys} == bricks
+
+
+@pytest.mark.parametrize("distances", [[0], [-4], [1.5], ["8MiB"], [True], 8, None, [10**400]], ids=str)
+def test_footprints_that_are_none_are_refused(tmp_path: Path, bricks: dict[str, Brick], distances: object) -> None:
+    folder = write_suite(tmp_path / "suite", bricks, granularity=1).path
+    noting(folder, distances)
+
+    with pytest.raises(SuiteError, match="damaged"):
+        Suite.open(folder)
 
 
 def test_a_suite_is_replaced_as_a_whole(tmp_path: Path, bricks: dict[str, Brick]) -> None:

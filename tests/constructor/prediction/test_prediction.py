@@ -160,16 +160,15 @@ def test_levels_together_are_one_combination(lab, fork, keys_of):
     assert one(lab, fork, cache="model").sequential_ms == 10.0
 
 
-def test_another_level_is_no_substitute(lab, fork, keys_of):
+def test_a_brick_that_is_not_measured_at_the_model_s_level_is_taken_from_the_nearest(lab, fork, keys_of):
     keys = keys_of(fork)
     lab.put([(key, 2.0) for key in keys], conditions=under(OTHER))
     lab.put([(key, 1.0) for key in keys[1:]], conditions=under(LEVEL))
 
     answer = one(lab, fork, cache="model")
 
-    assert answer.sequential_ms is None
-    assert [missing.key for missing in answer.missing] == [keys[0]]
-    assert "--cache model" in answer.missing[0].command
+    assert answer.complete
+    assert answer.sequential_ms == 2.0 + 4 * 1.0
 
 
 def test_what_is_measured_at_a_level_lacks_one_call(lab, fork, keys_of):

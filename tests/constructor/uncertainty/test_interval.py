@@ -78,14 +78,6 @@ def test_noise_of_single_bricks_averages_out():
     assert half(bricks) < 0.3 * sum(half([brick]) for brick in bricks)
 
 
-def test_a_stall_is_cut():
-    """A scheduler that ran somebody else for 100 ms is no part of what a brick takes."""
-    stalled = 1e5 * STILL
-    stalled[1, 3] += 1e8
-
-    assert half([taken("a", stalled, mean_ns=1e5)]) < 0.3 * 1e5  # not the 100 ms of the stall over 24 visits
-
-
 def simulated(bricks: int, disturbance: float, own_sd: float, process_sd: float, repetitions: int = 200):
     """Intervals of sums of bricks of 100 us, relative; what they would be of endless visits is 1."""
     rng = np.random.default_rng(7)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, 
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability, Settings
 from dlbricks.generator.backends.onnxruntime.backend import _WORDING, OrtBackend
-from dlbricks.generator.backends.requirements import can_rotate
+from dlbricks.generator.backends.requirements import in_turn, require_in_turn
 from dlbricks.generator.network.network import synthetic_network
 
 BLOCK = (
@@ -64,7 +63,7 @@ def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "rotates"),
+    ("options", "can"),
     [
         ({}, True),
         ({"inter_op": "2"}, True),
@@ -72,10 +71,16 @@ def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
         ({"execution": "parallel", "inter_op": "2"}, False),
     ],
 )
-def test_copies_that_run_at_once_make_no_rotation(options, rotates):
+def test_bricks_are_run_in_turn_unless_they_would_run_at_once(options, can):
     backend = OrtBackend()
+    effective = backend.resolve("cpu", options)
 
-    assert can_rotate(backend, backend.resolve("cpu", options)) is rotates
+    assert in_turn(backend, effective) is can
+    if can:
+        assert require_in_turn(backend, effective) is backend
+    else:
+        with pytest.raises(UsageError, match=r"cache mode 'model' with these options.* run them at once.*--cache hot"):
+            require_in_turn(backend, effective)
 
 
 _BINDINGS = """
@@ -89,7 +94,7 @@ def threads():
     return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 core, before, backend = int(sys.argv[1]), threads(), OrtBackend()
-backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (core, core), rotating=True))
+backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (core, core), together=True))
 for thread in threads() - before:
     print(next(line.split()[1] for line in Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
                if line.startswith("Cpus_allowed_list:")))
@@ -97,7 +102,7 @@ for thread in threads() - before:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a system without affinities")
-def test_threads_that_rotated_networks_share_stay_on_the_cores_of_the_process():
+def test_threads_that_networks_share_stay_on_the_cores_of_the_process():
     core = max(os.sched_getaffinity(0))
 
     done = subprocess.run([sys.executable, "-c", _BINDINGS, str(core)], capture_output=True, text=True, check=True)
@@ -144,8 +149,8 @@ def test_every_option_makes_a_stack_of_its_own():
         ({"optimization": "extended"}, {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED}),
         ({"execution": "parallel"}, {"execution_mode": ort.ExecutionMode.ORT_PARALLEL}),
         ({"inter_op": "2"}, {"inter_op_num_threads": 2}),
-        ({"arena": "off"}, {"enable_cpu_mem_arena": False, "session.use_env_allocators": None}),
-        ({"arena": "on"}, {"enable_cpu_mem_arena": True, "session.use_env_allocators": "1"}),
+        ({"arena": "off"}, {"enable_cpu_mem_arena": False}),
+        ({"arena": "on"}, {"enable_cpu_mem_arena": True}),
         ({"memory_pattern": "off"}, {"enable_mem_pattern": False}),
         ({"spinning": "off"}, {"session.intra_op.allow_spinning": "0", "use_per_session_threads": True}),
         ({"spinning": "on"}, {"session.intra_op.allow_spinning": "1", "use_per_session_threads": False}),
@@ -156,11 +161,11 @@ def test_every_option_makes_a_stack_of_its_own():
     ],
     ids=str,
 )
-def test_every_option_reaches_the_sessions_of_a_rotation(skeleton_of, options, told):
-    """There the sessions share memory and threads: what says otherwise must still take effect."""
+def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, told):
+    """What says otherwise must still take effect there."""
     backend = OrtBackend()
-    network = replace(synthetic_network(skeleton_of(BLOCK)), shared=True)
-    settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), rotating=True)
+    network = synthetic_network(skeleton_of(BLOCK))
+    settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), together=True)
 
     given = backend._session_options(network, settings)
 

@@ -12,7 +12,7 @@ from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, Settings
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.backends.torch.backend import allow_tf32
 from dlbricks.generator.network.network import Network, synthetic_network
-from dlbricks.generator.network.reference import OVERHEAD, REFERENCE, built_in
+from dlbricks.generator.network.reference import CHAIN, OVERHEAD, built_in
 from onnx.reference import ReferenceEvaluator
 
 CASES = {
@@ -311,7 +311,7 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
     assert_close(list(unrolled.first_outputs(found).values()), expected)
 
 
-@pytest.mark.parametrize("name", [REFERENCE, OVERHEAD])
+@pytest.mark.parametrize("name", [CHAIN, OVERHEAD])
 def test_the_built_in_networks_run(backend, name):
     network = synthetic_network(built_in(name))
 

@@ -16,7 +16,7 @@ from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.network.reference import OVERHEAD, REFERENCE
+from dlbricks.generator.network.reference import CHAIN, OVERHEAD
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.protocol import Prepare, Sample
 from dlbricks.models import find_models
@@ -246,7 +246,7 @@ def test_every_option_computes_the_same(mxnet, options, skeleton_of, tmp_path):
         assert dict(worker.greeting.stack.options).items() >= options.items()
 
 
-@pytest.mark.parametrize("name", [REFERENCE, OVERHEAD])
+@pytest.mark.parametrize("name", [CHAIN, OVERHEAD])
 def test_the_built_in_networks_run(worker, name):
     prepared = worker.prepare(Prepare("built in", name, synthetic=True, unroll=0))
     sampled = worker.sample(Sample("built in", cache="hot", budget_ns=10**7, min_samples=3, max_samples=5))

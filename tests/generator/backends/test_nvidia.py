@@ -142,7 +142,7 @@ def test_values_that_cannot_be_examined_are_refused_before_anything_is_measured(
     assert not any(store.info()["counts"].values())
 
 
-def test_values_can_be_examined_where_networks_rotate():
+def test_values_can_be_examined_where_bricks_run_in_turn():
     backend = OrtBackend()
 
     require_walking(backend, "cpu", backend.resolve("cpu", {}))

@@ -20,7 +20,7 @@ from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.openvino.backend import _WORDING, OpenVinoBackend, _core
 from dlbricks.generator.backends.openvino.model import read_model
-from dlbricks.generator.backends.requirements import require_rotating
+from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.worker.messages.protocol import Greeting, Hello, Prepare, Prepared, parse_reply
@@ -234,9 +234,9 @@ def test_all_threads_compute_the_same(skeleton_of):
     np.testing.assert_allclose(found[0], execute(network)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_it_cannot_rotate_and_says_what_to_do():
+def test_it_cannot_run_bricks_in_turn_and_says_what_to_do():
     with pytest.raises(UsageError, match=r"cache mode 'model'.*--cache hot"):
-        require_rotating(OpenVinoBackend(), {})
+        require_in_turn(OpenVinoBackend(), {})
 
 
 def test_a_worker_is_bound_to_the_first_core_and_leaves_nothing_behind(skeleton_of, tmp_path):

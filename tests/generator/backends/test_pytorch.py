@@ -12,13 +12,13 @@ import numpy as np
 import onnx.parser
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from dlbricks.generator.backends.base import AlgorithmBackend, Executable, RotatingBackend, Settings
+from dlbricks.generator.backends.base import AlgorithmBackend, Executable, OptimisingBackend, PackingBackend, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.campaign import _check_cache
 from dlbricks.generator.measurement.settings import Settings as CampaignSettings
-from dlbricks.generator.network.copies import copied
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
 from dlbricks.models import find_models
@@ -118,28 +118,18 @@ def test_images_and_their_weights_have_their_channels_last_where_asked(skeleton_
     assert executable._latest[0].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("copies", [0, 1, 3])
-def test_no_image_is_made_of_what_matrices_are_multiplied_with(skeleton_of, copies):
-    """Alone, and as the head and the tail of a rotation, where an Identity stands before every input."""
-    network = synthetic_network(skeleton_of(ATTENTION))
-    if copies:
-        network = copied(network, copies)
+IDENTITIES = (
+    "(float[1,4,8,16] x0, float[1,4,16,8] x1) => (float[1,4,8,8] v2)"
+    "{v0 = Identity(x0) v1 = Identity(x1) v2 = MatMul(v0, v1)}"
+)
 
-    executable = TorchBackend().prepare(network, settings(layout="channels_last"))
+
+@pytest.mark.parametrize("graph", [ATTENTION, IDENTITIES], ids=["attention", "identities"])
+def test_no_image_is_made_of_what_matrices_are_multiplied_with(skeleton_of, graph):
+    executable = TorchBackend().prepare(synthetic_network(skeleton_of(graph)), settings(layout="channels_last"))
 
     assert len(executable._inputs) == 2
     assert all(tensor.is_contiguous() for tensor in executable._inputs)
-
-
-def test_images_of_a_rotation_have_their_channels_last_where_asked(skeleton_of):
-    network = copied(synthetic_network(skeleton_of(BLOCK)), 2)
-    executable = TorchBackend().prepare(network, settings(layout="channels_last"))
-
-    executable.run()
-
-    (image,) = executable._inputs
-    assert image.is_contiguous(memory_format=torch.channels_last)
-    assert executable._latest[0].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_onednn_is_off_for_its_own_runs_only(skeleton_of):
@@ -243,48 +233,25 @@ def test_what_is_refused_is_named(skeleton_of):
         execute(network)
 
 
-def test_copies_of_a_rotation_share_no_work(skeleton_of):
-    network = replace(synthetic_network(skeleton_of(ATTENTION)), as_is=True)
+def test_a_brick_is_executed_as_it_is_written(skeleton_of):
+    network = synthetic_network(skeleton_of(ATTENTION))
     backend = TorchBackend()
-    assert isinstance(backend, RotatingBackend)
-    assert backend.rotates(backend.resolve("cpu", {}))
-    assert not backend.rotates(backend.resolve("cpu", {"mode": "compile"}))
+
     optimised = backend.optimised(network, settings())
 
-    executables = [backend.prepare(copied(optimised, count), settings()) for count in (1, 4)]
-
-    operators = [[each for each in calls(executable) if each is not torch.clone] for executable in executables]
-    assert [len(each) for each in operators] == [5, 20]
-    assert backend.inner(network, optimised, settings()) is None
-
-
-def test_every_input_of_a_rotation_is_written_just_before(skeleton_of):
-    graph = "(float[2,6] x0, float[2,6] x1) => (float[2,6] v1) {v0 = Identity(x0) v1 = Add(v0, x1)}"
-    network = copied(synthetic_network(skeleton_of(graph)), 2)
-
-    executable = TorchBackend().prepare(network, settings())
-
-    assert calls(executable) == [torch.clone, torch.clone, torch.add, torch.add]  # the brick's own Identity is a name
-    assert_like(execute(network), execute(synthetic_network(skeleton_of(graph))), 0)
+    assert isinstance(backend, OptimisingBackend)
+    assert not isinstance(backend, PackingBackend)
+    assert optimised.as_is
+    assert optimised.model == network.model
+    assert len(calls(backend.prepare(optimised, settings()))) == 5
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        "(float[1,4,6,6] x0) => (float[1,4,5,5] v0, int64[1,4,5,5] v1) {v0, v1 = MaxPool<kernel_shape=[2,2]>(x0)}",
-        "(float[2,6] x0) => (float[2,6] v1, bool[2,6] v2) {v0 = Relu(x0) v1, v2 = Dropout(v0)}",
-    ],
-    ids=["indices", "mask"],
-)
-def test_every_copy_of_a_rotation_gives_what_the_brick_gives(skeleton_of, graph):
-    network = synthetic_network(skeleton_of(graph))
+def test_what_is_compiled_is_not_run_in_turn():
     backend = TorchBackend()
-    own = calls(backend.prepare(network, settings()))
 
-    tail = calls(backend.prepare(copied(network, 3), settings()))
-
-    assert len(own) > 1
-    assert tail == [torch.clone, *own * 3]
+    assert require_in_turn(backend, backend.resolve("cpu", {})) is backend
+    with pytest.raises(UsageError, match=r"backend torch cannot measure in cache mode 'model' with.*--cache hot"):
+        require_in_turn(backend, backend.resolve("cpu", {"mode": "compile"}))
 
 
 def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from dlbricks.constructor import estimate
 from dlbricks.db import Subject
@@ -11,15 +9,13 @@ from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.requirements import require_algorithms, with_algorithm
-from dlbricks.generator.measurement.item import Item
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.measurement.sampling.schedule import queued
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.protocol import Prepare, Sample
 
-QUICKEST = {"item_budget_s": 0.005, "processes": 1, "rounds": 1}
+QUICKEST = {"visits": 10, "processes": 1, "sessions": 1}
 NAMES = ("basic", "extended", "padded-16", "padded-8", "unpacked")
 OF_ALL = tuple(name for name in NAMES if not name.startswith("padded"))
 """Algorithms that every brick has."""
@@ -92,15 +88,15 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
     again = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
     assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 30 + PADDED)
     (answer,) = estimate(small_models, store=store, cache=cache)
-    medians = {one.key: one.median_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
+    latencies = {one.key: one.latency_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
     for row in answer.sequences:
         rivals = store.measurements(keys=[row.key], variant=None)
-        assert row.latency_ms == medians[row.key]
-        assert row.lower_bound_ms == min(one.median_ns for one in rivals if one.variant in {"", *NAMES}) / 1e6
+        assert row.latency_ms == latencies[row.key]
+        assert row.lower_bound_ms == min(one.latency_ns for one in rivals if one.variant in {"", *NAMES}) / 1e6
         assert row.fastest_variant in {"", *NAMES}
 
 
-def test_bricks_and_algorithms_are_measured_in_the_same_rounds(small_suite, store):
+def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, store):
     report = run(small_suite, store=store, cache="hot", algorithms=True, **QUICKEST)
 
     assert (report.measured, report.algorithms) == (10, 30 + PADDED)
@@ -144,10 +140,10 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     def stop_after_some(progress):
         nonlocal seen
         seen += progress.stage is Stage.SAMPLE
-        if seen == 50:
+        if seen == 400:
             raise KeyboardInterrupt
 
-    protocol = {**QUICKEST, "rounds": 2}
+    protocol = {**QUICKEST, "visits": 12, "sessions": 2}
     with pytest.raises(KeyboardInterrupt):
         run(small_suite, store=store, cache="hot", algorithms=True, progress=stop_after_some, **protocol)
 
@@ -163,23 +159,6 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert (report.measured, report.reused) == (0, 10)
     assert report.algorithms + report.algorithms_reused == len(measured()) == 30 + PADDED
     assert store.info()["counts"]["open"] == 0
-
-
-def test_bricks_come_before_algorithms_where_time_may_run_out():
-    items = [
-        Item(Subject.BRICK, f"{number}", label="", path=Path(), variant=name)
-        for number in range(8)
-        for name in ("", *NAMES)
-    ]
-
-    hurried, usual = (
-        [item.variant for item in queued(items, seed=1, process=0, hurried=hurried)] for hurried in (True, False)
-    )
-
-    assert hurried[:8] == [""] * 8
-    assert "" not in hurried[8:]
-    assert sorted(usual) == sorted(hurried)
-    assert any(usual[:8])
 
 
 def test_a_backend_without_a_choice_is_told(small_suite, store, install_backend):

@@ -19,8 +19,8 @@ from dlbricks.generator.measurement.ceilings.rates import (
 )
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.reference import (
+    CHAIN,
     COPY,
-    GAP_BASE,
     GEMM,
     OVERHEAD,
     REFERENCE,
@@ -39,7 +39,7 @@ def measured(median_ns: float, *, min_ns: float | None = None, half_ns: float = 
         median_ns=median_ns, mean_ns=median_ns, trimmed_mean_ns=median_ns,
         min_ns=median_ns if min_ns is None else min_ns, p90_ns=median_ns, p99_ns=median_ns,
         ci95_ns=(median_ns - half_ns, median_ns + half_ns), samples=10, block_medians_ns=(median_ns,),
-        verdict=Verdict.STABLE, stop=Stop.CONVERGED,
+        verdict=Verdict.STABLE, stop=Stop.VISITS,
     )  # fmt: skip
 
 
@@ -47,15 +47,15 @@ def test_ceilings_are_measured_and_stored(tmp_path):
     sizes = (1 * MIB, 2 * MIB)
     with Store.open(tmp_path / "ceilings.db") as store:
         report = measure_ceilings(
-            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, item_budget_s=0.02,
-            rounds=2, processes=2,
+            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, visits=10,
+            sessions=1, processes=2,
         )  # fmt: skip
 
         names = [f"{GEMM}64", f"{GEMM}128", *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]
         assert [row.network for row in report.rows] == names
         assert [row.error for row in report.rows] == [None] * 6
         stored = store.measurements(
-            subject=Subject.REFERENCE, keys=[built_in_key(name) for name in (*names, OVERHEAD, GAP_BASE)],
+            subject=Subject.REFERENCE, keys=[built_in_key(name) for name in (*names, OVERHEAD, CHAIN)],
             system=report.system.key, conditions=Conditions(1, "hot", "float32"),
         )  # fmt: skip
         assert len(stored) == 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +74,7 @@ def settings() -> Settings:
     backend = OrtBackend()
     chosen = Settings("cpu", 1, backend.resolve("cpu", UNPINNED))
     backend.setup(chosen)
-    # Not rotating: that would share memory with all other tests of this process.
+    # Not together: that would share memory with all other tests of this process.
     return chosen
 
 
@@ -96,7 +95,7 @@ def test_a_walk_computes_what_the_model_does(case, write, settings, request):
         if case == "masked"
         else write(BRANCHED, w=np.full((4, 8), 2, np.float32), zero=np.zeros((), np.float32))
     )
-    network = replace(optimised(path, settings), shared=False)
+    network = optimised(path, settings)
 
     found = {}
     for step in walk(network, OrtBackend(), settings):
@@ -139,7 +138,7 @@ def test_subnormal_numbers_are_counted(values, share):
 
 
 def test_the_worker_tells_which_layers_have_subnormal_numbers(masked):
-    with Worker.start("onnxruntime", options=UNPINNED, rotating=True) as worker:
+    with Worker.start("onnxruntime", options=UNPINNED, together=True) as worker:
         layers = worker.examine(Examine(str(masked), synthetic=False, rounds=2), timeout_s=60).layers
 
     softmax, product, tanh = (next(one for one in layers if one.op_type == op) for op in ("Softmax", "MatMul", "Tanh"))
@@ -151,7 +150,7 @@ def test_the_worker_tells_which_layers_have_subnormal_numbers(masked):
     assert all(layer.own_ns > 0 and layer.synthetic_ns > 0 for layer in layers)
 
 
-def test_only_a_worker_greeted_for_rotations_examines(masked):
+def test_only_a_worker_greeted_for_networks_in_turn_examines(masked):
     with Worker.start("onnxruntime", options=UNPINNED) as worker, pytest.raises(UsageError, match="layer by layer"):
         worker.examine(Examine(str(masked), synthetic=False, rounds=1), timeout_s=60)
 
@@ -168,7 +167,7 @@ def test_a_reply_survives_the_wire():
 
 def summed(*processes: tuple[Contrast, ...]):
     run = Run("run", "2026-01-01T00:00:00+00:00", "0", "measure", None, "system", "stack")
-    return effect_of(processes, "key", run, Conditions(1), reference_ns=5.0)
+    return effect_of(processes, "key", run, Conditions(1))
 
 
 def test_the_effect_is_the_sum_over_layers_of_each_process_and_round():
@@ -232,9 +231,8 @@ def test_an_effect_is_stored_and_found_again(masked, store):
     assert row.error is None
     assert row.key == key
     assert row.examined == 4
-    assert found.median_ns / 1e6 == pytest.approx(row.effect_ms)
+    assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
     assert found.samples == 4
-    assert found.reference_ns > 0
     assert stored_data_effect(store, key, system=report.system, stack=report.stack, threads=2) is None
 
 
@@ -265,7 +263,7 @@ def test_a_model_of_the_zoo_is_examined_with_synthetic_weights(store):
 
 
 def test_whole_models_are_measured_and_examined_in_one_call(masked, store):
-    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02, data=True).rows
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, visits=10, data=True).rows
 
     assert row.latency_ms > 0
     assert row.data_ci95_ms[0] <= row.data_effect_ms <= row.data_ci95_ms[1]
@@ -274,7 +272,7 @@ def test_whole_models_are_measured_and_examined_in_one_call(masked, store):
 
 
 def test_values_that_nobody_asked_for_are_not_examined(masked, store):
-    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, item_budget_s=0.02).rows
+    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, visits=10).rows
 
     assert (row.data_effect_ms, row.data_layers) == (None, None)
     assert store.measurements(variant=DATA) == []

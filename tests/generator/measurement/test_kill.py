@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import random
 import signal
@@ -16,21 +15,23 @@ import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db.store import Store
-from dlbricks.db.values import Block, Subject
-from dlbricks.generator.measurement.run import run
+from dlbricks.db.values import Block, Subject, Visit
+from dlbricks.generator.measurement.run import RunReport, run
 
 _SCRIPT = """
 import sys
 from dlbricks.db.store import Store
 from dlbricks.generator.measurement.run import run
 with Store.open(sys.argv[2]) as store:
-    run(sys.argv[1], store=store, cache=sys.argv[3], item_budget_s=float(sys.argv[4]), processes=2, rounds=3)
+    run(sys.argv[1], store=store, cache=sys.argv[3], visits=int(sys.argv[4]), processes=2, sessions=3)
 """
+VISITS = 24
+QUICKEST = {"cache": "hot", "visits": 10, "processes": 1, "sessions": 1}
 
 
-def _start(suite: Suite, database: Path, cache: str = "hot", *, item_budget_s: float = 0.1) -> subprocess.Popen[bytes]:
+def _start(suite: Suite, database: Path, cache: str = "hot", *, visits: int = VISITS) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database), cache, str(item_budget_s)],
+        [sys.executable, "-c", _SCRIPT, str(suite.path), str(database), cache, str(visits)],
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
@@ -48,13 +49,8 @@ def _blocks(database: Path) -> dict[tuple[str, int, int], bytes]:
     return {(measurement, process, round_): data for measurement, process, round_, data in rows}
 
 
-def _open_subjects(database: Path) -> set[str]:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
-        rows = connection.execute(
-            "SELECT i.subject FROM measurement m JOIN item i ON i.id = m.item_id WHERE m.finished_us IS NULL"
-        ).fetchall()
-    connection.close()
-    return {subject for (subject,) in rows}
+def _sessions(blocks: dict[tuple[str, int, int], bytes]) -> set[tuple[int, int]]:
+    return {(process, session) for _, process, session in blocks}
 
 
 def _wait_for_blocks(database: Path, more_than: int, process: subprocess.Popen[bytes]) -> None:
@@ -92,78 +88,80 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
     assert kills >= (fewest if thorough else 1)
 
     with Store.open(database) as store:
-        report = run(small_suite, store=store, cache=cache, item_budget_s=0.1, processes=2, rounds=3)
+        report = run(small_suite, store=store, cache=cache, visits=VISITS, processes=2, sessions=3)
         assert (report.measured + report.reused, report.failed, report.remaining) == (10, 0, 0)
         measurements = store.measurements(subject=Subject.BRICK, latest=False)
         assert sorted(entry.key for entry in measurements) == sorted(small_suite.keys)
         for entry in measurements:
-            assert entry.samples == sum(len(block.samples) for block in store.blocks(entry.id))
-            assert entry.samples >= 10
-            assert entry.reference_ns is not None
-    assert _open_subjects(database) <= {"reference"}  # killed after its last brick, a run leaves no more than that
+            blocks = store.blocks(entry.id)
+            assert entry.samples == sum(len(block.samples) for block in blocks)
+            assert VISITS <= entry.samples < 2 * VISITS
+            assert all(len(block.visits) == len(block.samples) for block in blocks)
+        assert store.info()["counts"]["open"] == 0
     assert _blocks(database).items() >= committed.items()
     with sqlite3.connect(database) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
 
 
+@pytest.mark.parametrize("cache", ["hot", "model"])
+def test_a_session_is_committed_as_a_whole(small_suite, tmp_path, cache):
+    """Whatever the moment: of each session every brick has its block, or none has."""
+    database = tmp_path / "killed.db"
+    process = _start(small_suite, database, cache, visits=60)
+    _wait_for_blocks(database, 12, process)
+    process.kill()
+    process.communicate()
+
+    blocks = _blocks(database)
+
+    taken = [{name for name, *when in blocks if tuple(when) == session} for session in _sessions(blocks)]
+    assert len(taken) > 1
+    assert all(names == taken[0] for names in taken)
+    assert len(taken[0]) >= 11  # ten bricks, what a call costs, and what is without layout changes at its edges
+
+
 def test_a_process_number_means_one_process(small_suite, tmp_path):
     """Blocks of an interrupted run keep their numbers; the next worker gets the next one, for every item."""
     database = tmp_path / "killed.db"
-    process = _start(small_suite, database)
+    process = _start(small_suite, database, visits=60)
     _wait_for_blocks(database, 8, process)
     process.kill()
     process.communicate()
-    before = {process for _, process, _ in _blocks(database)}
+    before = {number for number, _ in _sessions(_blocks(database))}
 
     with Store.open(database) as store:
-        run(small_suite, store=store, cache="hot", item_budget_s=0.1)
-        numbers = collections.Counter(
-            block.process
-            for entry in store.measurements(subject=Subject.REFERENCE, latest=False)
-            for block in store.blocks(entry.id)
-        )
+        report = run(small_suite, store=store, cache="hot", visits=60)
+        assert report.measured == 10
+    after = {number for number, _ in _sessions(_blocks(database))}
 
     assert before == set(range(len(before)))
-    assert set(numbers) == set(range(max(numbers) + 1))
-    assert max(numbers) > max(before)
+    assert after == set(range(max(after) + 1))
+    assert max(after) > max(before)
 
 
-def test_a_stale_reference_is_not_continued(small_suite, tmp_path):
-    """Its first blocks belong to bricks that are done; mixed with new ones it would tell of two days at once."""
-    with Store.open(tmp_path / "test.db") as store:
-        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, cache="hot", **options)
-        (entry, *_) = store.measurements(subject=Subject.REFERENCE)
-        store.begin("stale", report.run, Subject.REFERENCE, entry.key, report.system, report.stack, entry.conditions, 1)
-        store.add_block("stale", Block(7, 0, ((10**9, 1),) * 10))
-
-        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
-
-        assert again.measured == 10
-        stale = {found.id: found for found in store.measurements(subject=Subject.REFERENCE, latest=False)}["stale"]
-        assert (stale.samples, stale.median_ns) == (10, 10**9)
-        assert all(found.reference_ns < 10**8 for found in store.measurements(subject=Subject.BRICK))
-        assert store.info()["counts"]["open"] == 0
-
-
-def _left(store: Store, report, key: str, subject: Subject, blocks: list[Block], run_id: str) -> None:
+def _left(store: Store, report: RunReport, key: str, blocks: list[Block], run_id: str) -> str:
     """Open an item as an interrupted run leaves it."""
-    conditions = store.measurements(subject=Subject.REFERENCE)[0].conditions
-    store.begin(f"left {key[:20]}", run_id, subject, key, report.system, report.stack, conditions, 1)
+    name = f"left {key[:20]}"
+    conditions = store.measurements(subject=Subject.BRICK)[0].conditions
+    store.begin(name, run_id, Subject.BRICK, key, report.system, report.stack, conditions, 1)
     for block in blocks:
-        store.add_block(f"left {key[:20]}", block)
+        store.add_block(name, block)
+    return name
+
+
+def _block(process: int, count: int) -> Block:
+    visit = Visit(1_700_000_000_000_000, 20_000, 30_000)
+    return Block(process, 0, ((10**9, 1),) * count, 0, (visit,) * count)
 
 
 def test_process_numbers_go_on_after_those_of_another_suite(small_suite, tmp_path):
-    """Otherwise the reference times of one suite's processes are taken for those of the other."""
+    """Otherwise visits of two processes look as if they had been taken in turn."""
     with Store.open(tmp_path / "test.db") as store:
-        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, cache="hot", **options)
-        foreign = "f" * 64
-        _left(store, report, foreign, Subject.BRICK, [Block(6, 0, ((10**6, 1),) * 10)], report.run)
+        report = run(small_suite, store=store, **QUICKEST)
+        _left(store, report, "f" * 64, [_block(6, 10)], report.run)
 
-        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
+        again = run(small_suite, store=store, again=["all"], **QUICKEST)
 
         numbers = {
             block.process
@@ -172,38 +170,73 @@ def test_process_numbers_go_on_after_those_of_another_suite(small_suite, tmp_pat
             if entry.run == again.run
         }
         assert numbers == {7}
-        assert store.info()["counts"]["open"] >= 1  # it waits for its own suite
+        assert store.info()["counts"]["open"] == 1  # it waits for its own suite
 
 
-@pytest.mark.parametrize("samples", [4, 10])
-def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples):
+def test_what_is_left_of_the_same_hour_goes_on(small_suite, tmp_path):
     with Store.open(tmp_path / "test.db") as store:
-        options = {"item_budget_s": 0.02, "processes": 1, "rounds": 1}
-        report = run(small_suite, store=store, cache="hot", **options)
+        report = run(small_suite, store=store, **QUICKEST)
+        key = small_suite.keys[0]
+        name = _left(store, report, key, [_block(3, 4)], report.run)
+
+        again = run(small_suite, store=store, again=["all"], **QUICKEST)
+
+        assert again.measured == 10
+        (entry,) = (one for one in store.measurements(keys=[key], latest=False) if one.id == name)
+        assert [(block.process, len(block.samples)) for block in store.blocks(name)] == [(3, 4), (4, 10)]
+        assert entry.samples == 14
+        assert store.info()["counts"]["open"] == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["of this suite", "of another"])
+@pytest.mark.parametrize("samples", [4, 10])
+def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples, known):
+    """Enough of them are a measurement of that day; fewer are dropped. Neither keeps anything from being measured."""
+    with Store.open(tmp_path / "test.db") as store:
+        report = run(small_suite, store=store, **QUICKEST)
         old = dataclasses.replace(store.runs()[0], id="old", started="2020-01-01T00:00:00.000+00:00")
         store.begin_run(old)
-        key = small_suite.keys[0]
-        _left(store, report, key, Subject.BRICK, [Block(3, 0, ((10**9, 1),) * samples)], "old")
+        key = small_suite.keys[0] if known else "f" * 64
+        name = _left(store, report, key, [_block(3, samples)], "old")
 
-        again = run(small_suite, store=store, cache="hot", again=["all"], **options)
+        again = run(small_suite, store=store, again=["all"], **QUICKEST)
 
         assert again.measured == 10
         found = {entry.id: entry for entry in store.measurements(keys=[key], latest=False)}
-        left = found[f"left {key[:20]}"]
         if samples == 10:
-            assert (left.run, left.samples, left.median_ns) == ("old", 10, 10**9)
-            (today,) = store.measurements(keys=[key])
-            assert today.run == again.run
-            assert today.median_ns < 10**8
+            assert (found[name].run, found[name].samples, found[name].mean_ns) == ("old", 10, 10**9)
         else:
-            assert left.run == again.run
-            assert left.samples > samples
+            assert name not in found
+        if known:
+            (today,) = store.measurements(keys=[key])
+            assert (today.run, today.samples) == (again.run, 10)
+        assert store.info()["counts"]["open"] == 0
+
+
+@pytest.mark.parametrize("samples", [4, 10])
+def test_what_another_protocol_left_is_closed_and_never_pooled(small_suite, tmp_path, samples):
+    with Store.open(tmp_path / "test.db") as store:
+        report = run(small_suite, store=store, **QUICKEST)
+        key = small_suite.keys[0]
+        name = _left(store, report, key, [dataclasses.replace(_block(3, samples), visits=())], report.run)
+    with sqlite3.connect(tmp_path / "test.db") as connection:
+        connection.execute("UPDATE measurement SET protocol = 1 WHERE id = ?", [name])
+    connection.close()
+
+    with Store.open(tmp_path / "test.db") as store:
+        again = run(small_suite, store=store, again=["all"], **QUICKEST)
+
+        assert again.measured == 10
+        (today,) = store.measurements(keys=[key])
+        assert (today.run, today.samples, today.protocol) == (again.run, 10, 2)
+        old = [one for one in store.measurements(keys=[key], latest=False, protocol=None) if one.protocol == 1]
+        assert [(one.id, one.samples, one.undisturbed_ns) for one in old] == [(name, 10, None)] * (samples == 10)
         assert store.info()["counts"]["open"] == 0
 
 
 def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
     database = tmp_path / "interrupted.db"
-    process = _start(small_suite, database, item_budget_s=2)
+    process = _start(small_suite, database, visits=200)
     _wait_for_blocks(database, 5, process)
     workers = psutil.Process(process.pid).children()
 
@@ -216,23 +249,24 @@ def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
     kept = _blocks(database)
     with Store.open(database) as store:
         assert store.runs()[0].finished is None
-        report = run(small_suite, store=store, cache="hot", item_budget_s=0.1)
+        report = run(small_suite, store=store, cache="hot", visits=12)
         assert report.measured + report.reused == 10
     assert _blocks(database).items() >= kept.items()
 
 
-def test_a_killed_worker_costs_one_block(small_suite, tmp_path):
+@pytest.mark.parametrize("cache", ["hot", "model"])
+def test_a_killed_worker_costs_one_session(small_suite, tmp_path, cache):
     """The kernel's out-of-memory killer strikes from outside: the brick is tried again and measured."""
     with Store.open(tmp_path / "test.db") as store:
         struck = []
 
         def strike(event):
             children = psutil.Process().children()
-            if event.stage == "sample" and event.done == 4 and not struck:
+            if event.stage == "sample" and event.done and not struck:
                 struck.append(event.label)
                 children[0].kill()
 
-        report = run(small_suite, store=store, cache="hot", item_budget_s=0.05, progress=strike)
+        report = run(small_suite, store=store, cache=cache, visits=12, progress=strike)
 
     assert struck
     assert (report.measured, report.failed) == (10, 0)

@@ -15,7 +15,7 @@ from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.profile import Profile, Profiled
 from dlbricks.generator.worker.messages.protocol import INNER
 
-QUICKEST = {"item_budget_s": 0.005, "processes": 1, "rounds": 1, "cache": "hot"}
+QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 
 
 def test_a_run_takes_a_view_of_each_brick_and_model_once(small_suite, small_models, store):
@@ -98,7 +98,7 @@ def test_a_forecast_takes_no_view(small_suite, store):
 
 
 def test_measured_models_are_profiled(small_models, store):
-    report = measure(small_models, store=store, kernels=True, item_budget_s=0.005, processes=1, rounds=1)
+    report = measure(small_models, store=store, kernels=True, visits=10, processes=1, sessions=1)
 
     assert report.kernels is not None
     assert report.kernels.taken == 1

@@ -23,7 +23,13 @@ def test_copies_that_would_change_the_latency_are_not_made(settings, copies):
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
-@pytest.mark.parametrize("name", ["budget_s", "item_budget_s", "item_timeout_s"])
+@pytest.mark.parametrize("name", ["budget_s", "item_timeout_s"])
 def test_times_are_positive_numbers(name, seconds):
     with pytest.raises(UsageError, match=f"{name} cannot be"):
         Settings(**{name: seconds}).check()
+
+
+@pytest.mark.parametrize("name", ["visits", "processes", "sessions"])
+def test_there_is_one_of_each_at_least(name):
+    with pytest.raises(UsageError, match=f"{name} cannot be 0"):
+        Settings(**{name: 0}).check()

@@ -1,108 +1,59 @@
-"""Heads and tails: copies that compute the same, with weights of their own."""
+"""Copies of a brick: the same nodes under other names, with weights of their own."""
+
+from __future__ import annotations
 
 import numpy as np
 import onnx
 import pytest
-from dlbricks.generator.backends.base import Settings
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.network.copies import chain_input, copied, ordinary
-from dlbricks.generator.network.network import synthetic_network
-from dlbricks.models.skeleton import mark_weight
+from dlbricks.generator.network.copies import distinct, renamed
 from onnx import helper
 
 
-def _network(text: str, weights: tuple[str, ...] = ()):
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> g {text}')
-    for value in model.graph.input:
-        if value.name in weights:
-            mark_weight(value)
-    return synthetic_network(model)
+@pytest.mark.parametrize("shape", [(300, 3), (7,), (1,), (), (0, 4)], ids=str)
+def test_every_copy_has_the_same_values_in_other_places(shape):
+    array = np.random.default_rng(0).standard_normal(shape)
+
+    copies = [distinct(array, copy) for copy in range(5)]
+
+    assert all(one.shape == shape for one in copies)
+    assert all(np.array_equal(np.sort(one, axis=None), np.sort(array, axis=None)) for one in copies)
+    assert len({one.tobytes() for one in copies}) == min(5, max(1, array.size)), "a runtime would share what is equal"
+    assert np.array_equal(copies[0], array)
+    assert not any(np.shares_memory(one, other) for one in (array, *copies) for other in copies if one is not other)
 
 
-def _outputs(network):
-    backend = OrtBackend()
-    settings = Settings("cpu", 1, backend.resolve("cpu", {}))
-    executable = backend.prepare(network, settings)
-    try:
-        executable.run()
-        return executable.outputs()
-    finally:
-        executable.close()
+def test_a_renamed_node_is_another_node_without_a_name():
+    node = helper.make_node("Add", ["x", "w"], ["y"], name="secret")
+
+    twin = renamed(node, {"x": "1/x", "y": "1/y"})
+
+    assert twin == helper.make_node("Add", ["1/x", "w"], ["1/y"])
+    assert node == helper.make_node("Add", ["x", "w"], ["y"], name="secret")
 
 
-def _single(network):
-    """One copy, run as it stands but with its own memory."""
-    import dataclasses
-
-    return dataclasses.replace(copied(network, 1), shared=False)
+def branch(node: onnx.NodeProto, output: str) -> onnx.GraphProto:
+    value = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, [4])
+    return helper.make_graph([node], "branch", [], [value])
 
 
-def _several(network, copies, **options):
-    import dataclasses
+def test_captured_values_of_bodies_are_renamed_and_their_own_are_not():
+    inner = helper.make_node(
+        "If", ["c"], ["t"],
+        then_branch=branch(helper.make_node("Add", ["x", "own"], ["own"]), "own"),
+        else_branch=branch(helper.make_node("Neg", ["x"], ["e"]), "x"),
+    )  # fmt: skip
+    negated = helper.make_node("Neg", ["x"], ["x"])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch(inner, "t"), else_branch=branch(negated, "x"))
 
-    return dataclasses.replace(copied(network, copies, **options), shared=False)
+    twin = renamed(node, {name: f"1/{name}" for name in ("c", "x", "y", "own", "t")})
 
-
-def test_a_head_computes_what_the_brick_computes():
-    network = _network("(float[4,300] x, float[300,300] w) => (float[4,300] y) {a = MatMul(x, w) y = Relu(a)}", ("w",))
-
-    assert np.allclose(_outputs(_single(network))[0], _outputs(network)[0])
-
-
-def test_every_copy_has_weights_of_other_values():
-    network = _network("(float[4,300] x, float[300,300] w) => (float[4,300] y) {y = MatMul(x, w)}", ("w",))
-
-    tail = copied(network, 5)
-
-    arrays = list(tail.weights.values())
-    assert len(arrays) == 5
-    packed = {array.tobytes() for array in arrays}
-    assert len(packed) == 5, "a runtime would share what is equal"
-    assert all(np.array_equal(np.sort(array, axis=None), np.sort(arrays[0], axis=None)) for array in arrays)
-    assert not any(np.shares_memory(one, other) for one in arrays for other in arrays if one is not other)
-
-
-def test_a_chain_hands_the_result_of_each_copy_to_the_next():
-    network = _network("(float[8,8] x) => (float[8,8] y) {y = Sigmoid(x)}")
-    expected = network.feeds["x"]
-    for _ in range(4):
-        expected = 1 / (1 + np.exp(-expected))
-
-    assert chain_input(network, _outputs(network)[0]) == "x"
-    assert np.allclose(_outputs(_several(network, 4, chained="x"))[0], expected, atol=1e-5)
-
-
-def test_without_a_chain_all_copies_read_the_same_input():
-    network = _network("(float[8,8] x) => (float[8,8] y) {y = Sigmoid(x)}")
-
-    assert np.allclose(_outputs(_several(network, 4))[0], _outputs(network)[0])
-
-
-def test_a_result_of_another_shape_chains_nothing():
-    network = _network("(float[8,4] x) => (float[4,8] y) {y = Transpose(x)}")
-
-    assert chain_input(network, _outputs(network)[0]) is None
-
-
-def test_captured_values_of_bodies_are_renamed():
-    value = helper.make_tensor_value_info
-    then = helper.make_graph([helper.make_node("Relu", ["x"], ["t"])], "t", [], [value("t", 1, [4])])
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "e", [], [value("e", 1, [4])])
-    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
-    graph = helper.make_graph([node], "g", [value("c", 9, []), value("x", 1, [4])], [value("y", 1, [4])])
-    network = synthetic_network(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
-
-    assert np.allclose(_outputs(_several(network, 3))[0], _outputs(network)[0])
-
-
-@pytest.mark.parametrize(
-    ("values", "fine"),
-    [([0.0, 1.0, -3.5], True), ([1e-40, 1.0], False), ([np.inf, 1.0], False), ([np.nan], False)],
-)
-def test_values_that_slow_arithmetic_down_are_not_ordinary(values, fine):
-    assert ordinary(np.array(values, dtype=np.float32)) is fine
-
-
-def test_integers_are_ordinary_and_text_is_not():
-    assert ordinary(np.array([1, 2]))
-    assert not ordinary(np.array(["a"]))
+    assert (twin.input[0], twin.output[0]) == ("1/c", "1/y")
+    bodies = {attribute.name: attribute.g for attribute in twin.attribute}
+    nested = bodies["then_branch"].node[0]
+    assert (nested.input[0], nested.output[0], bodies["then_branch"].output[0].name) == ("1/c", "t", "t")
+    deeper = {attribute.name: attribute.g for attribute in nested.attribute}
+    assert deeper["then_branch"].node[0] == helper.make_node("Add", ["1/x", "own"], ["own"])
+    assert deeper["else_branch"].node[0] == helper.make_node("Neg", ["1/x"], ["e"])
+    assert deeper["else_branch"].output[0].name == "1/x"  # a captured value, given as it is
+    shadowed = bodies["else_branch"]
+    assert shadowed.node[0] == negated  # a value of its own, of the same name

@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from dlbricks.errors import BackendError
-from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.base import NodeTimes, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.profile import node_times_us, read_profile
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
 from dlbricks.generator.network.packed import Member, Packed, grouped, opset_ranges, pack, parted, united
@@ -44,12 +42,13 @@ def operators(network: Network) -> list[str]:
     return [f"{node.domain}:{node.op_type}" for node in network.model.graph.node]
 
 
-def profile(packed: Packed, folder: Path, passes: int) -> list[dict[str, int]]:
-    executable = BACKEND.prepare_profiled(packed.network, SETTINGS, folder)
+def profile(packed: Packed, passes: int) -> NodeTimes:
+    executable = BACKEND.prepare_packed(packed.network, SETTINGS)
     for _ in range(passes):
         executable.run()
+    found = executable.end()
     executable.close()
-    return node_times_us(read_profile(folder))
+    return found
 
 
 def outputs(network: Network) -> dict[str, np.ndarray]:
@@ -68,7 +67,7 @@ def packs(networks: list[Network], copies: int = 1) -> Iterator[tuple[list[int],
 @pytest.mark.sweep(1, by="graph")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("graph", ["source", "fused", "runtime"])
-def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bricks, tmp_path, name, graph):
+def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bricks, name, graph):
     networks = bricks(name, graph)
     if graph != "runtime":
         alone = [operators(BACKEND.optimised(network, SETTINGS)) for network in networks]
@@ -80,13 +79,10 @@ def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bri
         networks = [together[place] for place in range(len(networks))]
         assert [operators(network) for network in networks] == alone
     seen = set()
-    for number, (places, packed) in enumerate(packs(networks)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        passes = profile(packed, folder, 3)
-        assert len(passes) == 3
-        for times in passes:
-            assert times.keys() >= {*packed.nodes, *packed.idle}
+    for places, packed in packs(networks):
+        found = profile(packed, 3)
+        assert found.times.shape == (3, len(found.names))
+        assert {*found.names} >= {*packed.nodes, *packed.idle}
         nodes = {node.name: f"{node.domain}:{node.op_type}" for node in packed.network.model.graph.node}
         for member, place in enumerate(places):
             own = [nodes[name] for name, owner in packed.nodes.items() if owner == member]

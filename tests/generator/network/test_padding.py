@@ -20,7 +20,7 @@ from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.network.padding import padded_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Rotate, Sample
+from dlbricks.generator.worker.messages.protocol import Pack, Prepare, Sample, Visit
 from dlbricks.models.skeleton import mark_weight
 from dlbricks.models.zoo import structure
 from hypothesis import given
@@ -301,21 +301,35 @@ def test_padding_is_an_algorithm_and_no_option(backend, multiple):
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_worker_pads_what_it_times_and_what_it_rotates(skeleton_of, tmp_path, backend):
+def test_a_worker_pads_what_it_times_and_what_it_packs(skeleton_of, tmp_path, backend):
     path = tmp_path / "brick.onnx"
     onnx.save(skeleton_of(IMAGES["residual"]), path)
     even = tmp_path / "even.onnx"
     onnx.save(skeleton_of(REFUSED["all channels are multiples of 8 already"]), even)
-    sizes = {}
-    with Worker.start(backend.name, options={"pinning": "off"}, rotating=True) as worker:
+    with Worker.start(backend.name, options={"pinning": "off"}, together=True) as worker:
         for name in ("", "padded-8"):
             reply = worker.prepare(Prepare(id=f"{name}/hot", path=str(path), synthetic=True, variant=name, unroll=0))
             assert worker.sample(Sample(f"{name}/hot", budget_ns=1_000_000)).samples
             assert reply.unroll >= 1
-            rotor = Prepare(id=f"{name}/turn", path=str(path), synthetic=True, variant=name, distance=1 << 16)
-            sizes[name] = worker.prepare(rotor).touched_bytes
-        turned = worker.rotate(Rotate(ids=("/turn", "padded-8/turn"), distance=1 << 16, passes=2), timeout_s=60)
-        assert [len(samples) for samples in turned.samples] == [2, 2]
+            worker.prepare(Prepare(id="one", path=str(path), synthetic=True, variant=name, unroll=1))
+            worker.outputs("one", tmp_path / f"{name}.npz")
+            members = (("brick", str(path), 1), ("even", str(even), 1))
+            packed = worker.pack(Pack(f"{name}/pack", members, variant=name), timeout_s=60)
+            for _ in range(2):
+                worker.visit(Visit(f"{name}/pack"), timeout_s=60)
+            times = {one.id: one.whole_ns for one in worker.unpack(f"{name}/pack", timeout_s=60).times}
+            left_out = {one.id: (one.kind, one.reason) for one in packed.left_out}
+            assert {id_: len(found) for id_, found in times.items()} == dict.fromkeys(
+                {"brick", "even"} - {*left_out}, 2
+            )
+            if name:
+                assert left_out["even"][0] == "unsupported"
+                assert "all channels are multiples of 8 already" in left_out["even"][1]
         with pytest.raises(UnsupportedBrick, match="all channels are multiples of 8 already"):
             worker.prepare(Prepare(id="even", path=str(even), synthetic=True, variant="padded-8"))
-    assert sizes["padded-8"] > sizes[""]
+    shapes = {}
+    for name in ("", "padded-8"):
+        with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as arrays:
+            shapes[name] = {array.shape for array in arrays.values()}
+    assert shapes[""] == {(1, 12, 6, 6)}
+    assert shapes["padded-8"] == {(1, 16, 6, 6)}

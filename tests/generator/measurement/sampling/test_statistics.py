@@ -1,4 +1,4 @@
-"""Robust statistics of blocks."""
+"""Statistics of visits: means and their intervals, stalls, quiet visits and what a quiet machine takes."""
 
 from __future__ import annotations
 
@@ -6,36 +6,44 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.db.values import Block, Verdict
+from dlbricks.db.values import Block, Verdict, Visit
 from dlbricks.generator.measurement.sampling.statistics import (
+    Baseline,
     block_values,
-    doubt,
-    median_interval,
+    half_width,
+    quiet_visits,
+    steady,
+    student,
     summarise,
-    trimmed_mean,
+    time_blocks,
+    undisturbed,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+US = 1_000
+QUIET = Visit(0, 20 * US, 30 * US)
+LOUD = Visit(0, 60 * US, 300 * US)
+BASELINE = Baseline(20 * US, 30 * US)
 
-def _block(process: int, round_: int, values: list[int], loops: int = 1) -> Block:
-    return Block(process, round_, tuple((value * loops, loops) for value in values))
+
+def block(process: int, session: int, values: list[int], loops: int = 1, visits: tuple[Visit, ...] = ()) -> Block:
+    return Block(process, session, tuple((value * loops, loops) for value in values), 0, visits)
 
 
 def test_times_are_of_one_execution():
-    block = Block(0, 0, ((6000, 3), (8000, 4)))
-
-    assert block_values([block], unroll=2)[0].tolist() == [1000.0, 1000.0]
+    assert block_values([Block(0, 0, ((6000, 3), (8000, 4)))], unroll=2)[0].tolist() == [1000.0, 1000.0]
 
 
 def test_statistics_of_known_samples():
-    summary = summarise([_block(0, 0, [1, 2, 3, 4, 5]), _block(1, 0, [6, 7, 8, 9, 100])], unroll=1)
+    summary = summarise([block(0, 0, [1, 2, 3, 4, 5]), block(1, 0, [6, 7, 8, 9, 100])], unroll=1)
 
     assert summary.median_ns == 5.5
     assert summary.mean_ns == 14.5
     assert summary.trimmed_mean_ns == 5.5  # 3 .. 8
     assert summary.min_ns == 1
     assert summary.samples == 10
+    assert summary.processes == 2
     assert summary.block_medians_ns == (3.0, 8.0)
     assert summary.p90_ns == pytest.approx(np.quantile([*range(1, 10), 100], 0.9))
 
@@ -45,113 +53,199 @@ def test_no_samples_are_no_statistics():
         summarise([Block(0, 0, ())], unroll=1)
 
 
-def test_an_outlier_does_not_move_the_trimmed_mean():
-    assert trimmed_mean(np.asarray([1.0, 2.0, 2.0, 2.0, 1e9])) == 2.0
+def test_a_stall_is_cut_and_nothing_else_is():
+    values = [np.array([1.0, 1.1, 2.9, 100.0]) * 1e6, np.array([1.0, 0.9, 1.2]) * 1e6]
+
+    cut = np.concatenate(steady(values))
+
+    middle = 1.1e6
+    assert cut.tolist() == [1e6, 1.1e6, 2.9e6, 3 * middle + 20 * US, 1e6, 0.9e6, 1.2e6]
 
 
-MOMENTS = [(process, round_) for process in range(2) for round_ in range(3)]
+def test_short_ones_have_room_for_the_clock():
+    """Three times a microsecond is what any interrupt adds."""
+    assert steady([np.array([1000.0, 1000.0, 20_000.0])])[0].tolist() == [1000.0, 1000.0, 20_000.0]
 
 
-def _flat(values):
-    """Blocks without noise inside, of which only the medians count."""
-    return [np.full(4, value) for value in values]
+def test_quantiles_are_of_what_was_seen_and_the_mean_is_of_what_is_steady():
+    summary = summarise([block(0, 0, [10**6] * 19 + [10**9])], unroll=1)
+
+    assert summary.mean_ns == pytest.approx((19 * 1e6 + 3.02e6) / 20)
+    assert summary.p99_ns > 1e8
 
 
-def test_without_a_process_effect_the_interval_is_student_s():
-    """Processes with equal means: six blocks, of which two degrees of freedom are spent on means."""
-    low, high = median_interval(_flat([99.0, 100.0, 101.0, 99.0, 100.0, 101.0]), MOMENTS)
+def test_visits_that_follow_each_other_are_blocks_of_time():
+    assert time_blocks([np.arange(6.0), np.arange(3.0)]).tolist() == [1.0, 4.0, 1.0]
+    assert time_blocks([np.arange(2.0)]).tolist() == [0.5]
+    assert time_blocks([np.arange(7.0)]).size == 2
+    assert time_blocks([np.empty(0)]).size == 0
 
-    half = 2.776 * math.sqrt(1.0 / 6)
-    assert (low, high) == pytest.approx((100 - half, 100 + half))
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), min_size=1, max_size=5))
+def test_blocks_of_time_keep_to_their_session_and_leave_nothing_out(sessions):
+    arrays = [np.array(values, dtype=float) for values in sessions]
+
+    means = time_blocks(arrays)
+
+    assert means.size == sum(max(1, len(values) // 3) for values in sessions)
+    assert min(map(min, sessions)) <= means.min() <= means.max() <= max(map(max, sessions))
 
 
-def test_processes_that_differ_without_noise_have_one_degree_of_freedom():
-    """Means 99 and 101: the standard error is 1, and Student's quantile for two processes is 12.7."""
-    assert median_interval(_flat([99.0] * 3 + [101.0] * 3), MOMENTS) == pytest.approx((100 - 12.706, 100 + 12.706))
+def test_the_interval_is_student_s_over_blocks_of_time():
+    values = [9.0, 10.0, 11.0] * 3 + [12.0] * 3
+
+    summary = summarise([block(0, 0, [round(value * 1e6) for value in values])], unroll=1)
+
+    deviation = math.sqrt(3 * 0.5**2 + 1.5**2) / math.sqrt(3)
+    half = student(3) * deviation / 2 * 1e6
+    assert summary.ci95_ns == pytest.approx((10.5e6 - half, 10.5e6 + half))
+
+
+def test_one_block_of_time_says_nothing_of_others():
+    assert half_width(np.array([1.0])) == math.inf
+    low, high = summarise([block(0, 0, [100, 102])], unroll=1).ci95_ns
+    assert low < 101 < high < 200  # of its visits, in place of nothing at all
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), [(0.5, 12.706), (1, 12.706), (2, 4.303), (15, 2.131), (1e9, 1.96)])
+def test_student_s_quantiles(degrees, quantile):
+    assert student(degrees) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_student_s_quantile_between_whole_numbers_and_beyond_the_table():
+    assert student(2) > student(2.5) > student(3)
+    assert student(30) == pytest.approx(2.042, abs=3e-3)
+    assert student(100) == pytest.approx(1.984, abs=3e-3)
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), min_size=1, max_size=6))
-def test_the_interval_holds_the_median(values):
-    arrays = [np.asarray(entry, dtype=float) for entry in values]
+@given(
+    st.lists(st.lists(st.integers(-(10**4), 10**9), min_size=1, max_size=20), min_size=1, max_size=6),
+    st.integers(1, 8),
+)
+def test_no_latency_is_negative_though_samples_are(values, unroll):
+    """What the clock costs is taken off: a brick of nothing is now and then below zero."""
+    blocks = [block(0, session, list(one)) for session, one in enumerate(values)]
 
-    low, high = median_interval(arrays, MOMENTS[: len(arrays)])
+    summary = summarise(blocks, unroll)
+    quiet_ns, share = undisturbed(blocks, unroll, None)
 
-    assert 0 <= low <= np.median(np.concatenate(arrays)) <= high
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(1, 1e6), min_size=2, max_size=6), st.integers(1, 9))
-def test_equal_parts_of_a_sum_leave_as_much_doubt_as_one_part_of_their_size(latencies, parts):
-    series = dict(zip(MOMENTS, latencies, strict=False))
-    whole = {moment: parts * latency for moment, latency in series.items()}
-
-    assert doubt([series] * parts).half_width == pytest.approx(doubt([whole]).half_width, rel=1e-6, abs=1e-6)
+    low, high = summary.ci95_ns
+    assert 0 <= low <= summary.mean_ns <= high
+    assert 0 <= summary.min_ns <= summary.median_ns
+    assert summary.trimmed_mean_ns >= 0
+    assert 0 <= summary.p90_ns <= summary.p99_ns
+    assert quiet_ns >= 0
+    assert share == 0
 
 
 @pytest.mark.parametrize(
-    ("process_sd", "round_sd", "widest"),
-    [(0.0, 0.3, 0.6), (0.3, 0.3, 2.0), (0.6, 0.3, 5.0), (2.0, 0.3, 15.0)],
-    ids=["independent", "mild", "medium", "processes"],
+    ("sessions", "visits", "slow", "noise"),
+    [(4, 6, 0.0, 0.02), (4, 6, 0.3, 0.02), (4, 12, 0.3, 0.05), (2, 9, 0.0, 0.02)],
+    ids=["calm", "disturbed", "many visits", "few sessions"],
 )
-@pytest.mark.parametrize("blocks", [4, 6], ids=["stopped early", "all blocks"])
-def test_the_interval_covers_the_true_median(process_sd, round_sd, widest, blocks):
-    """Two processes of three rounds, in per cent of the median; 1500 draws have a standard error of 0.7 %.
+def test_the_interval_covers_the_true_mean(sessions, visits, slow, noise):
+    """Disturbances that last for three visits each or less; 1500 draws have a standard error of 0.6 %.
 
-    The median half-width is bounded as well: an interval that covers because it is endless is worth nothing. For
-    independent blocks it was 0.4 (sd 0.3) when this was written; where two processes differ by 2 % there are honestly
-    12 %, because two draws tell hardly more.
+    An interval that covers because it is endless is worth nothing: its median half-width is held to twice what the
+    noise itself makes it.
     """
     generator = np.random.default_rng(7)
-    covered, halves, stable = 0, [], 0
+    truth, covered, halves = 1.3e6 * (1 + slow / 4), 0, []
     for _ in range(1500):
-        shifts = generator.normal(100, process_sd, 2)
-        medians = [shifts[process] + generator.normal(0, round_sd) for process, _ in MOMENTS[:blocks]]
-        low, high = median_interval([np.asarray([median]) for median in medians], MOMENTS[:blocks])
-        covered += low <= 100 <= high
-        halves.append((high - low) / 2)
-        stable += halves[-1] <= 2
+        blocks = []
+        for session in range(sessions):
+            phases = np.repeat(generator.random(visits // 3) < 0.25, 3)
+            values = 1.3e6 * (1 + slow * phases) * generator.normal(1, noise, phases.size)
+            blocks.append(block(session // 2, session % 2, [round(value) for value in values]))
+        low, high = summarise(blocks, 1).ci95_ns
+        covered += low <= truth <= high
+        halves.append((high - low) / 2 / truth)
 
-    assert 0.895 <= covered / 1500 <= 0.997
-    assert np.median(halves) < widest * (1 if blocks == 6 else 2)
-    if process_sd == 2.0:
-        assert stable / 1500 < 0.25
-    if process_sd == 0.0:
-        assert stable / 1500 > 0.7
-
-
-def test_one_block_has_the_interval_of_its_order_statistics():
-    low, high = median_interval([np.arange(1.0, 101.0)], [(0, 0)])
-
-    assert (low, high) == (40.0, 61.0)
+    count = sessions * (visits // 3)
+    spread = math.sqrt((slow**2 * 0.25 * 0.75) + noise**2 / 3) / math.sqrt(count)
+    assert 0.88 <= covered / 1500 <= 0.995
+    assert np.median(halves) < 2 * student(count - 1) * spread
 
 
 def test_verdicts():
-    def verdict(spread: float) -> Verdict:
-        """Rounds that differ by some nanoseconds to either side, alike in both processes."""
-        rounds = [(process, round_) for process in range(2) for round_ in range(3)]
-        blocks = [_block(process, round_, [round(1000 + spread * (round_ - 1))] * 5) for process, round_ in rounds]
-        return summarise(blocks, 1).verdict
+    def verdict(spread: float, processes: int = 2) -> Verdict:
+        values = [round(1e6 + spread * (1e6 if turn // 3 % 2 else -1e6)) for turn in range(12)]
+        return summarise([block(process, 0, values) for process in range(processes)], 1).verdict
 
-    assert verdict(10) is Verdict.STABLE
-    assert verdict(40) is Verdict.NOISY
-    assert verdict(200) is Verdict.UNSTABLE
-    assert summarise([_block(0, 0, [1000] * 9)], 1).verdict is Verdict.TIMED_OUT
+    assert verdict(0.01) is Verdict.STABLE
+    assert verdict(0.01, processes=1) is Verdict.NOISY
+    assert verdict(0.08) is Verdict.NOISY
+    assert verdict(0.4) is Verdict.UNSTABLE
+    assert summarise([block(0, 0, [1000] * 9)], 1).verdict is Verdict.TIMED_OUT
+
+
+def test_a_baseline_is_of_the_quiet_probes():
+    visits = [Visit(number, 20_000 + number, 30_000 + 100 * number) for number in range(101)]
+
+    found = Baseline.of(visits)
+
+    assert found is not None
+    assert found.compute_ns == pytest.approx(20_001)
+    assert found.memory_ns == pytest.approx(31_000)
+
+
+def test_a_baseline_of_an_earlier_run_counts_where_it_was_quieter():
+    earlier = Baseline(10_000, 10**6)
+
+    assert Baseline.of([QUIET] * 5, [earlier]) == Baseline(10_000, 30_000)
+    assert Baseline.of([], [earlier]) == earlier
+    assert Baseline.of([]) is None
 
 
 @pytest.mark.parametrize(
-    ("processes", "difference", "verdict"),
-    [
-        (2, 1, Verdict.STABLE), (2, 5, Verdict.NOISY), (2, 30, Verdict.UNSTABLE),
-        (12, 10, Verdict.STABLE), (12, 30, Verdict.NOISY), (12, 150, Verdict.UNSTABLE),
-    ],
-)  # fmt: skip
-def test_processes_that_disagree_are_not_stable(processes, difference, verdict):
-    """Of rounds that agree; with many processes the interval is narrow, and the verdict goes by their difference."""
+    ("compute", "memory", "quiet"),
+    [(1.0, 1.0, True), (1.14, 2.4, True), (1.2, 1.0, False), (1.0, 2.6, False), (0.5, 0.5, True)],
+)
+def test_a_visit_is_quiet_where_both_probes_are(compute, memory, quiet):
+    visit = Visit(0, round(compute * BASELINE.compute_ns), round(memory * BASELINE.memory_ns))
+
+    assert BASELINE.quiet(visit) is quiet
+
+
+def test_without_a_baseline_or_probes_no_visit_is_known_to_be_quiet():
+    probed, unprobed = block(0, 0, [1, 2], visits=(QUIET, QUIET)), block(0, 1, [1, 2, 3])
+
+    assert [one.tolist() for one in quiet_visits([probed, unprobed], BASELINE)] == [[True] * 2, [False] * 3]
+    assert [one.tolist() for one in quiet_visits([probed], None)] == [[False] * 2]
+
+
+def test_the_undisturbed_latency_is_the_mean_of_the_quiet_visits():
     blocks = [
-        _block(process, round_, [1000 + difference * (process % 2)] * 5)
-        for process in range(processes)
-        for round_ in range(3)
+        block(0, 0, [10**6, 12 * 10**5, 2 * 10**6], visits=(QUIET, QUIET, LOUD)),
+        block(1, 0, [14 * 10**5, 3 * 10**6], visits=(QUIET, LOUD)),
     ]
 
-    assert summarise(blocks, 1).verdict is verdict
+    assert undisturbed(blocks, 1, BASELINE) == (pytest.approx(1.2e6), pytest.approx(0.6))
+    assert undisturbed(blocks, 2, BASELINE)[0] == pytest.approx(0.6e6)
+
+
+def test_where_it_was_hardly_ever_quiet_a_low_quantile_stands_for_it():
+    values = [10**6 + 10**4 * number for number in range(21)]
+    visits = (QUIET, QUIET, *[LOUD] * 19)
+
+    latency, share = undisturbed([block(0, 0, values, visits=visits)], 1, BASELINE)
+
+    assert latency == pytest.approx(np.quantile(values, 0.1))
+    assert share == pytest.approx(2 / 21)
+
+
+def test_a_busy_neighbour_moves_the_mean_and_hardly_the_undisturbed_latency():
+    """A third of all visits twice as slow, and the probes tell which."""
+    generator = np.random.default_rng(3)
+    found = []
+    for busy in (0.0, 0.33):
+        disturbed = generator.random(60) < busy
+        values = 1e6 * (1 + disturbed) * generator.normal(1, 0.01, 60)
+        visits = tuple(LOUD if one else QUIET for one in disturbed)
+        blocks = [block(0, 0, [round(value) for value in values], visits=visits)]
+        found.append((summarise(blocks, 1).mean_ns, undisturbed(blocks, 1, BASELINE)[0]))
+
+    (calm_mean, calm), (busy_mean, busy_ns) = found
+    assert busy_mean > 1.15 * calm_mean
+    assert busy_ns == pytest.approx(calm, rel=0.02)

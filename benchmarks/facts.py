@@ -1,0 +1,120 @@
+"""What the benchmarks share: the zoo's list, where figures come from, how quiet it was, and where time went."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dlbricks import __version__
+from dlbricks.db import Store
+from dlbricks.generator.measurement.costs import RunCosts
+from dlbricks.generator.measurement.journal import BASELINE
+from dlbricks.generator.measurement.sampling.statistics import Baseline
+
+QUIET = 0.8
+"""A run counts as quiet where so many of its probes were; else its figures are as they are."""
+
+_LIST = Path(__file__).with_name("zoo.csv")
+
+
+@cache
+def entries() -> dict[str, dict[str, str]]:
+    """The rows of ``zoo.csv``, by the model's name."""
+    with _LIST.open() as file:
+        return {row.pop("name"): row for row in csv.DictReader(file)}
+
+
+def entry(name: str) -> dict[str, str]:
+    """Kind, family and half of a model, whatever its batch or dimensions."""
+    return entries().get(name.partition("@")[0], {"kind": "?", "family": "-", "half": "?"})
+
+
+def provenance(store: Store, system: str, stack: str) -> dict[str, Any]:
+    """When, with what version and on what figures were taken."""
+    machine, software = store.systems()[system], store.stacks()[stack]
+    return {
+        "schema": 2,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dlbricks": __version__,
+        "system": {"cpu": machine.cpu, "cores": machine.physical_cores, "memory_gib": machine.memory_gib},
+        "stack": {"backend": software.backend, "versions": dict(software.versions), "options": dict(software.options)},
+    }
+
+
+def quietness(store: Store, measurements: Iterable[str]) -> dict[str, Any]:
+    """How many of the visits of some measurements were quiet, by the probes around them.
+
+    Args:
+        store: The database.
+        measurements: Their ids.
+    """
+    probes = [found for run in store.runs() if (found := (run.after or {}).get(BASELINE))]
+    assert all(isinstance(found, list) for found in probes)
+    baseline = Baseline.of((), [Baseline(*found) for found in probes])  # type: ignore[misc]
+    blocks = store.blocks_of(list(measurements))
+    visits = {visit for found in blocks.values() for block in found for visit in block.visits}
+    if baseline is None or not visits:
+        return {"quiet_share": None, "state": "not known"}
+    share = statistics.fmean(baseline.quiet(visit) for visit in visits)
+    return {
+        "quiet_share": share,
+        "state": "quiet" if share >= QUIET else "as it is",
+        "visits": len(visits),
+        "probes_ns": asdict(baseline),
+    }
+
+
+def spent(wall_s: float, costs: RunCosts) -> dict[str, Any]:
+    """Where the wall time of a run went, and what it took beyond the executions that it is for.
+
+    ``beyond_timed`` and ``beyond_executions`` are the wall time beyond timed executions, and beyond all of them (with
+    warm-ups and probes), as a share of these.
+    """
+    return {
+        "wall_s": wall_s,
+        **asdict(costs),
+        "beyond_timed": share(wall_s - costs.timed_s, costs.timed_s),
+        "beyond_executions": share(wall_s - costs.sample_s, costs.sample_s),
+    }
+
+
+def share(part: float, whole: float) -> float | None:
+    """A quotient; None of nothing."""
+    return part / whole if whole else None
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """The median; None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def within(values: Sequence[float], limit: float) -> float | None:
+    """How many are at most a limit."""
+    return share(sum(value <= limit for value in values), len(values))
+
+
+def percent(value: float | None) -> str:
+    """A share as it stands in a table."""
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def number(value: float | None) -> str:
+    """A figure as it stands in a table."""
+    return "" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def write(out: Path, name: str, result: Mapping[str, Any], text: str | None = None) -> None:
+    """Write figures as JSON, and as Markdown where there is a text; print the latter, or the former."""
+    out.mkdir(parents=True, exist_ok=True)
+    figures = json.dumps(result, indent=1, allow_nan=False)
+    (out / f"{name}.json").write_text(figures + "\n")
+    if text is not None:
+        (out / f"{name}.md").write_text(text)
+    print(text or figures)

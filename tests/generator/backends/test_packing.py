@@ -1,0 +1,265 @@
+"""Bricks that are run in turn: optimised ahead, many in one network, and the time of every node of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dlbricks.errors import BackendError
+from dlbricks.generator.backends import registry
+from dlbricks.generator.backends.base import Backend, OptimisingBackend, PackingBackend, Settings
+from dlbricks.generator.backends.onnxruntime import profile
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.network.network import Network, synthetic_network
+from dlbricks.generator.network.packed import Member, pack
+
+GRAPHS = {
+    "block": "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1, float[32] w2, float[32] w3, float[32] w4)"
+    " => (float[1,32,8,8] v2) {v0 = Conv(x0, w0) v1 = BatchNormalization(v0, w1, w2, w3, w4) v2 = Relu(v1)}",
+    "layer": "(float[4,64] x0, float[64,32] w0, float[32] w1) => (float[4,32] v1){v0 = Gemm(x0, w0, w1) v1 = Relu(v0)}",
+    "embedding": "(int64[1,7] x0, float[11,6] w0) => (float[1,7,6] v0) {v0 = Gather(w0, x0)}",
+    "two outputs": "(float[2,6] x0) => (float[2,6] v0, float[2,6] v1) {v0 = Neg(x0) v1 = Exp(v0)}",
+    "a constant": "(float[3,4] x0) => (float[3,4] v0) <float c0 = {2.0}> {v0 = Pow(x0, c0)}",
+    "a branch": "(bool c0, float[4] x0) => (float[4] v0)"
+    "{v0 = If (c0) <then_branch = g1 () => (float[4] t) {t = Neg(x0)},"
+    " else_branch = g2 () => (float[4] e) {e = Exp(x0)}>}",
+}
+
+
+def settings(backend: Backend, threads: int = 1, *, together: bool = False) -> Settings:
+    return Settings("cpu", threads, backend.resolve("cpu", {"pinning": "off"}), (0, 1), together=together)
+
+
+def able(protocol: type) -> list[Backend]:
+    """Backends that are installed and have a protocol."""
+    found = [registry.get(name) for name, state in registry.backends().items() if state.ok]
+    return [backend for backend in found if isinstance(backend, protocol)]
+
+
+def computed(backend: Backend, network: Network) -> list[np.ndarray]:
+    executable = backend.prepare(network, settings(backend))
+    executable.run()
+    executable.synchronize()
+    found = executable.outputs()
+    executable.close()
+    return found
+
+
+def operators(network: Network) -> list[str]:
+    assert network.model is not None
+    return [f"{node.domain}:{node.op_type}" for node in network.model.graph.node]
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize("backend", able(OptimisingBackend), ids=lambda backend: backend.name)
+def test_what_was_optimised_ahead_computes_the_same(backend, graph, skeleton_of):
+    network = synthetic_network(skeleton_of(graph), seed=3)
+
+    optimised = backend.optimised(network, settings(backend))
+
+    assert optimised.as_is
+    for one, other in zip(computed(backend, optimised), computed(backend, network), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert operators(backend.optimised(optimised, settings(backend))) == operators(optimised)
+    assert operators(network) == operators(synthetic_network(skeleton_of(graph), seed=3)), "it is left as it was"
+
+
+@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_node_is_told_in_every_execution_until_the_end(backend, threads, skeleton_of):
+    chosen = settings(backend, threads)
+    bricks = [backend.optimised(synthetic_network(skeleton_of(graph)), chosen) for graph in GRAPHS.values()]
+    packed = pack([Member(brick, copies=2, uncounted=backend.edges(brick)) for brick in bricks])
+    executable = backend.prepare_packed(packed.network, chosen)
+    for _ in range(5):
+        executable.run()
+        executable.synchronize()
+
+    found = executable.end()
+
+    assert found.times.shape == (5, len(found.names))
+    assert len(set(found.names)) == len(found.names)
+    assert {*found.names} == {node.name for node in packed.network.model.graph.node}
+    assert {*packed.nodes, *packed.uncounted, *packed.idle} <= {*found.names}
+    assert np.isfinite(found.times).all()
+    assert (found.times >= 0).all()
+    assert (found.times.sum(axis=1) > 0).all()
+    watched = executable.outputs()
+    executable.run()  # which nobody watches
+    for one, other in zip(executable.outputs(), watched, strict=True):
+        np.testing.assert_array_equal(one, other)
+    executable.close()
+
+
+@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
+def test_a_pack_that_was_not_run_has_no_times(backend, skeleton_of):
+    packed = pack([Member(synthetic_network(skeleton_of(GRAPHS["layer"])))])
+    executable = backend.prepare_packed(packed.network, settings(backend))
+
+    assert executable.end().times.size == 0
+
+    executable.close()
+
+
+@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "never ended"])
+def test_a_pack_leaves_nothing_behind(backend, ended, skeleton_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    packed = pack([Member(synthetic_network(skeleton_of(GRAPHS["layer"])))])
+    executable = backend.prepare_packed(packed.network, settings(backend))
+    executable.run()
+
+    if ended:
+        executable.end()
+        assert list(tmp_path.iterdir()) == []
+    executable.close()
+
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BackendError, match="released"):
+        executable.run()
+
+
+@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
+def test_a_pack_that_cannot_be_loaded_leaves_nothing_behind(backend, skeleton_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    unknown = skeleton_of("(float[40] x0) => (float[40] v0) {v0 = nowhere.NoSuch(x0)}", domains=', "nowhere": 1')
+    packed = pack([Member(synthetic_network(unknown))])
+
+    with pytest.raises(BackendError):
+        backend.prepare_packed(packed.network, settings(backend))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# the profile of ONNX Runtime ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(skeleton_of, tmp_path):
+    """The folder of a real profile of two executions."""
+    import onnxruntime as ort
+
+    network = synthetic_network(skeleton_of(GRAPHS["a branch"]))
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / profile.PREFIX)
+    session = ort.InferenceSession(
+        network.self_contained().SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    for _ in range(2):
+        session.run(None, dict(network.feeds))
+    session.end_profiling()
+    return tmp_path
+
+
+def test_a_profile_without_arguments_has_the_same_times(written):
+    lean, full = profile.read_profile(written, lean=True), profile.read_profile(written)
+
+    assert [{name: value for name, value in one.items() if name != "args"} for one in full] == lean
+    assert any(one["args"] for one in full)
+    one, other = (profile.node_times(events, {"If_0"}) for events in (lean, full))
+    assert one.names == other.names == ("If_0",), "what runs in its body is part of its time"
+    np.testing.assert_array_equal(one.times, other.times)
+    assert one.times.shape[0] == 2
+
+
+def test_a_profile_that_is_written_otherwise_is_read_as_a_whole(written):
+    (path,) = written.glob("*.json")
+    expected = profile.read_profile(written)
+    path.write_text(json.dumps(expected, indent=1, separators=(",", " :")))
+
+    assert profile.read_profile(written, lean=True) == expected
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_a_full_profile_is_refused(written, monkeypatch, lean):
+    count = len(profile.read_profile(written))
+    monkeypatch.setattr(profile, "_MOST_EVENTS", count + 1)
+    assert len(profile.read_profile(written, lean=lean)) == count
+
+    monkeypatch.setattr(profile, "_MOST_EVENTS", count)
+
+    with pytest.raises(BackendError, match=f"profile is full after {count} events"):
+        profile.read_profile(written, lean=lean)
+
+
+def test_there_is_one_profile_or_none_is_read(written, tmp_path_factory):
+    with pytest.raises(BackendError, match="wrote 0 profiles instead of one"):
+        profile.read_profile(tmp_path_factory.mktemp("empty"))
+    (written / f"{profile.PREFIX}-other.json").write_text("[]")
+    with pytest.raises(BackendError, match="wrote 2 profiles instead of one"):
+        profile.read_profile(written)
+
+
+def test_a_node_that_an_execution_lacks_is_told(written):
+    events = profile.read_profile(written, lean=True)
+    last = max(
+        (one for one in events if one["cat"] == "Node" and one["name"].endswith(profile.KERNEL)),
+        key=lambda one: one["ts"],
+    )
+
+    with pytest.raises(BackendError, match="lost 1 nodes"):
+        profile.node_times([one for one in events if one is not last], {"If_0", "Neg_0", "Exp_0"})
+
+
+# threads that networks share ----------------------------------------------------------------------------------------
+
+_SHARED = """
+import sys
+from pathlib import Path
+import onnx.parser
+import numpy as np
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.network.network import synthetic_network
+from dlbricks.generator.network.packed import Member, pack
+
+def threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+graph = "(float[64,512] x, float[512,512] w) => (float[64,512] y) {y = MatMul(x, w)}"
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g ' + graph)
+backend, together = OrtBackend(), sys.argv[1] == "together"
+chosen = Settings("cpu", 2, backend.resolve("cpu", {"pinning": "off"}), (0, 1), together=together)
+backend.setup(chosen)
+network = synthetic_network(model)
+counts, found = [threads()], []
+for number in range(3):
+    executable = backend.prepare(network, chosen)
+    executable.run()
+    found.append((executable, executable.outputs()[0]))
+    counts.append(threads())
+packed = backend.prepare_packed(pack([Member(network, copies=2)]).network, chosen)
+packed.run()
+assert packed.end().times.shape[0] == 1
+counts.append(threads())
+assert all(np.array_equal(one, found[0][1]) for _, one in found)
+print(*(count - counts[0] for count in counts))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not tell its threads")
+@pytest.mark.parametrize(("how", "more"), [("together", "0 0 0 0 0"), ("apart", "0 1 2 3 4")])
+def test_networks_that_are_run_in_turn_share_their_threads(how, more):
+    done = subprocess.run([sys.executable, "-c", _SHARED, how], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == more.split()
+
+
+def test_a_brick_is_optimised_in_the_precision_that_is_asked_for(skeleton_of):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of(GRAPHS["layer"]))
+
+    quantised = backend.optimised(network, replace(settings(backend), dtype="int8"))
+
+    assert any("Quantize" in name for name in operators(quantised))
+    assert backend.edges(quantised) == frozenset()
+    (found,) = computed(backend, quantised)
+    (exact,) = computed(backend, network)
+    np.testing.assert_allclose(found, exact, atol=0.1 * float(np.abs(exact).max()))

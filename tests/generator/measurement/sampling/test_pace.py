@@ -1,0 +1,132 @@
+"""How often to visit, and when the time is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dlbricks.db.values import Block, Subject
+from dlbricks.generator.measurement.item import Item
+from dlbricks.generator.measurement.sampling import pace as module
+from dlbricks.generator.measurement.sampling.pace import Pace, forecast_s, loops_of, warmups_of
+from dlbricks.generator.measurement.sampling.statistics import MIN_SAMPLES
+from hypothesis import given
+from hypothesis import strategies as st
+
+MS = 1_000_000
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(module.time, "monotonic", made)
+    return made
+
+
+def paced(clock: Clock, **options: object) -> Pace:
+    return Pace(_begun=clock.now, **options)
+
+
+def test_without_a_budget_there_are_as_many_visits_as_asked_for(clock):
+    pace = paced(clock, visits=24)
+    pace.allot()
+    clock.now += 1e6
+
+    assert not pace.expired
+    assert pace.wanted == 24
+    assert [pace.enough(done, 6) for done in (0, 5, 6, 7)] == [False, False, True, True]
+
+
+def test_a_budget_is_parted_among_the_sessions_that_are_left(clock):
+    pace = paced(clock, visits=24, budget_s=40.0, waiting=4)
+    fewest = -(-24 * MIN_SAMPLES // pace.wanted)
+
+    pace.allot()
+    assert pace.waiting == 3
+    clock.now += 9.9
+    assert not pace.enough(fewest, 24)
+    clock.now += 0.2
+    assert pace.enough(fewest, 24)
+    assert not pace.enough(fewest - 1, 24)  # a session keeps to its share of the least, whatever the time
+    pace.allot()  # the second of four has a third of what is left
+    clock.now += 9.9
+    assert not pace.enough(fewest, 24)
+    clock.now += 0.2
+    assert pace.enough(fewest, 24)
+
+
+def test_a_generous_budget_ends_with_the_visits_that_were_planned(clock):
+    pace = paced(clock, visits=24, budget_s=1e6, waiting=1)
+    pace.allot()
+
+    assert pace.wanted > 24
+    assert pace.enough(pace.wanted, pace.wanted)
+    assert not pace.enough(pace.wanted - 1, pace.wanted)
+
+
+def test_the_time_is_up_when_the_budget_is_spent(clock):
+    pace = paced(clock, visits=24, budget_s=5.0)
+
+    assert not pace.expired
+    clock.now += 5.0
+    assert pace.expired
+    pace.allot()
+    assert pace.enough(pace.wanted, pace.wanted)
+
+
+@given(st.integers(1, 96), st.integers(1, 8))
+def test_sessions_that_end_early_have_enough_samples_together(wanted, sessions):
+    """However short the time: what all sessions visit at least makes a measurement."""
+    pace = Pace(24, budget_s=1e-9, waiting=sessions)
+    planned = -(-pace.wanted // sessions)
+
+    done = 0
+    for _ in range(sessions):
+        pace.allot()
+        done += next(count for count in range(planned + 1) if pace.enough(count, planned))
+
+    assert done >= MIN_SAMPLES
+    assert not Pace(wanted).enough(wanted - 1, wanted)
+
+
+@given(st.integers(1, 10**10))
+def test_short_ones_are_looped_and_long_ones_are_not(run_ns):
+    loops = loops_of(run_ns)
+
+    assert loops >= 1
+    assert loops == 1 or (loops - 1) * max(run_ns, 1000) < 20 * MS <= loops * max(run_ns, 1000)
+
+
+def test_what_was_never_run_is_tried_once():
+    assert loops_of(0) == 1
+
+
+def test_the_long_are_not_warmed_up():
+    assert [warmups_of(run_ns) for run_ns in (1000, 39 * MS, 41 * MS)] == [1, 1, 0]
+
+
+def item(macs: int | None = 10**9, *, visits: int = 0, **more: object) -> Item:
+    return Item(
+        Subject.BRICK, "k", "k", Path("k"), macs=macs, blocks=[Block(0, 0, ((MS, 1),) * visits)], **more
+    )  # fmt: skip
+
+
+def test_a_forecast_grows_with_the_work_and_shrinks_with_what_is_done():
+    def seconds(*items: Item, visits: int = 24) -> float:
+        return forecast_s(items, visits=visits, processes=2, sessions=2)
+
+    assert seconds() == 0
+    assert 0 < seconds(item(None)) < seconds(item()) < seconds(item(), item())
+    assert seconds(item(), visits=12) < seconds(item())
+    assert seconds(item(visits=12)) < seconds(item())
+    assert seconds(item(footprint=8 << 20)) > 0
