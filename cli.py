@@ -21,7 +21,6 @@ from .inventory import backends, brick, db, models, system
 from .options import (
     PLACE,
     binding_options,
-    budget_option,
     check_runtime_options,
     comparison_options,
     database_option,
@@ -29,6 +28,7 @@ from .options import (
     kernel_options,
     measured_options,
     model_arguments,
+    pace_options,
     plot_option,
     runtime_options,
     split_options,
@@ -152,7 +152,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 @click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
-@budget_option
+@pace_options
 @click.option(
     "--again", type=click.Choice(["noisy", "failed", "all"]), multiple=True, help="Measure these although stored."
 )
@@ -187,7 +187,7 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
 @commands.command()
 @model_arguments
 @stack_options
-@budget_option
+@pace_options
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @database_option

@@ -18,7 +18,6 @@ __all__ = [
     "PLACE",
     "batches",
     "binding_options",
-    "budget_option",
     "check_runtime_options",
     "comparison_options",
     "database_option",
@@ -28,6 +27,7 @@ __all__ = [
     "kernel_options",
     "measured_options",
     "model_arguments",
+    "pace_options",
     "plot_option",
     "runtime_options",
     "seconds",
@@ -271,12 +271,32 @@ comparison_options = _stacked(
     ),
 )
 
-budget_option = click.option(
-    "--budget",
-    "budget_s",
-    type=seconds,
-    metavar="TIME",
-    help="Total time, for example 90s, 5m or 1h; the time per item is fitted to it.",
+
+def _without_visits(context: click.Context, _parameter: click.Parameter, budget_s: float | None) -> float | None:
+    """Refuse a number of visits beside a time that decides it; ``--visits`` is read first."""
+    if budget_s is not None and context.get_parameter_source("visits") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--budget takes as many visits as fit into it; leave --visits out", context)
+    return budget_s
+
+
+pace_options = _stacked(
+    click.option(
+        "--visits",
+        type=click.IntRange(min=1),
+        default=24,
+        show_default=True,
+        metavar="N",
+        is_eager=True,
+        help="How often each brick and model is visited; fewer than 10 are no measurement to rely on.",
+    ),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=seconds,
+        metavar="TIME",
+        callback=_without_visits,
+        help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
+    ),
 )
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from .causes import written
 from .roofs import roofline_lines, roofline_record
+from .standing import COLUMNS, shown, standing
 from .tables import Answer, Column
-from .units import counted, duration, milliseconds, percent, quantity, ratio, short, size
+from .units import counted, duration, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
     from ..generator.decomposition.generate import GenerateReport
+    from ..generator.measurement.costs import RunCosts
     from ..generator.measurement.data.effect import DataLayer
     from ..generator.measurement.measure import MeasureReport
     from ..generator.measurement.profiling import ProfileReport
@@ -24,6 +26,9 @@ __all__ = ["estimated", "generated", "measured", "ran"]
 
 _REASONS = 5
 """Different reasons why bricks are missing that the table lists per model."""
+
+_UNWATCHED = 0.05
+"""Relative difference between profiled passes and others that a run tells of."""
 
 _OPERATORS = 12
 """Operators that ``--explain`` lists per model, the most expensive first."""
@@ -82,7 +87,7 @@ def ran(report: RunReport) -> Answer:
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         summary.append(f"{counted(report.models, 'whole model')} known")
-    summary += [*_algorithms(report), *_profiled(report.kernels)]
+    summary += [*_algorithms(report), *_watched(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
     failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
@@ -149,6 +154,17 @@ def _algorithms(report: RunReport) -> list[str]:
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
 
 
+def _watched(costs: RunCosts) -> list[str]:
+    """Whether packs take longer, or less, while the runtime tells the times of their nodes."""
+    if not costs.watched_s or not costs.unwatched_s:
+        return []
+    change = costs.watched_s / costs.unwatched_s - 1
+    if abs(change) <= _UNWATCHED:
+        return []
+    sign = "more" if change > 0 else "less"
+    return [f"profiled passes take {percent(abs(change))} {sign} than others: estimates may be off by as much"]
+
+
 def _profiled(report: ProfileReport | None) -> list[str]:
     """What the pass that tells kernels did."""
     if report is None:
@@ -194,8 +210,9 @@ def measured(report: MeasureReport) -> Answer:
         },
         columns=[
             Column("name", "model"),
-            Column("latency_ms", "median ms", milliseconds),
+            Column("latency_ms", "mean ms", milliseconds),
             Column("ci95_ms", "95 % interval", _interval),
+            Column("undisturbed_ms", "undisturbed ms", milliseconds),
             Column("p90_ms", "p90 ms", milliseconds),
             Column("p99_ms", "p99 ms", milliseconds),
             Column("load_ms", "load ms", milliseconds),
@@ -242,15 +259,14 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False, layers: b
     """
     rows = []
     for entry in estimates:
-        row = entry.record()
-        said = {name: row.pop(name) for name in ("path", "attribution", "attribution_absolute_ms")}
+        row = entry.record(explained=explain)
         if explain:
-            row |= said | {"parts": [asdict(part) for part in entry.sequences]}
+            row |= {"parts": [asdict(part) for part in entry.sequences]}
             row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
         if layers:
             row["roofline"] = roofline_record(entry)
         rows.append(row)
-    summary = [line for entry in estimates for line in _remarks(entry)]
+    summary = [*(line for entry in estimates for line in _remarks(entry)), *standing(estimates)]
     if explain:
         for entry in estimates:
             if entry.sequences:
@@ -269,11 +285,11 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False, layers: b
             Column("sequential_ms", "sequential ms", milliseconds),
             Column("critical_path_ms", "critical path ms", milliseconds),
             Column("lower_bound_sequential_ms", "lower bound ms", milliseconds),
-            Column("measured_ms", "measured ms", milliseconds),
-            Column("ratio", "ratio", ratio),
+            *COLUMNS,
             Column("coverage.sequences", "coverage", percent),
         ],
         summary=summary,
+        table=[shown(entry, row) for entry, row in zip(estimates, rows, strict=True)],
     )
 
 

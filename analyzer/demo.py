@@ -14,8 +14,9 @@ from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .answers import estimated
 from .drawing import draw_estimates, draw_generated
+from .standing import COLUMNS
 from .tables import Answer, Column
-from .units import duration, milliseconds, percent, ratio
+from .units import duration, milliseconds, percent
 
 __all__ = ["MODELS", "Demo", "demo", "demonstrated"]
 
@@ -114,13 +115,13 @@ def demonstrated(result: Demo) -> Answer:
             Column("estimate_ms", "estimate ms", milliseconds),
             Column("sequential_ms", "sequential ms", milliseconds),
             Column("critical_path_ms", "critical path ms", milliseconds),
-            Column("measured_ms", "measured ms", milliseconds),
-            Column("ratio", "ratio", ratio),
+            *COLUMNS,
         ],
         summary=[
             *answer.summary,
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
-            "ratio = estimate / measured. The critical path would be the latency if branches ran at once.",
+            "ratio = estimate / measured [95 % interval]. The critical path: if branches ran at once.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
         ],
+        table=answer.table,
     )

@@ -183,6 +183,10 @@ def _beside(estimates: Sequence[Estimate]) -> Figure:
             entry.measured_ms,
             entry.ci95_ms,
             entry.estimate_ms,
+            ratio_ci95=entry.ratio_ci95,
+            undisturbed_ms=entry.undisturbed_ms,
+            disturbance=entry.disturbance if entry.disturbed else None,
+            paired=entry.paired is not False,
         )
         for entry in estimates
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["counted", "duration", "milliseconds", "percent", "quantity", "ratio", "short", "size"]
+__all__ = ["counted", "duration", "milliseconds", "percent", "quantity", "ratio", "ratio_within", "short", "size"]
 
 _SHORT_KEY = 12
 
@@ -52,6 +52,16 @@ def percent(value: float) -> str:
 def ratio(value: float) -> str:
     """A ratio with two decimals."""
     return f"{value:.2f}"
+
+
+def ratio_within(value: float, bounds: Sequence[float] | None) -> str:
+    """A ratio with its interval: ``0.98 [0.95, 1.02]``."""
+    return ratio(value) if bounds is None else f"{ratio(value)} [{', '.join(map(_bound, bounds))}]"
+
+
+def _bound(value: float) -> str:
+    """An end of an interval, which may be far away."""
+    return ratio(value) if value < 99.995 else f"{value:.0e}"
 
 
 def short(key: str) -> str:

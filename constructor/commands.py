@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..bricks.graph.footprint import is_level
 from ..db import Stack, Store
@@ -144,6 +144,10 @@ class Commands:
         if stack is not None:
             return [*_stack_options(stack), *measured]
         return [*_given([("--backend", self._query.backend), ("--device", self._query.device)]), *measured]
+
+    def outdated(self, keys: Collection[str]) -> set[str]:
+        """Of bricks that are not measured, those that an earlier version measured, whose way was another."""
+        return self._store.outdated_keys(keys) if keys else set()
 
     def ceilings(self) -> str:
         """Measure what the machine does at most; only a machine itself can."""

@@ -50,6 +50,7 @@ def missing_of(
         commands: What would measure the others.
     """
     counts = Counter(part.key for part in parts if part.key not in shelf.bricks)
+    outdated = commands.outdated(counts.keys())
     first = {part.key: part for part in reversed(parts)}
     for key, count in counts.items():
         failure = shelf.failures.get(key)
@@ -59,10 +60,14 @@ def missing_of(
             count=count,
             layers=tuple(layer.name for layer in layers),
             op_types=tuple(layer.op_type for layer in layers),
-            reason="not measured" if failure is None else f"{failure.kind}: {failure.reason}",
+            reason=_unmeasured(outdated=key in outdated) if failure is None else f"{failure.kind}: {failure.reason}",
             command=commands.measure(source) if failure is None else commands.again(source),
         )
     yield from _skipped(graph)
+
+
+def _unmeasured(*, outdated: bool) -> str:
+    return "measured by an earlier version only, which is never combined with this one" if outdated else "not measured"
 
 
 def cannot_be_bricks(graph: ModelGraph) -> bool:

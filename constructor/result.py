@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class SequenceLatency:
         layers: Indices of its layers.
         names: Their names.
         op_types: Their operators.
-        latency_ms: Median; None where it is not measured.
+        latency_ms: Mean; None where it is not measured.
         ci95_ms: Interval of the brick by itself.
         verdict: How far the measurement can be trusted; None where there is none.
         on_path: Whether it lies on the critical path; False where that is not known.
@@ -130,7 +130,7 @@ class Estimate:
         unique: Different bricks among its sequences.
         estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
             (``prediction``).
-        ci95_ms: Its interval: what processes and rounds of the measurements differ by, and the error of the method.
+        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and the method's error.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
         lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
@@ -227,8 +227,30 @@ class Estimate:
         """Whether the whole model is measured."""
         return self.error is None and not self.missing
 
-    def record(self) -> dict[str, Any]:
-        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline."""
-        record = asdict(replace(self, sequences=(), roofline=None)) | {"sequences": len(self.sequences)}
+    def record(self, *, explained: bool = True) -> dict[str, Any]:
+        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
+
+        Args:
+            explained: With the path, and with what lies between bricks and model.
+        """
+        record = _shallow(self)
         del record["roofline"]
-        return record
+        record |= {
+            "dims": dict(self.dims),
+            "bound": dict(self.bound),
+            "coverage": None if self.coverage is None else _shallow(self.coverage),
+            "missing": [_shallow(one) for one in self.missing],
+            "sequences": len(self.sequences),
+        }
+        if not explained:
+            return {name: value for name, value in record.items() if name not in _EXPLANATION}
+        terms = None if self.attribution is None else {name: _shallow(one) for name, one in self.attribution.items()}
+        return record | {"path": [_shallow(one) for one in self.path], "attribution": terms}
+
+
+_EXPLANATION = ("path", "attribution", "attribution_absolute_ms")
+
+
+def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
+    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -35,6 +35,7 @@ __all__ = [
     "matching_items",
     "measured_keys",
     "measurements",
+    "outdated_keys",
 ]
 
 _stack = table_of(StackRow)
@@ -362,6 +363,17 @@ def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
         .where(_measurement.c.item_id == _item.c.id, _of_protocol(_measurement, wanted.protocol))
         .exists()
     )
+    query = select(_item.c.key).distinct().where(measured)
+    places = list(_places(connection, wanted))
+    return {
+        key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))
+    }
+
+
+def outdated_keys(connection: Connection, wanted: Filter) -> set[str]:
+    """Keys that have a finished measurement of an earlier protocol."""
+    c = _measurement.c
+    measured = select(c.id).where(c.item_id == _item.c.id, c.finished_us.is_not(None), c.protocol < PROTOCOL).exists()
     query = select(_item.c.key).distinct().where(measured)
     places = list(_places(connection, wanted))
     return {

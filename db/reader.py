@@ -178,6 +178,11 @@ class Reader(Handle):
         with self.reading() as connection:
             return queries.measured_keys(connection, wanted)
 
+    def outdated_keys(self, keys: Collection[str]) -> set[str]:
+        """Of some bricks, those that an earlier version measured, wherever that was."""
+        with self.reading() as connection:
+            return queries.outdated_keys(connection, Filter(subject=Subject.BRICK, keys=keys))
+
     def info(self) -> dict[str, Any]:
         """Where the database is, its schema, how much it holds, and its systems and stacks."""
         with self.reading() as connection:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
-from .figure import BLUE, GREEN, GREY, ORANGE, name_rows, new_figure, plain_axes, row_height
+from .figure import BLUE, GREEN, GREY, ORANGE, RED, name_rows, new_figure, plain_axes, row_height
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["GranularityPoint", "ModelLatency", "accuracy_against_granularity", "estimate_beside_measured"]
+
+_NARROWEST = 0.85, 1.15
+_WIDEST = 0.2, 3.0
+"""What the axis of ratios shows at least, and of their intervals at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,10 @@ class ModelLatency:
         measured_ms: Ground truth.
         ci95_ms: Interval of the prediction, if known.
         estimate_ms: The prediction, where it is not the sequential sum.
+        ratio_ci95: Interval of prediction / measured.
+        undisturbed_ms: The prediction for a quiet machine.
+        disturbance: How much slower the visits were than quiet ones, where the machine was disturbed; else None.
+        paired: Whether bricks and model were visited in turn.
     """
 
     name: str
@@ -35,6 +43,10 @@ class ModelLatency:
     measured_ms: float | None
     ci95_ms: tuple[float, float] | None = None
     estimate_ms: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    undisturbed_ms: float | None = None
+    disturbance: float | None = None
+    paired: bool = True
 
     @property
     def predicted_ms(self) -> float | None:
@@ -84,45 +96,75 @@ def _draw_latencies(axes: Axes, models: Sequence[ModelLatency]) -> None:
         ("sequential", "o", BLUE, [model.sequential_ms for model in models]),
         ("critical path", "^", ORANGE, [model.critical_path_ms for model in models]),
         ("estimate", "s", GREEN, [model.estimate_ms for model in models]),
+        ("undisturbed", "|", RED, [model.undisturbed_ms if model.disturbance else None for model in models]),
     )
     everything: list[float] = []
     for label, marker, colour, values in series:
         points = [(value, row) for row, value in zip(rows, values, strict=True) if value is not None]
         everything += [value for value, _ in points]
         if points:  # the legend names what is drawn
-            axes.plot(*_columns(points), marker, color=colour, markersize=6, alpha=0.9, label=label)
+            size = 13 if marker == "|" else 6
+            axes.plot(
+                *_columns(points), marker, color=colour, markersize=size, markeredgewidth=2, alpha=0.9, label=label
+            )
     everything += [bound for model in models if model.ci95_ms is not None for bound in model.ci95_ms]
     _log_where_wide(axes, everything)
     if everything:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=9, frameon=False, borderaxespad=0.2)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, fontsize=9, frameon=False, borderaxespad=0.2,
+            columnspacing=0.8, handletextpad=0.1,
+        )  # fmt: skip
 
 
 def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
     plain_axes(axes, grid="x")
-    axes.set_xlabel("constructed / measured")
+    axes.set_xlabel("constructed / measured (±10 % shaded)")
     axes.axvspan(0.9, 1.1, color="#E8F5E9", zorder=0)
     axes.axvline(1, color=GREY, linewidth=1)
-    reach = [0.5, 1.2]
+    ends = [_NARROWEST[0], _NARROWEST[1]]
     for row, model in enumerate(models):
-        if model.measured_ms is None:
-            axes.text(1, row, "not measured", ha="center", va="center", fontsize=8, color=GREY)
+        if model.measured_ms is None or model.predicted_ms is None:
+            said = "not measured" if model.measured_ms is None else "not complete"
+            axes.text(1, row, said, ha="center", va="center", fontsize=8, color=GREY)
             continue
-        for value, marker, colour in (
-            (model.critical_path_ms, "^", ORANGE),
-            (model.sequential_ms, "o", BLUE),
-            (model.estimate_ms, "s", GREEN),
-        ):
-            if value is not None:
-                reach.append(value / model.measured_ms)
-                axes.plot(value / model.measured_ms, row, marker, color=colour, markersize=6, alpha=0.9)
-        if model.predicted_ms is not None:
-            text = f"{model.predicted_ms / model.measured_ms:.2f}"
-            axes.annotate(
-                text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F"
-            )
-    axes.set_xlim(min(reach) - 0.05, max(reach) + 0.05)
-    said = "sequential" if all(model.estimate_ms is None for model in models) else "estimate"
-    axes.set_title(f"±10 % shaded, {said} in figures", fontsize=9, color="#546E7A", loc="left")
+        for value, marker, colour in ((model.critical_path_ms, "^", ORANGE), (model.sequential_ms, "o", BLUE)):
+            if value is not None and model.estimate_ms is not None:
+                ends.append(value / model.measured_ms)
+                axes.plot(value / model.measured_ms, row, marker, color=colour, markersize=4, alpha=0.6)
+        ratio = model.predicted_ms / model.measured_ms
+        colour = RED if model.disturbance else GREEN
+        bounds = model.ratio_ci95 or (ratio, ratio)
+        ends += [max(bounds[0], _WIDEST[0]), min(bounds[1], _WIDEST[1]), ratio]
+        axes.errorbar(
+            ratio, row, xerr=[[ratio - bounds[0]], [bounds[1] - ratio]], fmt="s", color=colour, markersize=6,
+            markerfacecolor=colour if model.paired else "white", elinewidth=1.4, capsize=2.5,
+        )  # fmt: skip
+        text = f"{ratio:.2f}" + (f"  +{model.disturbance:.0%}" if model.disturbance else "")
+        axes.annotate(text, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F")
+    margin = 0.02 * (max(ends) - min(ends))
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    _explain_ratios(
+        axes, [model for model in models if model.measured_ms is not None and model.predicted_ms is not None]
+    )
+
+
+def _explain_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
+    """A legend of what is drawn: colours tell what the machine did, a hollow square that two sessions are compared."""
+    kinds = (
+        ("quiet", GREEN, GREEN, any(not model.disturbance for model in models)),
+        ("disturbed, by how much", RED, RED, any(model.disturbance for model in models)),
+        ("not paired", GREY, "white", any(not model.paired for model in models)),
+    )
+    drawn = [
+        axes.plot([], [], "s", color=colour, markerfacecolor=face, label=label)[0]
+        for label, colour, face, found in kinds
+        if found
+    ]
+    if drawn:
+        axes.legend(
+            handles=drawn, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False,
+            borderaxespad=0.2, columnspacing=0.8, handletextpad=0.1,
+        )  # fmt: skip
 
 
 def accuracy_against_granularity(points: Sequence[GranularityPoint], *, title: str) -> Figure:

@@ -16,7 +16,6 @@ _CAUSES = {
     "layout": "changes of memory layout at the edges of bricks",
     "overhead": "calls of the runtime that only bricks take",
     "cache": "caches that are warmer in the model than they were for the bricks",
-    "gaps": "changes between nodes that cost less than the probe says",
     "data": "values in the model that cost less than those of bricks",
 }
 """What makes a model faster than its bricks, by the terms of the attribution."""

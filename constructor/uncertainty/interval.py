@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.values import Block, Measurement
+from ...db.values import Block, Measurement, Subject
 from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .calibration import PROCESS_SD
 
@@ -76,23 +76,37 @@ class Uncertainty:
         self.known = {measurement.id: measurement for measurement in measurements}
         self._blocks = blocks
         self._seen: dict[str, _Seen | None] = {}
+        self._sessions: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
 
     def blocks(self, id_: str) -> Sequence[Block]:
         """Raw samples of a measurement."""
         return self._blocks.get(id_, ())
+
+    def sessions(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
+        """Latency of each visit, by process and round."""
+        if id_ not in self._sessions:
+            filled = [block for block in self.blocks(id_) if block.samples]
+            values = block_values(filled, self.known[id_].unroll)
+            self._sessions[id_] = {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
+        return self._sessions[id_]
 
     def value_ns(self, weights: Weights) -> float:
         """The combination of the means; rounded once."""
         return math.fsum(weight * self.known[id_].latency_ns for id_, weight in weights.items())
 
     def undisturbed_ns(self, weights: Weights) -> float | None:
-        """The combination on a quiet machine; None where one of them is not known there."""
-        known = {id_: self.known[id_].undisturbed_ns for id_ in weights}
-        return (
-            math.fsum(weights[id_] * quiet for id_, quiet in known.items() if quiet is not None)
-            if (None not in known.values())
-            else None
-        )
+        """The combination on a quiet machine; None where one of its bricks is not known there.
+
+        What is measured apart from any brick, such as what a model's values cost, may be a difference, and stands.
+        """
+        total: list[float] = []
+        for id_, weight in weights.items():
+            one = self.known[id_]
+            quiet = one.undisturbed_ns
+            if quiet is None and one.subject is Subject.BRICK:
+                return None
+            total.append(weight * (one.latency_ns if quiet is None else quiet))
+        return math.fsum(total)
 
     def half_ns(self, weights: Weights) -> float:
         """Half of the 95 % interval of the combination."""
@@ -136,21 +150,18 @@ class Uncertainty:
 
     def _of(self, id_: str) -> _Seen | None:
         if id_ not in self._seen:
-            self._seen[id_] = _described(self.known[id_], self.blocks(id_))
+            self._seen[id_] = _described(self.known[id_].run, self.sessions(id_))
         return self._seen[id_]
 
 
-def _described(measurement: Measurement, blocks: Sequence[Block]) -> _Seen | None:
+def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]) -> _Seen | None:
     """None where there are too few time blocks to tell anything."""
-    filled = [block for block in blocks if block.samples]
-    values = block_values(filled, measurement.unroll)
-    visits = sum(one.size for one in values)
-    means = [time_blocks([one]) for one in values]
-    if sum(one.size for one in means) < 2:
+    visits = sum(one.size for one in sessions.values())
+    means = {place: time_blocks([one]) for place, one in sessions.items()}
+    if sum(one.size for one in means.values()) < 2:
         return None
-    centre = float(np.concatenate(values).mean())
+    centre = math.fsum(float(one.sum()) for one in sessions.values()) / visits
     residuals = {
-        (measurement.run, block.process, block.round): (mean - centre) * (one.size / mean.size) / visits
-        for block, one, mean in zip(filled, values, means, strict=True)
+        (run, *place): (mean - centre) * (sessions[place].size / mean.size) / visits for place, mean in means.items()
     }
-    return _Seen(residuals, len({block.process for block in filled}))
+    return _Seen(residuals, len({process for process, _ in sessions}))

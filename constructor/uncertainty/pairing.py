@@ -7,14 +7,14 @@ interval is a bootstrap over time blocks, in which bricks and model are drawn to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.values import Block, Measurement, Subject
-from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
+from ...db.values import Measurement, Subject
+from ...generator.measurement.sampling.statistics import student, time_blocks
 from .interval import Uncertainty, Weights
 
 __all__ = ["Paired", "paired"]
@@ -62,12 +62,12 @@ def paired(
     Returns:
         None where a brick was not visited in any session of the model.
     """
-    model = _sessions(truth, doubts.blocks(truth.id))
+    model = _sessions(truth, doubts)
     together: Sessions = {}
     constant = 0.0
     for id_, weight in weights.items():
         one = known[id_]
-        own = _sessions(one, doubts.blocks(id_))
+        own = _sessions(one, doubts)
         shared = {place: own[place] for place in own if place in model and _at_once(one, truth, doubts, place)}
         if not shared:
             if one.subject is Subject.BRICK:
@@ -102,11 +102,10 @@ def _spread(ours: Array, theirs: Array) -> float:
     return float(drawn.std()) * math.sqrt(count / (count - 1))
 
 
-def _sessions(measurement: Measurement, blocks: Sequence[Block]) -> Sessions:
-    """Latency of each visit, by process and round."""
-    filled = [block for block in blocks if block.samples and block.visits]
-    values = block_values(filled, measurement.unroll)
-    return {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
+def _sessions(measurement: Measurement, doubts: Uncertainty) -> Mapping[tuple[int, int], Array]:
+    """Latency of each visit, by process and round, of sessions that are known to be visits."""
+    seen = {(block.process, block.round) for block in doubts.blocks(measurement.id) if block.visits}
+    return {place: values for place, values in doubts.sessions(measurement.id).items() if place in seen}
 
 
 def _at_once(one: Measurement, other: Measurement, doubts: Uncertainty, place: tuple[int, int]) -> bool:

@@ -35,6 +35,7 @@ from .launch import begin_run, end_run, launch
 from .profiling import ProfileReport, take_views
 from .sampling.grouping import Group, grouped
 from .sampling.pace import Pace, forecast_s
+from .sampling.statistics import MIN_SAMPLES
 from .selection import Selection, check_again, finished, select
 from .session import Session
 from .settings import Settings
@@ -150,17 +151,10 @@ def conduct(
             if suite is not None:
                 inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside])
         pending = [*chosen.pending, *bricks.pending, *variants.pending, *beside]
-        forecast = forecast_s(
-            pending,
-            visits=settings.visits,
-            processes=settings.processes,
-            sessions=settings.sessions,
-            known=_earlier(store, pending),
-        )
+        forecast = _forecast_s(pending, settings, store)
         budget_s = None
         if settings.budget_s is not None:
             budget_s = settings.budget_s - (time.monotonic() - begun)
-            forecast = min(forecast, settings.budget_s) if pending else 0.0
         run = None
         memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
         limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
@@ -273,6 +267,18 @@ def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given:
             "--algorithms applies to them",
             remedy="use a suite of --graph source or fused",
         )
+
+
+def _forecast_s(pending: Sequence[Item], settings: Settings, store: Store) -> float:
+    """Seconds that the items take; within a total time, unless not even a measurement of each fits into it."""
+    known = _earlier(store, pending)
+    whole, least = (
+        forecast_s(pending, visits=visits, processes=settings.processes, sessions=settings.sessions, known=known)
+        for visits in (settings.visits, min(settings.visits, MIN_SAMPLES))
+    )
+    if settings.budget_s is None:
+        return whole
+    return max(least, min(whole, settings.budget_s)) if pending else 0.0
 
 
 def _earlier(store: Store, items: Sequence[Item]) -> dict[str, Measurement]:

@@ -133,6 +133,6 @@ def really_measured(tmp_path_factory: pytest.TempPathFactory, write_branches: Ca
         for level in ("all", "disabled", "all"):
             run(
                 folder / "suite", store=store, models=models, cache="hot", again=("all",),
-                options={"optimization": level}, item_budget_s=0.05,
+                options={"optimization": level}, visits=12,
             )  # fmt: skip
     return folder

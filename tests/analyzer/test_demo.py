@@ -49,8 +49,8 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
     answer = demonstrated(result)
     header, _, *lines = render(answer).splitlines()
     assert header.split() == [
-        "model", "layers", "unique", "estimate", "ms", "sequential", "ms", "critical", "path", "ms", "measured", "ms",
-        "ratio",
+        "model", "layers", "unique", "estimate", "ms", "sequential", "ms", "critical", "path", "ms", "undisturbed",
+        "ms", "measured", "ms", "ratio",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[:2]] == ["branches", "chain"]
     (fork, chain) = json.loads(render(answer, "json"))["results"]

@@ -41,7 +41,7 @@ def profiled(tmp_path_factory, write_branches) -> Profiled:
     found = Profiled(write_branches(folder / "branches.onnx"), folder / "suite", folder / "profiled.db")
     generate(find_models([found.model]), granularity=1, out=found.suite)
     with Store.open(found.database) as store:
-        run(found.suite, store=store, cache="hot", kernels=True, item_budget_s=0.005, processes=1, rounds=1)
+        run(found.suite, store=store, cache="hot", kernels=True, visits=2, processes=1, sessions=1)
     return found
 
 

@@ -25,6 +25,7 @@ from dlbricks.analyzer.plots import (
     unique_share,
     waterfall,
 )
+from dlbricks.analyzer.plots.figure import GREEN, RED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -160,6 +161,29 @@ def test_a_prediction_that_is_not_the_sum_is_drawn_beside_it() -> None:
     points = {str(line.get_label()): list(line.get_xdata()) for line in left.lines}
     assert points["estimate"] == [9.5]
     assert {"1.06", "2.00"} <= {text.get_text() for text in right.texts}
+
+
+def test_disturbed_models_and_those_that_are_not_paired_are_marked_and_explained() -> None:
+    quiet, disturbed = (0.9, 1.1), (0.8, 1.3)
+    models = [
+        ModelLatency("a", 10.0, 8.0, 9.0, None, 9.5, quiet),
+        ModelLatency("b", 4.0, 3.0, 2.0, None, 2.1, disturbed, undisturbed_ms=1.5, disturbance=0.42),
+        ModelLatency("c", 4.0, 3.0, 2.0, None, 2.1, quiet, paired=False),
+    ]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    squares = [line for line in right.lines if line.get_marker() == "s" and len(line.get_xdata()) == 1]
+    assert [line.get_color() for line in squares] == [GREEN, RED, GREEN]
+    assert [line.get_markerfacecolor() for line in squares] == [GREEN, RED, "white"]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == [
+        "quiet", "disturbed, by how much", "not paired",
+    ]  # fmt: skip
+    assert "1.05  +42%" in {text.get_text() for text in right.texts}
+    spans = [[tuple(end[0] for end in segment) for segment in lines.get_segments()] for lines in right.collections]
+    assert [span for (span,) in spans] == [quiet, disturbed, quiet]
+    points = {str(line.get_label()): list(line.get_xdata()) for line in left.lines}
+    assert points["undisturbed"] == [1.5]
 
 
 def test_the_mean_over_a_zoo_is_geometric() -> None:

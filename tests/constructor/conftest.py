@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.db import (
+    Block,
     Conditions,
     Failure,
     Measurement,
@@ -24,6 +25,8 @@ from dlbricks.db import (
     System,
     Verdict,
 )
+from dlbricks.db.values import Visit
+from dlbricks.generator.measurement.sampling.statistics import summarise
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -83,6 +86,45 @@ class Lab:
 
     def put(self, latencies: Iterable[tuple[str, float]], **changes: object) -> None:
         self.store.add((self.measurement(key, ms, **changes), ()) for key, ms in latencies)
+
+    def put_in_turn(
+        self,
+        latencies: Mapping[str, float],
+        machine: Sequence[Sequence[float]],
+        *,
+        model: str | None = None,
+        begun_s: float = 0.0,
+        **changes: object,
+    ) -> None:
+        """Bricks, and a model of which each is part once or more, as sessions of one run see them.
+
+        Args:
+            latencies: Undisturbed latency in ms by key.
+            machine: By session and visit, how much slower than that everything was.
+            model: Which of the keys is of a whole model.
+            begun_s: When the first visit began.
+            changes: Of the measurements.
+        """
+        visits = [
+            tuple(
+                Visit(int((begun_s + 10 * number + place) * 1e6), int(5e4 * factor), int(8e4 * factor))
+                for place, factor in enumerate(session)
+            )
+            for number, session in enumerate(machine)
+        ]
+        added = []
+        for key, ms in latencies.items():
+            blocks = [
+                Block(number // 2, number % 2, tuple((round(ms * 1e6 * factor), 1) for factor in session), 0, when)
+                for number, (session, when) in enumerate(zip(machine, visits, strict=True))
+            ]
+            found = summarise(blocks, 1)
+            statistics = {"mean_ns": found.mean_ns, "median_ns": found.median_ns, "ci95_ns": found.ci95_ns}
+            subject = Subject.MODEL if key == model else Subject.BRICK
+            quiet = sum(factor == 1 for session in machine for factor in session) / sum(map(len, machine))
+            told = {"subject": subject, "samples": found.samples, "undisturbed_ns": ms * 1e6, "quiet": quiet}
+            added.append((self.measurement(key, ms, **(statistics | told | changes)), blocks))
+        self.store.add(added)
 
     def fail(
         self, key: str, kind: str = "crashed", reason: str = "signal 11", subject: Subject = Subject.BRICK

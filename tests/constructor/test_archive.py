@@ -20,7 +20,7 @@ from dlbricks.errors import DiskFull
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition import decomposer as decomposer_module
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.network.reference import GAP, OVERHEAD, built_in_key
+from dlbricks.generator.network.reference import OVERHEAD, built_in_key
 from dlbricks.models import find_models
 
 MODELS = find_models(["squeezenet", "bert_base"])
@@ -98,7 +98,6 @@ def home(tmp_path_factory):
             keys |= {part.key for answer in estimate(MODELS, store=store, **options) for part in answer.sequences}
         levels = [level_name(level) for level in REUSE_LEVELS]
         made = [measured(Subject.BRICK, key, level) for level in levels for key in sorted(keys)]
-        made += [measured(Subject.REFERENCE, built_in_key(GAP), level) for level in levels]
         made += [measured(Subject.REFERENCE, built_in_key(OVERHEAD), level) for level in (*levels, "hot")]
         store.add((one, ()) for one in made)
         store.add((measured(Subject.MODEL, build_graph(one.skeleton()).key, "hot"), ()) for one in MODELS)
@@ -119,7 +118,7 @@ def test_what_is_kept_answers_as_what_is_made_now(home, tmp_path, counted, monke
         assert one == other
         assert one.estimate_ms is not None
         known = {name for name, term in one.attribution.items() if term.ms is not None}
-        assert known >= {"bricks", "fusion", "overhead", "cache", "gaps", "unexplained"}
+        assert known >= {"bricks", "fusion", "overhead", "cache", "unexplained"}
 
 
 def test_a_printed_answer_is_the_same(home, tmp_path, cli, monkeypatch):

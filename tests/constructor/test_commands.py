@@ -10,7 +10,7 @@ from dlbricks.constructor.selection import Choice, Query
 from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names
-from dlbricks.generator.backends.requirements import can_rotate
+from dlbricks.generator.backends.requirements import in_turn
 
 
 def commands(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Commands:
@@ -30,7 +30,7 @@ def printed(found: Commands, source) -> Iterator[str]:
         found.examine(source),
         found.measure(source),
         found.measure(source, cache="model"),
-        found.measure(source, cache="4MiB"),
+        found.measure(source, cache="8MiB"),
         found.measure(source, graph="runtime"),
         found.measure(source, graph="runtime", cache="model"),
         found.measure(source, graph="fused"),
@@ -39,7 +39,7 @@ def printed(found: Commands, source) -> Iterator[str]:
             yield command
 
 
-@pytest.mark.parametrize("stored", [None, "hot", "cold", "model", "4MiB"])
+@pytest.mark.parametrize("stored", [None, "hot", "cold", "model", "8MiB"])
 @pytest.mark.parametrize("name", names())
 def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
     backend = get(name)
@@ -47,7 +47,7 @@ def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
 
     assert all(f"--backend {name}" in command for command in found)
     assert len(found) >= 2
-    if not can_rotate(backend, default_options(name, "cpu")):
+    if not in_turn(backend, default_options(name, "cpu")):
         # ``run`` measures at reuse distances where no cache state is given.
         assert not any("--cache model" in command or "--data" in command for command in found)
         assert all("--cache" in command for command in found)
@@ -55,16 +55,16 @@ def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
         assert not any("--graph" in command for command in found)
 
 
-def test_a_runtime_that_cannot_rotate_measures_hot_and_nothing_at_a_distance(lab, fork):
+def test_a_runtime_that_cannot_take_turns_measures_hot_and_nothing_at_a_distance(lab, fork):
     found = commands(lab, "openvino", Query(backend="openvino", cache="model"))
 
     assert "--cache hot" in found.measure(fork)
     assert "--cache hot" in found.truth(fork)
-    assert found.measure(fork, cache="model") is found.measure(fork, cache="256MiB") is found.examine(fork) is None
+    assert found.measure(fork, cache="model") is found.measure(fork, cache="128MiB") is found.examine(fork) is None
     assert found.measure(fork, graph="runtime") is None
 
 
-def test_options_decide_whether_a_runtime_rotates(lab, fork):
+def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
     eager, compiled = (commands(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
 
     assert "--cache model" in eager.measure(fork, cache="model")

@@ -117,7 +117,10 @@ def time_blocks(values: Sequence[Values]) -> Values:
     means: list[float] = []
     for one in values:
         count = max(1, one.size // VISITS_PER_BLOCK)
-        means += [float(part.mean()) for part in np.array_split(one, count) if part.size]
+        if one.size == count * VISITS_PER_BLOCK:  # as a rule; cutting it up otherwise takes longer
+            means += one.reshape(count, VISITS_PER_BLOCK).mean(axis=1).tolist()
+        else:
+            means += [float(part.mean()) for part in np.array_split(one, count) if part.size]
     return np.array(means)
 
 

@@ -7,19 +7,18 @@ import math
 import numpy as np
 import pytest
 from dlbricks.constructor.comparison.difference import Relation, difference, discoveries, relation, two_sided
-from dlbricks.constructor.comparison.timeline import Drift
-from dlbricks.constructor.uncertainty.calibration import PROCESS_SD
+from dlbricks.constructor.uncertainty.calibration import PROCESS_SD, RUN_SD
 from dlbricks.constructor.uncertainty.interval import Uncertainty, student
-from dlbricks.db import Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.generator.measurement.sampling.statistics import summarise
 from hypothesis import given
 from hypothesis import strategies as st
 
-STILL = Drift()
 LATENCIES = st.floats(1e-3, 1e6)
 
 
-def verdict(ratio: float, error: float, *, effect: float = 0.03, drift: Drift = STILL) -> Relation:
-    seen = difference(100.0, 100.0 * ratio, error=error, degrees=10, drift=drift)
+def verdict(ratio: float, error: float, *, effect: float = 0.03, apart: float = 0.0) -> Relation:
+    seen = difference(100.0, 100.0 * ratio, error=error, degrees=10, apart=apart)
     return relation(seen, minimum_effect=effect, discovered=discoveries([seen.p])[0])
 
 
@@ -44,12 +43,12 @@ def test_the_minimum_effect_decides_what_matters() -> None:
     assert verdict(1.05, 0.002, effect=0.10) is Relation.SAME
 
 
-@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(3, 100), st.floats(0, 0.03), st.floats(0, 0.1))
+@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(3, 100), st.floats(0, 0.1))
 def test_to_swap_the_sides_swaps_the_verdict(
-    base: float, other: float, error: float, degrees: float, bias: float, sd: float
+    base: float, other: float, error: float, degrees: float, apart: float
 ) -> None:
-    there = difference(base, other, error=error, degrees=degrees, drift=Drift(bias, sd))
-    back = difference(other, base, error=error, degrees=degrees, drift=Drift(bias, sd))
+    there = difference(base, other, error=error, degrees=degrees, apart=apart)
+    back = difference(other, base, error=error, degrees=degrees, apart=apart)
 
     swapped = {Relation.FASTER: Relation.SLOWER, Relation.SLOWER: Relation.FASTER}
     verdicts = [relation(seen, minimum_effect=0.03, discovered=seen.p <= 0.05) for seen in (there, back)]
@@ -62,17 +61,16 @@ def test_to_swap_the_sides_swaps_the_verdict(
         assert swapped.get(verdicts[0], verdicts[0]) is verdicts[1]
 
 
-def test_known_drift_widens_the_interval_and_hides_as_much() -> None:
-    seen = difference(100, 106, error=0.0, degrees=10, drift=Drift(bias=0.02))
-
-    assert seen.ci95 == pytest.approx((1.06 * math.exp(-0.02), 1.06 * math.exp(0.02)))
-    assert difference(100, 101, error=0.001, degrees=10, drift=Drift(bias=0.02)).p == 1
-
-
-def test_unknown_drift_makes_a_small_difference_unclear() -> None:
+def test_what_the_machine_may_have_done_makes_a_small_difference_unclear() -> None:
     assert verdict(1.05, 0.005) is Relation.SLOWER
-    assert verdict(1.05, 0.005, drift=Drift(sd=0.03)) is Relation.UNCLEAR
-    assert verdict(1.25, 0.005, drift=Drift(sd=0.03)) is Relation.SLOWER
+    assert verdict(1.05, 0.005, apart=0.03) is Relation.UNCLEAR
+    assert verdict(1.25, 0.005, apart=0.03) is Relation.SLOWER
+
+
+def test_what_is_known_of_the_machine_has_the_normal_quantile() -> None:
+    found = difference(100, 106, error=0.0, degrees=1, apart=0.02)
+
+    assert found.ci95 == pytest.approx((1.06 * math.exp(-0.0392), 1.06 * math.exp(0.0392)), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -102,32 +100,41 @@ def test_discoveries_are_those_of_benjamini_and_hochberg() -> None:
 # How often -----------------------------------------------------------------------------------------------------------
 
 
-def measured(rng: np.random.Generator, name: str, truth: float = 100.0, round_sd: float = 0.01) -> Measurement:
-    """Two processes of three rounds, as processes and rounds scatter on such machines."""
-    processes = rng.normal(1, PROCESS_SD, 2).repeat(3)
-    blocks = tuple(truth * (processes + rng.normal(0, round_sd, 6)))
-    centre = float(np.median(blocks))
-    return Measurement(
+Taken = tuple[Measurement, list[Block]]
+
+
+def measured(rng: np.random.Generator, name: str, truth: float = 1e6, visit_sd: float = 0.01) -> Taken:
+    """Two processes of two sessions of six visits, as processes and visits scatter on such machines."""
+    processes = rng.normal(1, PROCESS_SD, 2).repeat(2)[:, None]
+    times = truth * (processes + rng.normal(0, visit_sd, (4, 6)))
+    blocks = [
+        Block(number // 2, number % 2, tuple((int(ns), 1) for ns in session)) for number, session in enumerate(times)
+    ]
+    found = summarise(blocks, 1)
+    measurement = Measurement(
         id=name, run=name, subject=Subject.MODEL, key="m", system="s", stack="t", conditions=Conditions(1), unroll=1,
-        median_ns=centre, mean_ns=centre, trimmed_mean_ns=centre, min_ns=centre, p90_ns=centre, p99_ns=centre,
-        ci95_ns=(centre, centre), samples=60, block_medians_ns=blocks, verdict=Verdict.STABLE, stop=Stop.CONVERGED,
+        median_ns=found.median_ns, mean_ns=found.mean_ns, trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns,
+        p90_ns=found.p90_ns, p99_ns=found.p99_ns, ci95_ns=found.ci95_ns, samples=found.samples,
+        block_medians_ns=found.block_medians_ns, verdict=Verdict.STABLE, stop=Stop.VISITS,
     )  # fmt: skip
+    return measurement, blocks
 
 
-def seen(base: Measurement, other: Measurement) -> tuple[float, Relation]:
-    error, degrees = Uncertainty([base, other], {}).error_ns(
-        {base.id: -1 / base.median_ns, other.id: 1 / other.median_ns}
+def seen(base: Taken, other: Taken) -> tuple[float, Relation]:
+    (one, _), (two, _) = base, other
+    error, degrees = Uncertainty([one, two], {entry.id: blocks for entry, blocks in (base, other)}).error_ns(
+        {one.id: -1 / one.latency_ns, two.id: 1 / two.latency_ns}
     )
-    found = difference(base.median_ns, other.median_ns, error=error, degrees=degrees, drift=STILL)
+    found = difference(one.latency_ns, two.latency_ns, error=error, degrees=degrees, apart=math.hypot(RUN_SD, RUN_SD))
     return found.p, relation(found, minimum_effect=0.03, discovered=found.p <= 0.05)
 
 
-@pytest.mark.parametrize("round_sd", [0.003, 0.02, 0.1])
-def test_what_is_the_same_is_called_different_by_chance_only(round_sd: float) -> None:
+@pytest.mark.parametrize("visit_sd", [0.003, 0.02, 0.1])
+def test_what_is_the_same_is_called_different_by_chance_only(visit_sd: float) -> None:
     """500 times A against A: at most the nominal 5 % differ, within what 500 draws scatter."""
     rng = np.random.default_rng(1)
 
-    verdicts = [seen(measured(rng, "a", round_sd=round_sd), measured(rng, "b", round_sd=round_sd)) for _ in range(500)]
+    verdicts = [seen(measured(rng, "a", visit_sd=visit_sd), measured(rng, "b", visit_sd=visit_sd)) for _ in range(500)]
 
     different = sum(verdict in {Relation.FASTER, Relation.SLOWER} for _, verdict in verdicts)
     assert different / 500 <= 0.07
@@ -137,8 +144,8 @@ def test_what_is_the_same_is_called_different_by_chance_only(round_sd: float) ->
 def test_a_fifth_is_found_where_blocks_are_tight() -> None:
     rng = np.random.default_rng(2)
 
-    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=120.0))[1] for _ in range(200)]
-    faster = [seen(measured(rng, "a"), measured(rng, "b", truth=80.0))[1] for _ in range(200)]
+    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1.2e6))[1] for _ in range(200)]
+    faster = [seen(measured(rng, "a"), measured(rng, "b", truth=0.8e6))[1] for _ in range(200)]
 
     assert verdicts.count(Relation.SLOWER) == faster.count(Relation.FASTER) == 200
 
@@ -146,7 +153,7 @@ def test_a_fifth_is_found_where_blocks_are_tight() -> None:
 def test_what_is_twice_the_minimum_effect_apart_is_never_the_same() -> None:
     rng = np.random.default_rng(3)
 
-    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=106.0))[1] for _ in range(300)]
+    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1.06e6))[1] for _ in range(300)]
 
     assert verdicts.count(Relation.SAME) <= 3
     assert Relation.FASTER not in verdicts

@@ -1,4 +1,4 @@
-"""What references of a database tell of the machine between two measurements."""
+"""What a machine may have done between two measurements."""
 
 from __future__ import annotations
 
@@ -7,116 +7,59 @@ import math
 import uuid
 
 import pytest
-from dlbricks.constructor.comparison.timeline import Drift, Timeline
-from dlbricks.constructor.stored import built_in_key
+from dlbricks.constructor.comparison.timeline import Timeline
 from dlbricks.constructor.uncertainty.calibration import RUN_SD
-from dlbricks.db import Measurement, Run, Stack, Subject, System
-from dlbricks.generator.network.reference import REFERENCE
+from dlbricks.db import Measurement, Run
 
-OTHER = Stack("openvino", "cpu", (("openvino", "2026.4"),))
+APART = math.hypot(RUN_SD, RUN_SD)
 
 
 @pytest.fixture
 def run(lab):
-    """Store a run of a stack with its reference; give a measurement that was taken in it."""
-    lab.store.put_stack(OTHER)
+    """A measurement of 1 ms in a run of its own."""
 
-    def store(minute: int, reference_us: float, stack: Stack = lab.stack, **changes: object) -> Measurement:
+    def store(minute: int = 0, **changes: object) -> Measurement:
         id_ = str(uuid.uuid4())
         started = f"2026-11-21T10:{minute:02}:00+00:00"
-        lab.store.begin_run(Run(id_, started, "0", "run", None, lab.system.key, stack.key))
-        of_run = {"run": id_, "stack": stack.key, "reference_ns": reference_us * 1e3, **changes}
-        lab.put([(built_in_key(REFERENCE), reference_us / 1e3)], subject=Subject.REFERENCE, **of_run)
-        return lab.measurement(uuid.uuid4().hex, 1.0, **of_run)
+        lab.store.begin_run(Run(id_, started, "0", "run", None, lab.system.key, lab.stack.key))
+        return lab.measurement(uuid.uuid4().hex, 1.0, **{"run": id_, **changes})
 
     return store
 
 
-def between(lab, base: Measurement, other: Measurement) -> Drift:
-    return Timeline(lab.store).between(base, other)
+def test_what_one_run_measured_was_visited_in_turn(lab, run) -> None:
+    one = run(undisturbed_ns=0.8e6, quiet=0.5)
+
+    standing = Timeline(lab.store).between(one, dataclasses.replace(one, mean_ns=2e6))
+
+    assert (standing.base_ns, standing.other_ns, standing.apart) == (1e6, 2e6, 0.0)
 
 
-def test_nothing_came_between_what_one_run_took(lab, run) -> None:
-    one = run(0, 100)
+def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(lab, run) -> None:
+    one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=0.81e6, quiet=0.1, mean_ns=1.6e6)
 
-    assert between(lab, one, dataclasses.replace(one, key="other", reference_ns=150e3)) == Drift()
+    standing = Timeline(lab.store).between(one, other)
 
-
-def test_references_of_one_stack_are_compared(lab, run) -> None:
-    drift = between(lab, run(0, 100), run(5, 102))
-
-    assert drift.bias == pytest.approx(math.log(1.02))
-    assert (drift.sd, drift.reason) == (0, None)
+    assert (standing.base_ns, standing.other_ns) == (0.8e6, 0.81e6)
+    assert standing.apart == pytest.approx(APART)
 
 
-def test_a_machine_that_changed_allows_no_verdict(lab, run) -> None:
-    drift = between(lab, run(0, 100), run(5, 110))
+@pytest.mark.parametrize("quiet", [0.0, None])
+def test_a_run_that_was_never_quiet_is_compared_by_its_mean_and_in_more_doubt(lab, run, quiet) -> None:
+    one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=1e6, quiet=quiet, mean_ns=1.6e6)
 
-    assert drift.reason is not None
-    assert "the machine changed by 10.0% between both" in drift.reason
-    assert "100.0 us and 110.0 us" in drift.reason
+    standing = Timeline(lab.store).between(one, other)
 
-
-def test_without_references_nothing_is_known_of_one_stack(lab, run) -> None:
-    drift = between(lab, run(0, 100), dataclasses.replace(run(5, 100), reference_ns=None))
-
-    assert drift.reason is not None
-    assert "no reference network was timed" in drift.reason
+    assert (standing.base_ns, standing.other_ns) == (1e6, 1.6e6)
+    assert standing.apart == pytest.approx(math.hypot(APART, 0.25 / 2, 0.6 / 2))
 
 
-def test_references_of_two_stacks_are_never_compared_with_each_other(lab, run) -> None:
-    drift = between(lab, run(0, 100), run(5, 300, OTHER))
-
-    assert (drift.bias, drift.reason) == (0, None)
-    assert drift.sd == pytest.approx(math.sqrt(2) * RUN_SD)
+def test_what_is_not_known_to_be_disturbed_is_as_far_apart_as_runs_are(lab, run) -> None:
+    assert Timeline(lab.store).between(run(), run(5)).apart == pytest.approx(APART)
 
 
-def test_a_stack_that_was_measured_before_and_after_tells_of_the_time_between(lab, run) -> None:
-    base, other, again = run(0, 100), run(5, 300, OTHER), run(9, 101)
+def test_it_knows_when_runs_began(lab, run) -> None:
+    one, other = run(1), run(5)
+    timeline = Timeline(lab.store)
 
-    for one in (base, again):
-        assert between(lab, one, other) == Drift(bias=pytest.approx(math.log(1.01)))
-
-
-def test_it_tells_too_that_the_machine_changed(lab, run) -> None:
-    base, other = run(0, 100), run(5, 300, OTHER)
-    run(9, 120)
-
-    reason = between(lab, base, other).reason
-
-    assert reason is not None
-    assert "changed by 20.0% while both were measured" in reason
-
-
-def test_runs_that_end_before_the_other_side_tell_nothing(lab, run) -> None:
-    base = run(0, 100)
-    run(2, 100)
-
-    assert between(lab, base, run(5, 300, OTHER)).sd > 0
-
-
-def test_the_scatter_of_references_counts_beside_what_is_expected(lab, run) -> None:
-    """A machine that is seen to jump by tens of percent leaves wider intervals."""
-    base, third = run(0, 100), dataclasses.replace(OTHER, device="cuda")
-    lab.store.put_stack(third)
-    lone = run(9, 50, third)
-    calm = between(lab, base, lone).sd
-    for minute in range(1, 8):
-        run(minute, 300 * (1.3 if minute % 2 else 1), OTHER)
-
-    assert Timeline(lab.store).between(base, lone).sd > 2 * calm
-
-
-def test_two_systems_are_always_apart(lab, run) -> None:
-    system = System("Other CPU", "x86_64", 4, 8, (), 32)
-    lab.store.put_system(system)
-    base, other = run(0, 100), run(5, 100, system=system.key)
-
-    assert between(lab, base, other).sd > 0
-
-
-@pytest.mark.parametrize("conditions", [{"threads": 2}, {"cache": "cold"}, {"dtype": "bfloat16"}])
-def test_references_under_other_conditions_are_not_those_of_one_place(lab, run, conditions) -> None:
-    changed = dataclasses.replace(lab.conditions, **conditions)
-
-    assert between(lab, run(0, 100), run(5, 140, conditions=changed)).reason is None
+    assert timeline.started(one) < timeline.started(other)

@@ -211,7 +211,7 @@ def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of
     lab.put([(key, latency) for key, latency in zip(keys_of(chain)[:2], (2.0, 3.0), strict=True)])
     lab.put([(graph_of(chain).key, measured_ms)], subject=Subject.MODEL)
     answer = one(lab, chain)
-    assert answer.benanza_ratio_sequential == 10.0 / measured_ms
+    assert answer.benanza_ratio_sequential == pytest.approx(10.0 / measured_ms)
     if said is None:
         assert answer.benanza_note is None
     else:

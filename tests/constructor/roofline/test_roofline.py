@@ -17,7 +17,7 @@ from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of
 from dlbricks.db import Conditions, Subject, System
 from dlbricks.generator.measurement.ceilings.rates import Rate
-from dlbricks.generator.network.reference import COPY, GAP_BASE, GEMM, OVERHEAD, STREAM, built_in_key
+from dlbricks.generator.network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,7 +162,7 @@ def test_overhead_binds_what_is_shorter_than_it(lab, product):
     known = ceilings(node_ms=0.5, call_ms=2.0)
 
     hot = roofline(product, parts, bricks, known, state="hot", system=MACHINE)
-    rotated = roofline(product, parts, bricks, known, state="4MiB", system=MACHINE)
+    rotated = roofline(product, parts, bricks, known, state="8MiB", system=MACHINE)
 
     assert {row.overhead_ms for row in hot.layers} == {0.5 + 2.0 / 4}
     assert {row.overhead_ms for row in rotated.layers} == {0.5}
@@ -209,7 +209,7 @@ def test_weights_come_from_as_far_as_the_reuse_distance():
     work = Work(0, weight_bytes=1000, read_bytes=500, written_bytes=500)
 
     assert memory_ms(work, ceilings(), "hot", MACHINE) == pytest.approx(2000 / 4e9 * 1e3)
-    assert memory_ms(work, ceilings(), "4MiB", MACHINE) == pytest.approx(1000 / 1e9 * 1e3)
+    assert memory_ms(work, ceilings(), "8MiB", MACHINE) == pytest.approx(1000 / 1e9 * 1e3)
     assert memory_ms(work, ceilings(), "cold", MACHINE) == pytest.approx(2000 / 1e9 * 1e3)
 
 
@@ -231,7 +231,7 @@ def test_in_place_the_larger_side_is_the_working_set():
 work_values = st.integers(1, 1 << 34)
 
 
-@given(work_values, work_values, work_values, st.sampled_from(["hot", "cold", "4MiB", "256MiB"]))
+@given(work_values, work_values, work_values, st.sampled_from(["hot", "cold", "8MiB", "128MiB"]))
 def test_more_bytes_and_farther_ones_never_take_less(weights, read, written, state):
     known = ceilings()
     bound = memory_ms(Work(0, weights, read, written), known, state, MACHINE)
@@ -244,7 +244,7 @@ def test_more_bytes_and_farther_ones_never_take_less(weights, read, written, sta
 
 def put_ceilings(lab, *, threads: int = 1) -> None:
     hot = Conditions(threads)
-    rates = {f"{GEMM}512": 2.0, f"{STREAM}{MIB}": 0.26, f"{COPY}{64 * MIB}": 40.01, OVERHEAD: 0.01, GAP_BASE: 0.021}
+    rates = {f"{GEMM}512": 2.0, f"{STREAM}{MIB}": 0.26, f"{COPY}{64 * MIB}": 40.01, OVERHEAD: 0.01, CHAIN: 0.021}
     lab.put(((built_in_key(name), ms) for name, ms in rates.items()), subject=Subject.REFERENCE, conditions=hot)
 
 
@@ -345,7 +345,7 @@ view (float[4, 8] x) => (float[8, 4] y) {
     parts = parts_of(graph)
     bricks = {part.key: lab.measurement(part.key, 1.0) for part in parts}
 
-    found = roofline(graph, parts, bricks, ceilings(node_ms=0.1), state="4MiB", system=MACHINE)
+    found = roofline(graph, parts, bricks, ceilings(node_ms=0.1), state="8MiB", system=MACHINE)
 
     rows = {row.op_types[0]: row for row in found.layers}
     assert rows["Transpose"].bound_ms > 0
@@ -358,7 +358,7 @@ def test_no_rate_is_told_of_what_took_no_time(lab, product):
     parts = parts_of(product)
     bricks = {part.key: lab.measurement(part.key, -1e-5) for part in parts}
 
-    found = roofline(product, parts, bricks, ceilings(), state="4MiB", system=MACHINE)
+    found = roofline(product, parts, bricks, ceilings(), state="8MiB", system=MACHINE)
 
     assert all(row.gflops_s is row.gbytes_s is row.headroom is row.note is None for row in found.layers)
     assert all(row.bound_ms > 0 for row in found.layers)
