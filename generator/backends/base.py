@@ -291,11 +291,14 @@ class PackedExecutable(Executable, Protocol):
 class PackingBackend(OptimisingBackend, Protocol):
     """A backend that can run many bricks in one network (``network.packed``) and tell the time of every node."""
 
+    def optimised_bricks(self, network: Network, settings: Settings) -> Network:
+        """As ``optimised``, of bricks: what the layout at their edges keeps from being fused is fused as in a model."""
+
     def edges(self, network: Network) -> frozenset[int]:
         """Places of the nodes that change the layout of what a brick reads and gives; a model has few of them.
 
         Args:
-            network: A brick as it was ``optimised``.
+            network: A brick of ``optimised_bricks``.
         """
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:

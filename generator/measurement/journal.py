@@ -181,6 +181,13 @@ class Journal:
         with self._costs.spend("store_s"):
             self._store.finish(*(item.result for item in items if item.result is not None))
 
+    def drop(self, item: Item) -> None:
+        """Drop what is open of an item."""
+        if item.measurement is not None:
+            with self._costs.spend("store_s"):
+                self._store.discard(item.measurement)
+        item.measurement, item.blocks = None, []
+
     def fail(self, item: Item, error: DlbricksError) -> None:
         """Store why an item cannot be measured; blocks that it has are dropped, since they are no measurement."""
         item.failure = Failure(

@@ -210,7 +210,7 @@ class Session:
             if not isinstance(subject, Item):
                 raise
             self._running = None
-            self._journal.fail(subject, error)
+            self._fail(subject, error)
             return None
         finally:
             self._costs.visits += 1
@@ -256,7 +256,7 @@ class Session:
                     reply = self._worker.prepare(item.request(self._settings.seed), timeout_s=timeout_s)
             except BackendError as error:
                 self._running = None
-                self._journal.fail(item, error)
+                self._fail(item, error)
                 continue
             self._running = None
             self._costs.load_s += reply.loading_ns / 1e9
@@ -298,7 +298,7 @@ class Session:
         for left_out in reply.left_out:
             item = items.pop(left_out.id)
             if left_out.kind:
-                self._journal.fail(item, _refused(left_out))
+                self._fail(item, _refused(left_out))
             else:
                 item.alone = True
         plan.items = [*items.values()]
@@ -334,9 +334,9 @@ class Session:
         """Measure an item in workers that hold nothing else; it fails where it ends one."""
         item.alone = True
         visits = self._pace.wanted - item.visits
+        self._restart()
+        self._round += 1
         try:
-            self._restart()
-            self._round += 1
             if self._load([item]):
                 taken: list[tuple[Visited, int]] = []
                 while item.open and not self._pace.enough(len(taken), visits):
@@ -349,7 +349,7 @@ class Session:
                     self._journal.commit([(item, self._block(taken, [one.elapsed_ns for one, _ in taken]))])
         except WorkerError as error:
             self._running = None
-            self._journal.fail(item, error)
+            self._fail(item, error)
         self._finish([item])
         self._end_worker()
 
@@ -362,6 +362,13 @@ class Session:
                     self._worker.release(subject.id)
         except (WorkerError, BackendError):
             self._end_worker()
+
+    def _fail(self, item: Item, error: DlbricksError) -> None:
+        """Store a failure; what is known of a part of a brick that failed is no measurement either."""
+        self._journal.fail(item, error)
+        inner = self._inner.get(item.id)
+        if inner is not None:
+            self._journal.drop(inner)
 
     def _end_worker(self) -> None:
         if self._worker is not None:

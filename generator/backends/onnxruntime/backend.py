@@ -132,14 +132,27 @@ class OrtBackend(PackagedBackend):
             raise
 
     def edges(self, network: Network) -> frozenset[int]:
-        """The reorders at its edges (see ``PackingBackend``)."""
+        """The reorders at its edges, and the poolings behind blocked summands (see ``PackingBackend``)."""
+        from .summands import is_idle_pooling
+
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
-        return frozenset(
-            place
-            for place, node in enumerate(network.model.graph.node)
-            if node.op_type in _REORDERS and outside.intersection((node.input[0], node.output[0]))
-        )
+        found: set[int] = set()
+        for place, node in enumerate(network.model.graph.node):
+            if node.op_type in _REORDERS and outside.intersection((node.input[0], node.output[0])):
+                found.add(place)
+                outside.update(node.output if node.input[0] in network.feeds else ())
+            elif is_idle_pooling(node) and node.input[0] in outside:
+                found.add(place)
+        return frozenset(found)
+
+    def optimised_bricks(self, network: Network, settings: Settings) -> Network:
+        """With sums fused into convolutions as in a model (see ``PackingBackend``)."""
+        from .summands import with_blocked_summands
+
+        optimised = self.optimised(network, settings)
+        blocked = with_blocked_summands(network, optimised)
+        return optimised if blocked is None else self.optimised(blocked, settings)
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""

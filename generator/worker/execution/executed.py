@@ -71,6 +71,7 @@ def _none(_: Network) -> frozenset[int]:
 
 
 def _optimised(networks: Sequence[Network], backend: OptimisingBackend, settings: Settings) -> list[Network]:
+    optimised = backend.optimised_bricks if isinstance(backend, PackingBackend) else backend.optimised
     if len(networks) == 1:
-        return [backend.optimised(networks[0], settings)]
-    return parted(backend.optimised(united(networks), settings), networks)
+        return [optimised(networks[0], settings)]
+    return parted(optimised(united(networks), settings), networks)
