@@ -108,11 +108,12 @@ def matching(
     systems, stacks = store.systems(), store.stacks()
     _known("system", query.system, systems)
     _known("stack", query.stack, stacks)
-    found = [
-        _choice(one, systems, stacks)
-        for one in _joined(store, store.combinations(subject, keys, variant=""), keys, query)
-    ]
-    found = [choice for choice in found if _matches(choice, query)]
+
+    def wanted(one: Combination) -> bool:
+        return _matches(_choice(one, systems, stacks), query)
+
+    joined = _joined(store, store.combinations(subject, keys, variant=""), keys, query, wanted)
+    found = [_choice(one, systems, stacks) for one in joined if wanted(one)]
     return _all_cores(found) if query.threads == 0 else found
 
 
@@ -133,9 +134,13 @@ def require_one(found: Collection[Choice]) -> Choice | None:
 
 
 def _joined(
-    store: Store, found: Iterable[Combination], keys: Collection[str] | None, query: Query
+    store: Store,
+    found: Iterable[Combination],
+    keys: Collection[str] | None,
+    query: Query,
+    wanted: Callable[[Combination], bool],
 ) -> list[Combination]:
-    """The combinations, those that differ in their level only as one."""
+    """The combinations, those that differ in their level only as one; of these only the wanted, which are counted."""
     if query.cache is not None and is_level(query.cache):
         return list(found)
     joined: list[Combination] = []
@@ -146,6 +151,8 @@ def _joined(
         else:
             joined.append(one)
     for whole, members in levels.items():
+        if not wanted(whole):
+            continue
         known = set[str]()
         for one in members:
             known |= store.measured_keys(one.system, one.stack, one.conditions, Subject.BRICK)
