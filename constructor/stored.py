@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from ..bricks.graph.footprint import nearest_levels
@@ -15,12 +16,15 @@ from ..generator.worker.messages.protocol import INNER
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
-from .uncertainty.interval import Uncertainty
+from .uncertainty.interval import Uncertainty, Weights
 
 __all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
 
 _NO_LATENCIES = (INNER, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
+
+
+_Twin = tuple[str, str, str, str]
 
 
 @dataclass(slots=True)
@@ -70,6 +74,8 @@ class Stored:
         overheads: What one call costs, by cache state.
         uncertainty: Intervals of combinations of all of these.
         ceilings: What the machine does at most.
+        twins: Measurements of bricks from the runs that took the truths, where there are later ones: by run, key, cache
+            state and variant.
     """
 
     choice: Choice | None = None
@@ -80,6 +86,15 @@ class Stored:
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
     ceilings: Ceilings = field(default_factory=Ceilings)
+    twins: Mapping[_Twin, Measurement] = field(default_factory=dict)
+
+    def in_run(self, weights: Weights, run: str) -> dict[str, float]:
+        """A combination as a run measured it, as far as it did."""
+        known = ((self.uncertainty.known[id_], weight) for id_, weight in weights.items())
+        twins = (
+            (self.twins.get((run, one.key, one.conditions.cache, one.variant), one), weight) for one, weight in known
+        )
+        return {one.id: weight for one, weight in twins}
 
     def members(self, ids: Collection[str]) -> dict[str, Measurement]:
         """The measurements of a combination, by id."""
@@ -139,11 +154,27 @@ def look_up(
         threads=choice.conditions.threads,
         dtype=choice.conditions.dtype,
     )
-    measured += [*overheads.values(), *data.values(), *truths.values()]
+    twins = _twins(store, measured, {truth.run for truth in truths.values()})
+    measured += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
     uncertainty = Uncertainty(measured, taken)
     ceilings = find_ceilings(store, choice)
-    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings)
+    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins)
+
+
+def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]) -> dict[_Twin, Measurement]:
+    """Of bricks that were measured again since: what the runs took of them in which whole models were measured."""
+    again: dict[tuple[str, str, Conditions, str], set[str]] = {}
+    for one in measured:
+        if runs - {one.run}:
+            again.setdefault((one.system, one.stack, one.conditions, one.variant), set()).add(one.key)
+    found: dict[_Twin, Measurement] = {}
+    for (system, stack, conditions, variant), keys in again.items():
+        where = {"system": system, "stack": stack, "conditions": conditions, "variant": variant}
+        for one in store.measurements(subject=Subject.BRICK, keys=keys, latest=False, **where):  # type: ignore[arg-type]
+            if one.run in runs:
+                found[one.run, one.key, one.conditions.cache, one.variant] = one
+    return found
 
 
 def _conditions(choice: Choice, state: str) -> Conditions:

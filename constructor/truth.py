@@ -58,7 +58,8 @@ def beside_truth(
     incomplete = "not every brick is measured" if executed else "no layer of the model is executed"
     said |= {"ratio_reason": incomplete, "benanza_ratio_reason": incomplete}
     if prediction is not None and estimate.estimate_ms is not None and executed and measured_ns > 0:
-        both = paired(prediction.weights, truth, known, stored.uncertainty)
+        weights = stored.in_run(prediction.weights, truth.run)
+        both = paired(weights, truth, stored.members(weights), stored.uncertainty)
         if both is not None:
             said |= _paired(both, estimate, prediction)
             measured_ns = both.measured_ns

@@ -115,3 +115,14 @@ def test_a_model_of_an_earlier_version_is_no_ground_truth(lab, fork, graph_of, b
 
     assert (answer.measured_ms, answer.ratio) == (None, None)
     assert "dlbricks measure" in answer.ratio_reason
+
+
+def test_a_brick_that_was_measured_again_does_not_part_bricks_and_model(beside, lab, fork, keys_of, later):
+    """The pair is that of the run that measured the model; the latest latency is that of the run after it."""
+    beside(BUSY)
+    lab.put_in_turn({keys_of(fork)[0]: 3.0}, STILL, run=later, begun_s=1e5)
+    (answer,) = estimate([fork], store=lab.store)
+
+    assert answer.sequential_ms == pytest.approx(3 + 30 * 1.4)
+    assert (answer.paired, answer.ratio) == (True, pytest.approx(1))
+    assert answer.estimate_ms == pytest.approx(31 * 1.4)
