@@ -18,7 +18,7 @@ from dlbricks.generator.network.network import Network
 
 
 class FaultyBackend(OrtBackend):
-    """Networks that hold an operator named in ``DLBRICKS_TEST_FAULTS`` fail as it says there, packs and files among them."""
+    """Networks that hold an operator named in ``DLBRICKS_TEST_FAULTS`` fail as it says there, packs and files too."""
 
     name = "faulty"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def test_orders_are_by_size_with_a_little_chance_and_the_same_for_the_same_seed(
     assert [item.id for item in order] == [item.id for item in plan.ordered(f"{seed}")]
     if order[0].live_bytes > order[-1].live_bytes:
         order.reverse()
-    for earlier, later in zip(order, order[1:], strict=False):
+    for earlier, later in itertools.pairwise(order):
         assert earlier.live_bytes <= 2.3 * later.live_bytes + 2  # the jitter is 0.4 to each side, as a logarithm
 
 
