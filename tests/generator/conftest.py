@@ -179,8 +179,8 @@ def faulty(
 
     It is ONNX Runtime, but for networks that hold certain operators, packs that hold them included: ``{"Sqrt":
     "run:crash"}``; faults are crash, exit, slow, hang, memory and unsupported, in ``prepare``, in ``optimise`` (where
-    a pack is made) or in ``run``, and with ``run:crash@3`` after three runs that went well; ``run:later`` crashes at the
-    next run of another network, as memory that was overwritten does, and ``close:crash`` when the network is released.
+    a pack is made) or in ``run``, and with ``run:crash@3`` after three runs that went well; ``run:later`` crashes at
+    the next run of another network, as memory that was overwritten does, and ``close:crash`` when it is released.
     """
     install_backend("faulty", "FaultyBackend", _FAULTY.read_text())
     return lambda faults: monkeypatch.setenv("DLBRICKS_TEST_FAULTS", json.dumps(faults))
