@@ -7,7 +7,7 @@ interval is a bootstrap over time blocks, in which bricks and model are drawn to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ __all__ = ["Paired", "paired"]
 
 _DRAWS = 2000
 _SEED = 0
+
+_STALL = 3.0
+_FEW = 0.1
 
 Array = NDArray[np.float64]
 Sessions = dict[tuple[int, int], Array]
@@ -83,13 +86,28 @@ def paired(
     if not together:
         return None
     places = sorted(together)
-    ours = np.concatenate([time_blocks([together[place]]) for place in places]) + constant
-    theirs = np.concatenate([time_blocks([model[place]]) for place in places])
-    estimate = float(np.concatenate([together[place] for place in places]).mean()) + constant
-    measured = float(np.concatenate([model[place] for place in places]).mean())
+    bricks, models = _without_stalls([together[place] for place in places], [model[place] for place in places])
+    ours, theirs = time_blocks(bricks) + constant, time_blocks(models)
+    estimate = float(np.concatenate(bricks).mean()) + constant
+    measured = float(np.concatenate(models).mean())
     if estimate <= 0 or measured <= 0:
         return None
     return Paired(estimate, measured, _spread(ours, theirs), max(1, ours.size - 1))
+
+
+def _without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Both without the visits in which either took far longer than its median.
+
+    During such a visit the machine stood still, for a tenth of a second and more; it met the one or the other by
+    chance. The rule does not see their ratio. Where there are many such visits, that is how the machine is, and none is
+    left out.
+    """
+    limits = [_STALL * float(np.median(np.concatenate(side))) for side in (bricks, models)]
+    kept = [(ours <= limits[0]) & (theirs <= limits[1]) for ours, theirs in zip(bricks, models, strict=True)]
+    if np.concatenate(kept).mean() < 1 - _FEW:
+        return [*bricks], [*models]
+    filled = [(ours[one], theirs[one]) for ours, theirs, one in zip(bricks, models, kept, strict=True) if one.any()]
+    return [ours for ours, _ in filled], [theirs for _, theirs in filled]
 
 
 def _spread(ours: Array, theirs: Array) -> float:

@@ -78,6 +78,7 @@ class Session:
         self._process = self._round = -1
         self._running: Subject | None = None
         self._inner: dict[str, Item] = {}
+        self._fresh: set[str] = set()  # loaded, and not visited since
         self._done = self._total = 0
 
     def __enter__(self) -> Self:
@@ -199,6 +200,9 @@ class Session:
         cold = self._cold(subject)
         footprint = 0 if isinstance(subject, Item) else subject.footprint
         run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns, footprint)
+        if subject.id in self._fresh:  # memory that was just written elsewhere, and buffers that were never used
+            self._fresh.discard(subject.id)
+            warmups += 1
         request = messages.Visit(subject.id, loops, warmups, "cold" if cold else "hot")
         self._running = subject
         try:
@@ -266,6 +270,7 @@ class Session:
                 item.footprint_bytes = 0
             if item.load_ns is None:
                 item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
+            self._fresh.add(item.id)
             loaded.append(item)
         return loaded
 
@@ -302,6 +307,7 @@ class Session:
             else:
                 item.alone = True
         plan.items = [*items.values()]
+        self._fresh.add(plan.id)
         for item in plan.items:
             item.unroll, item.footprint_bytes = 1, plan.footprint_bytes
         return bool(plan.items)
