@@ -21,9 +21,10 @@ the tuning half at two threads, in a run whose threads were not bound; of one wh
 (docs/results/accuracy-t2-b1.json) they hold 95 %, and 94 % of the others."""
 
 _MODEL_ERROR_SD = {
-    # ONNX Runtime 1.31 on a CPU, batch 1, one thread. With the first the intervals of the ratios hold all of the 29 models
-    # of the tuning half of benchmarks/zoo.csv and 29 of the 31 others (docs/results/accuracy-runtime-g1-t1-b1.json; with
-    # 0.0225 it would be 27 and 28). The others are root mean squares of estimate / measured - 1, of protocol 1.
+    # ONNX Runtime 1.31 on a CPU, batch 1, one thread. With the first the intervals of the ratios hold all of the 29
+    # models of the tuning half of benchmarks/zoo.csv and 29 of the 31 others
+    # (docs/results/accuracy-runtime-g1-t1-b1.json; with 0.0225 it would be 27 and 28). The others are root mean squares
+    # of estimate / measured - 1, of protocol 1.
     ("runtime", "model"): 0.03,
     ("runtime", "hot"): 0.15,  # 18 models (CNNs and transformers), call overhead taken off
     ("runtime", "cold"): 0.29,  # the same 18, caches evicted before each execution
