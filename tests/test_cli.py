@@ -573,7 +573,7 @@ def test_a_full_disk_under_stdout_is_one_line(here: Path) -> None:
 
 
 def test_an_interrupted_run_says_so_and_goes_on_later(cli: Cli, work: Path) -> None:
-    running = start("run", "suite", "--again", "all", "--db", "other.db")
+    running = start("run", "suite", "--again", "all", "--visits", "2000", "--db", "other.db")
     deadline = time.monotonic() + 400
     while not Path("other.db").exists() or "measuring" not in _lines_so_far(running):
         assert time.monotonic() < deadline

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from ...db.values import Block, Stop, Visit
-from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerError, WorkerOutOfMemory
+from ...errors import BackendError, DlbricksError, WorkerError
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Timeouts, Worker
+from ..worker.client import Timeouts, Worker, refused
 from ..worker.messages import protocol as messages
-from ..worker.messages.protocol import INNER, LeftOut, Refusal, Visited
+from ..worker.messages.protocol import INNER, Visited
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
@@ -207,9 +207,8 @@ class Session:
         self._running = subject
         try:
             with self._costs.spend("sample_s"):
-                visited = self._worker.visit(
-                    request, timeout_s=self._settings.item_timeout_s + 2 * (1 + warmups) * run_ns / 1e9
-                )
+                timeout_s = self._settings.item_timeout_s + 2 * (1 + warmups) * run_ns / 1e9
+                visited = self._worker.visit(request, timeout_s=timeout_s)
         except BackendError as error:
             if not isinstance(subject, Item):
                 raise
@@ -303,7 +302,7 @@ class Session:
         for left_out in reply.left_out:
             item = items.pop(left_out.id)
             if left_out.kind:
-                self._fail(item, _refused(left_out))
+                self._fail(item, refused(left_out))
             else:
                 item.alone = True
         plan.items = [*items.values()]
@@ -399,12 +398,3 @@ class Session:
         remaining_s = self._pace.elapsed_s / self._done * left if self._done else None
         with self._costs.spend("progress_s"):
             self._progress(Progress(stage, self._done, self._done + left, label, self._pace.elapsed_s, remaining_s))
-
-
-def _refused(left_out: LeftOut) -> DlbricksError:
-    """Why the runtime cannot run a brick."""
-    kinds: dict[str, type[DlbricksError]] = {
-        Refusal.UNSUPPORTED: UnsupportedBrick,
-        Refusal.MEMORY: WorkerOutOfMemory,
-    }
-    return kinds.get(left_out.kind, BackendError)(left_out.reason)

@@ -34,6 +34,7 @@ from .messages.protocol import (
     Extract,
     Greeting,
     Hello,
+    LeftOut,
     Limits,
     Outputs,
     Pack,
@@ -57,7 +58,7 @@ from .messages.protocol import (
 )
 from .places import without_places
 
-__all__ = ["Timeouts", "Worker"]
+__all__ = ["Timeouts", "Worker", "refused"]
 
 _RING_BYTES = 4096
 """What is kept of the worker's standard error."""
@@ -319,6 +320,15 @@ class Worker:
 
     def _with_last_words(self, text: str) -> str:
         return f"{text}: {without_places(self.last_words)}" if self.last_words else text
+
+
+def refused(left_out: LeftOut) -> BackendError | WorkerOutOfMemory:
+    """Why a brick is not in a pack."""
+    kinds: dict[str, type[BackendError | WorkerOutOfMemory]] = {
+        Refusal.UNSUPPORTED: UnsupportedBrick,
+        Refusal.MEMORY: WorkerOutOfMemory,
+    }
+    return kinds.get(left_out.kind, BackendError)(left_out.reason)
 
 
 def _refusal(reply: Refused) -> Exception:

@@ -414,8 +414,8 @@ def test_options_of_a_runtime_are_compared_as_they_were_measured(really_measured
 
     (row,) = found.rows
     assert (row.base, row.other) == ("optimization=all", "optimization=disabled")
-    assert (row.basis, row.apart, row.missing) == ("measured", False, ())  # measured in turn
-    assert row.ratio == pytest.approx(row.other_measured_ms / row.base_measured_ms)
+    assert (row.basis, row.apart, row.missing) == ("measured", True, ())  # each in a run of its own
+    assert row.ratio > 0  # of what both are on a quiet machine, where both were seen quiet
     assert row.ratio_ci95[0] <= row.ratio <= row.ratio_ci95[1]
     assert row.verdict in Relation
     assert sum(layer.occurrences for layer in row.layers) == 6
