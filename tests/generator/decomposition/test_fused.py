@@ -280,17 +280,3 @@ def test_a_run_stores_both_variants_under_one_key(small: ModelSource, tmp_path: 
 
 
 @pytest.mark.thorough
-def test_an_inner_variant_that_was_left_open_is_taken_up(small: ModelSource, tmp_path: Path) -> None:
-    generate([small], granularity=1, out=tmp_path / "suite", graph="fused", options=UNPINNED)
-
-    with Store.open(tmp_path / "m.db") as store:
-        run(tmp_path / "suite", store=store, cache="model", options=UNPINNED, visits=4)
-        stored = store.measurements(subject=Subject.BRICK, variant="inner")[0]
-        store.begin(
-            "left", stored.run, stored.subject, stored.key, stored.system, stored.stack, stored.conditions, 1, "inner"
-        )  # fmt: skip
-        again = run(tmp_path / "suite", store=store, cache="model", options=UNPINNED, visits=4)
-        found = [entry for entry in store.measurements(subject=Subject.BRICK, variant="inner") if entry.id == "left"]
-
-    assert (again.measured, again.bricks) == (1, 3)
-    assert [entry.key for entry in found] == [stored.key]
