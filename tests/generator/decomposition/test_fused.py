@@ -277,6 +277,3 @@ def test_a_run_stores_both_variants_under_one_key(small: ModelSource, tmp_path: 
     assert {entry.key for entry in whole} == set(suite.keys)
     assert {entry.conditions for entry in inner} == {entry.conditions for entry in whole}
     assert (again.reused, again.measured) == (len(suite.keys), 0)
-
-
-@pytest.mark.thorough
