@@ -110,10 +110,9 @@ class Journal:
             return
         if item.visits >= MIN_SAMPLES:
             self.finish([item], Stop.BUDGET, run=entry.run, protocol=entry.protocol)
-        else:
-            with self._costs.spend("store_s"):
-                self._store.discard(item.measurement)
-        item.measurement, item.blocks, item.result = None, [], None
+            item.measurement = None  # it is closed: nothing of it is to be dropped
+        self.drop(item)
+        item.result = None
 
     def commit(self, taken: Iterable[tuple[Item, Block]]) -> None:
         """Store what one session took, all or nothing, before the next one begins; opens items with their first."""

@@ -33,6 +33,21 @@ _MEMBER_S = 0.5
 Subject = Item | PackPlan
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """One visit, and the executions that it was of.
+
+    Attributes:
+        visited: What the worker said.
+        loops: Executions that were timed together.
+        warmups: Executions before.
+    """
+
+    visited: Visited
+    loops: int
+    warmups: int
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A group, its packs as they are by now, and the sessions that it may still have."""
@@ -152,7 +167,7 @@ class Session:
         packs[:] = [plan for plan in packs if self._pack(plan)]
         singles += self._load([item for item in group.items if item.alone and item.open and item not in singles])
         subjects: list[Subject] = [*packs, *(item for item in singles if item.open)]
-        taken: dict[int, list[tuple[Visited, int]]] = {id(subject): [] for subject in subjects}
+        taken: dict[int, list[_Taken]] = {id(subject): [] for subject in subjects}
         done = 0
         while subjects and not self._pace.enough(done, visits):
             order = random.Random(f"{self._settings.seed}:{self._process}:{self._round}:{done}")  # noqa: S311
@@ -160,10 +175,9 @@ class Session:
             for subject in subjects:
                 if isinstance(subject, Item) and not subject.open:
                     continue
-                loops = self._loops(subject)
-                visited = self._visit(subject, loops)
-                if visited is not None:
-                    taken[id(subject)].append((visited, loops))
+                visit = self._visit(subject)
+                if visit is not None:
+                    taken[id(subject)].append(visit)
             done += 1
             self._done += group.count
         if not done:
@@ -174,30 +188,23 @@ class Session:
             if len(visits_of) < done:
                 continue  # it failed on the way
             if isinstance(subject, Item):
-                blocks.append((subject, self._block(visits_of, [one.elapsed_ns for one, _ in visits_of])))
+                samples = tuple((one.visited.elapsed_ns, one.loops) for one in visits_of)
+                blocks.append((subject, self._block(visits_of, samples)))
             else:
                 blocks += self._unpack(subject, visits_of)
         self._journal.commit(blocks)
 
-    def _block(self, visits: Sequence[tuple[Visited, int]], elapsed_ns: Sequence[int]) -> Block:
-        """A block of visits, each of so many loops; a pack tells the time of one."""
-        samples = tuple((ns, loops) for ns, (_, loops) in zip(elapsed_ns, visits, strict=True))
-        when = tuple(Visit(one.begun_us, one.compute_ns, one.memory_ns) for one, _ in visits)
-        return Block(self._process, self._round, samples, 0, when)
+    def _block(self, taken: Sequence[_Taken], samples: tuple[tuple[int, int], ...]) -> Block:
+        """The samples of some visits."""
+        when = tuple(Visit(one.visited.begun_us, one.visited.compute_ns, one.visited.memory_ns) for one in taken)
+        return Block(self._process, self._round, samples, sum(one.warmups for one in taken), when)
 
-    def _cold(self, subject: Subject) -> bool:
-        """Whether everything is evicted before each visit."""
-        return isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
-
-    def _loops(self, subject: Subject) -> int:
-        """Executions of its next visit; only the first of several would be cold."""
-        return 1 if self._cold(subject) else loops_of(subject.run_ns)
-
-    def _visit(self, subject: Subject, loops: int) -> Visited | None:
+    def _visit(self, subject: Subject) -> _Taken | None:
         """One visit; None where the runtime failed over a single item, which has failed with it."""
         assert self._worker is not None  # noqa: S101
         self._tell(Stage.SAMPLE, subject)
-        cold = self._cold(subject)
+        cold = isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
+        loops = 1 if cold else loops_of(subject.run_ns)  # only the first of several would be cold
         footprint = 0 if isinstance(subject, Item) else subject.footprint
         run_ns, warmups = subject.run_ns * loops, 1 if cold else warmups_of(subject.run_ns, footprint)
         if subject.id in self._fresh:  # memory that was just written elsewhere, and buffers that were never used
@@ -220,10 +227,10 @@ class Session:
         self._running = None
         self._costs.timed_s += visited.elapsed_ns / 1e9
         subject.run_ns = max(1, visited.elapsed_ns // loops)
-        return visited
+        return _Taken(visited, loops, warmups)
 
-    def _unpack(self, plan: PackPlan, visits: Sequence[tuple[Visited, int]]) -> list[tuple[Item, Block]]:
-        """The blocks of a pack's bricks, and of their inner parts."""
+    def _unpack(self, plan: PackPlan, taken: Sequence[_Taken]) -> list[tuple[Item, Block]]:
+        """The blocks of a pack's bricks, and of their inner parts, each sample the mean over the loops of a visit."""
         assert self._worker is not None  # noqa: S101
         self._running = plan
         with self._costs.spend("unpack_s"):
@@ -233,17 +240,16 @@ class Session:
         self._costs.unwatched_s += reply.unwatched_ns / 1e9
         items = {item.id: item for item in plan.items}
         blocks: list[tuple[Item, Block]] = []
-        single = [(visited, 1) for visited, _ in visits]
         for one in reply.times:
             item = items.get(one.id)
-            if item is None or len(one.whole_ns) != len(visits):
-                raise WorkerError(f"the worker timed {len(one.whole_ns)} of {len(visits)} visits of {one.id[:24]}")
+            if item is None or len(one.whole_ns) != len(taken):
+                raise WorkerError(f"the worker timed {len(one.whole_ns)} of {len(taken)} visits of {one.id[:24]}")
             item.run_ns = max(1, one.whole_ns[-1])
-            blocks.append((item, self._block(single, one.whole_ns)))
+            blocks.append((item, self._block(taken, tuple((ns, 1) for ns in one.whole_ns))))
             inner = self._inner.get(item.id)
             if inner is not None and one.inner_ns:
                 inner.footprint_bytes, inner.unroll = item.footprint_bytes, 1
-                blocks.append((inner, self._block(single, one.inner_ns)))
+                blocks.append((inner, self._block(taken, tuple((ns, 1) for ns in one.inner_ns))))
         return blocks
 
     def _load(self, items: Sequence[Item]) -> list[Item]:
@@ -338,20 +344,11 @@ class Session:
     def _alone(self, item: Item) -> None:
         """Measure an item in workers that hold nothing else; it fails where it ends one."""
         item.alone = True
-        visits = self._pace.wanted - item.visits
         self._restart()
-        self._round += 1
         try:
-            if self._load([item]):
-                taken: list[tuple[Visited, int]] = []
-                while item.open and not self._pace.enough(len(taken), visits):
-                    loops = self._loops(item)
-                    visited = self._visit(item, loops)
-                    if visited is not None:
-                        taken.append((visited, loops))
-                if item.open and taken:
-                    item.footprint_bytes = 0
-                    self._journal.commit([(item, self._block(taken, [one.elapsed_ns for one, _ in taken]))])
+            singles = self._load([item])
+            item.footprint_bytes = 0
+            self._session(Group([item], []), [], singles, self._pace.wanted - item.visits)
         except WorkerError as error:
             self._running = None
             self._fail(item, error)

@@ -6,12 +6,14 @@ read warm what a model reads cold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+
+from ...bricks.subgraphs import bodies
 
 __all__ = ["distinct", "renamed"]
 
@@ -38,7 +40,7 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     node.input[:] = [names.get(value, value) for value in node.input]
     node.output[:] = [names.get(value, value) for value in node.output]
-    for body in _bodies(node):
+    for body in bodies(node):
         inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
         inside.update(value for inner in body.node for value in inner.output)
         outer = {name: own for name, own in names.items() if name not in inside}
@@ -46,10 +48,3 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             _rename(inner, outer)
         for value in body.output:
             value.name = outer.get(value.name, value.name)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
