@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
-__all__ = ["bodies", "captures", "contains_operator", "may_have_bodies"]
+__all__ = ["all_nodes", "bodies", "captures", "contains_operator", "may_have_bodies", "outer_values", "reads"]
 
 _OWN = frozenset({"", "ai.onnx"})
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -28,13 +28,30 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, each before those of its bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body.node)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Names of the values that a node reads, those that its bodies capture included."""
+    return [name for name in (*node.input, *captures(node)) if name]
+
+
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:
     """Names of the outer values that a node's bodies read, each once, in the order they are read."""
     if not may_have_bodies(node):
         return ()
+    return tuple(dict.fromkeys(name for body in bodies(node) for name in outer_values(body)))
+
+
+def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
+    """Names of the outer values that a body, or one in it, reads, each once, in the order they are read."""
     found: dict[str, None] = {}
-    for body in bodies(node):
-        _collect(body, frozenset(), found)
+    _collect(body, frozenset(), found)
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from ..constants import encode_tensor, tensor_type, type_of
 from ..layer import Role
-from ..subgraphs import captures
+from ..subgraphs import captures, outer_values, reads
 from ..tensor import TensorType
 from .draft import ABSENT, Bound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
@@ -64,18 +64,23 @@ class _Renamer:
         for value in source.input:
             names[value.name] = self._next()
             target.input.append(_typed(names[value.name], value.type))
+        given = {value.name for value in source.input}
         for tensor in source.initializer:
-            if tensor.name not in names:
+            if tensor.name not in given:  # it may have the name of a value around the body
                 names[tensor.name] = self._next()
             self._keep(target, names[tensor.name], tensor)
+        constants = ((node, _constant(node)) for node in source.node)
+        held = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
+        read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
+        made = {name for node in source.node for name in node.output}
+        held |= {name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made}
+        for name, tensor in held.items():  # numbered as the initializers that they are when the body is read again
+            names[name] = self._next()
+            self._keep(target, names[name], tensor)
         for node in source.node:
-            inputs = [self._name(name, names, target) for name in node.input]
-            if node.op_type == "Constant" and node.domain in {"", "ai.onnx"}:
-                tensor = _constant(node)
-                if tensor is not None:
-                    names[node.output[0]] = self._next()
-                    self._keep(target, names[node.output[0]], tensor)
-                    continue
+            if _constant(node) is not None:
+                continue
+            inputs = [self._name(name, names) for name in node.input]
             copy = target.node.add(op_type=node.op_type, domain=_domain(node), input=inputs)
             for attribute in sorted(node.attribute, key=_name):
                 plain = copy.attribute.add()
@@ -91,20 +96,16 @@ class _Renamer:
         for name, kind in types.items():
             if name in names:
                 target.value_info.append(_typed(names[name], kind))
-        target.output.extend(_typed(self._name(value.name, names, target), value.type) for value in source.output)
+        target.output.extend(_typed(self._name(value.name, names), value.type) for value in source.output)
         return target
 
     def _next(self) -> str:
         self._count += 1
         return f"b{self._count - 1}"
 
-    def _name(self, name: str, names: dict[str, str], target: onnx.GraphProto) -> str:
+    def _name(self, name: str, names: Mapping[str, str]) -> str:
         if not name or name in names:
             return names.get(name, "")
-        if name in self._constants:
-            names[name] = self._next()
-            self._keep(target, names[name], self._constants[name])
-            return names[name]
         return self._outer.setdefault(name, f"outer{len(self._outer)}")
 
     def _keep(self, target: onnx.GraphProto, name: str, tensor: onnx.TensorProto) -> None:
@@ -129,7 +130,9 @@ def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant node; None where it is sparse or text, which stays a node."""
+    """The tensor of a Constant node; None for others, and where it is sparse or text, which stays a node."""
+    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"}:
+        return None
     attribute = node.attribute[0]
     match attribute.name:
         case "value":
@@ -160,7 +163,10 @@ def upgrade_body(
         Bound: An operator in it is bound to its opset.
         ValueError: The body carries weights, or an operator in it cannot be a brick.
     """
-    return _Upgrade(opsets, form).body(body)
+    upgraded, needed = _Upgrade(opsets, form).body(body)
+    if outer_values(upgraded):  # a body inside a body, which is renamed with that one
+        return upgraded, needed
+    return _Renamer({}).body(upgraded, {}), needed  # constants that came and went leave no gaps
 
 
 class _Upgrade:
@@ -193,6 +199,10 @@ class _Upgrade:
             copy.CopyFrom(form.node)
             copy.input.extend(_input(index, slot, node, target) for index, slot in enumerate(form.slots))
             copy.output.extend(node.output)
+        used = {name for node in target.node for name in reads(node)} | {value.name for value in target.output}
+        kept = [tensor for tensor in target.initializer if tensor.name in used]
+        del target.initializer[:]
+        target.initializer.extend(kept)
         return target, needed
 
     def _signature(self, node: onnx.NodeProto, values: Mapping[str, Slot], read: set[str]) -> Signature:

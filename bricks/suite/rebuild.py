@@ -7,7 +7,7 @@ mean what the source meant, that no window was cut wrongly, and that every value
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..canonical.schemas import find_schema
 from ..graph.graph import ModelGraph
 from ..layer import LayerState
 from ..sequence import Sequence
-from ..subgraphs import bodies, captures
+from ..subgraphs import all_nodes, bodies, reads
 from .brick import IR_VERSION, build_brick
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def rebuild(model: onnx.ModelProto, graph: ModelGraph, sequences: Iterable[Seque
     for domain, version in sorted(opsets.items()):
         rebuilt.opset_import.add(domain=domain, version=version)
     nodes = [node for piece in pieces for node in piece.nodes]
-    wanted = {name for node in nodes for name in _needs(node)} | {value.name for value in body.output}
+    wanted = {name for node in nodes for name in reads(node)} | {value.name for value in body.output}
     body.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted)
     body.sparse_initializer.extend(t for t in model.graph.sparse_initializer if t.values.name in wanted)
     body.initializer.extend(_compute_folded(model, graph, wanted))
@@ -114,11 +114,6 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
             _rename(inner, names, prefix)
 
 
-def _needs(node: onnx.NodeProto) -> list[str]:
-    """Values that a node reads, captured ones included."""
-    return [name for name in (*node.input, *captures(node)) if name]
-
-
 def _common_opsets(pieces: list[_Piece]) -> dict[str, int]:
     """The newest opset that any piece needs, per domain, once every other piece is found to mean the same there.
 
@@ -130,23 +125,15 @@ def _common_opsets(pieces: list[_Piece]) -> dict[str, int]:
         for domain, version in piece.opsets.items():
             newest[domain] = max(newest.get(domain, 0), version)
     for piece in pieces:
-        for node in piece.nodes:
-            for domain, op_type in _operators(node):
-                version, target = piece.opsets.get(domain, newest.get(domain, 1)), newest.get(domain, 1)
-                old, new = find_schema(domain, op_type, version), find_schema(domain, op_type, target)
-                if version != target and (old is None or new is None or old.since != new.since):
-                    raise UnsupportedModel(
-                        f"{piece.label}: {op_type} of opset {version} cannot stand in a model of opset {target}"
-                    )
+        for node in all_nodes(piece.nodes):
+            domain, op_type = "" if node.domain == "ai.onnx" else node.domain, node.op_type
+            version, target = piece.opsets.get(domain, newest.get(domain, 1)), newest.get(domain, 1)
+            old, new = find_schema(domain, op_type, version), find_schema(domain, op_type, target)
+            if version != target and (old is None or new is None or old.since != new.since):
+                raise UnsupportedModel(
+                    f"{piece.label}: {op_type} of opset {version} cannot stand in a model of opset {target}"
+                )
     return newest
-
-
-def _operators(node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
-    """Domain and operator of a node and of all nodes in its bodies."""
-    yield "" if node.domain == "ai.onnx" else node.domain, node.op_type
-    for body in bodies(node):
-        for inner in body.node:
-            yield from _operators(inner)
 
 
 def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str]) -> list[onnx.TensorProto]:
@@ -162,7 +149,7 @@ def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str])
     for node in reversed(model.graph.node):
         if not running.intersection(node.output) and needed.intersection(node.output):
             nodes.append(node)
-            needed.update(_needs(node))
+            needed.update(reads(node))
     if not nodes:
         return []
     made = {name for node in nodes for name in node.output if name}
@@ -176,7 +163,7 @@ def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str])
     # A Shape reads a value that exists at run time only: any array of that shape does.
     stand_ins: dict[str, npt.NDArray[Any]] = {}
     measured = {name for node in nodes if node.op_type in {"Shape", "Size"} for name in node.input}
-    for name in sorted({name for node in nodes for name in _needs(node)} - made - kept):
+    for name in sorted({name for node in nodes for name in reads(node)} - made - kept):
         if name not in measured or name not in graph.types:
             raise UnsupportedModel(f"{name!r} has no value", remedy="give the model together with its weights")
         stand_ins[name] = np.broadcast_to(np.float32(0), graph.types[name].shape)
@@ -191,7 +178,7 @@ def _order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     waiting = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for number, node in enumerate(nodes):
-        for maker in {producer[name] for name in _needs(node) if name in producer}:
+        for maker in {producer[name] for name in reads(node) if name in producer}:
             waiting[number] += 1
             readers[maker].append(number)
     ready = [number for number, count in enumerate(waiting) if count == 0]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import CAPTURE, ModelGraph, build_graph
 from dlbricks.bricks.layer import Layer, LayerState, Role
+from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.tensor import TensorType
 from dlbricks.models.normal import normalise
 from dlbricks.models.skeleton import Skeleton
@@ -162,3 +164,55 @@ def _weights_in_body(values: onnx.TensorProto) -> ModelGraph:
     )
     model.graph.initializer.append(values)
     return build_graph(Skeleton(normalise(model).model))
+
+
+def _branch_in_a_loop() -> onnx.ModelProto:
+    """Bodies in a body, with constants of both: old opset, so that operators in them change."""
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 11]> g (float[2, 3] x) => (float[2, 3] y)
+        <int64 trips = {2}, bool go = {1}> {
+            y = Loop(trips, go, x) <body = b (int64 i, bool c, float[2, 3] state) => (bool d, float[2, 3] next) {
+                d = Identity(c)
+                long = Unsqueeze<axes = [0]>(state)
+                flat = Squeeze<axes = [0]>(long)
+                k = Constant<value = float {3.0}>()
+                next = If(d) <
+                    then_branch = then () => (float[2, 3] one) { one = Mul(flat, k) },
+                    else_branch = otherwise () => (float[2, 3] other) {
+                        q = Constant<value = float {5.0}>()
+                        other = Add(state, q)
+                    }
+                >
+            }>
+        }"""
+    )
+
+
+def test_bodies_in_bodies_compute_the_same_and_keep_their_key() -> None:
+    model = _branch_in_a_loop()
+    graph = build_graph(Skeleton(model))
+    layer, x = _only(graph, "Loop"), np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+
+    assert layer.state is LayerState.LIVE
+    assert b"outer" not in layer.canonical.SerializeToString()
+    np.testing.assert_allclose(_execute(layer, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-6)
+    (sequence,) = sequences(graph, 1)
+    load_brick(build_brick(graph, sequence).model, expected=sequence.key)
+
+
+def test_a_body_prefers_its_own_constant_to_one_around_it() -> None:
+    """ONNX forbids the name, and models have it."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (bool c) => (float[1] y) <float[1] k = {7.0}> {
+            y = If(c) <
+                then_branch = then () => (float[1] one) {
+                    k = Constant<value = float[1] {2.0}>()
+                    one = Neg(k)
+                },
+                else_branch = otherwise () => (float[1] other) { other = Neg(k) }
+            >
+        }"""
+    )
+    layer = _only(build_graph(Skeleton(model)), "If")
+
+    assert [float(_execute(layer, {"c": np.asarray(value)})[0]) for value in (True, False)] == [-2, -7]
