@@ -115,6 +115,7 @@ class Settings:
         together: Whether many networks will be run in turn: they share threads.
         dtype: Precision to compute in: ``float32`` for that of the network itself, else one of the backend's.
         channels: A multiple that the channels of bricks are padded to before a backend sees them; 1: as they are.
+        memory_reuse: Whether a runtime that plans memory ahead may keep a tensor's for a later one of the same shape.
     """
 
     device: str
@@ -124,6 +125,7 @@ class Settings:
     together: bool = False
     dtype: str = AS_GIVEN
     channels: int = 1
+    memory_reuse: bool = True
 
 
 class Executable(Protocol):

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from ....db.values import KernelView
-from ....errors import BackendError, BackendUnavailable
+from ....errors import BackendUnavailable
 from ...network.network import Network
 from ..base import (
     AS_GIVEN,
     Algorithm,
     Executable,
     ExecutedGraph,
-    NodeTimes,
     Option,
     PackedExecutable,
     Settings,
     bind,
-    released,
 )
 from ..package import PackagedBackend
-from ..wording import Wording
 from .options import LEVELS, OPTIONS, algorithms
-from .profile import PREFIX, node_times, read_profile
+from .session import WORDING, loaded, loaded_profiled, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -46,18 +36,6 @@ _REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 
 _SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
-
-_WORDING = Wording(
-    "ONNX Runtime",
-    unsupported=re.compile(
-        r"NOT_IMPLEMENTED|INVALID_GRAPH|is not a registered function/op|No Op registered for|Could not find an "
-        r"implementation|Type Error|Opset \d+ is under development|Unsupported model IR version|"
-        r"No opset import for domain"
-    ),
-    noise=re.compile(
-        r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?|Load model from .+? failed:"
-    ),
-)
 
 
 class OrtBackend(PackagedBackend):
@@ -107,7 +85,7 @@ class OrtBackend(PackagedBackend):
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
         network = _in_precision(network, settings)
-        return _loaded(network, settings, self._session_options(network, settings))
+        return loaded(network, settings, self._session_options(network, settings))
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Its own profile (see ``ProfilingBackend``)."""
@@ -115,21 +93,11 @@ class OrtBackend(PackagedBackend):
 
         network = _in_precision(network, settings)
         options = self._session_options(network, settings)
-        return profiled(options, partial(_loaded, network, settings), executions)
+        return profiled(options, partial(loaded, network, settings), executions)
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
         """A session that profiles itself (see ``PackingBackend``)."""
-        options = self._session_options(network, settings)
-        options.enable_profiling = True
-        folder = tempfile.TemporaryDirectory(prefix="dlbricks-profile-")
-        options.profile_file_prefix = str(Path(folder.name) / PREFIX)
-        try:
-            session, weights = _session(network, options)
-            bound = settings.options["binding"] == "bound"
-            return _OrtProfiled(session, network, weights, bound=bound, folder=folder)
-        except BaseException:
-            folder.cleanup()
-            raise
+        return loaded_profiled(network, settings, self._session_options(network, settings))
 
     def edges(self, network: Network) -> frozenset[int]:
         """The reorders at its edges, and the poolings behind blocked summands (see ``PackingBackend``)."""
@@ -158,13 +126,13 @@ class OrtBackend(PackagedBackend):
         """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
         from .graph import executed_graph
 
-        weights = {name: _value(array) for name, array in network.weights.items()}
-        feeds = {name: _value(array) for name, array in network.feeds.items()}
+        weights = {name: value_of(array) for name, array in network.weights.items()}
+        feeds = {name: value_of(array) for name, array in network.feeds.items()}
         make_options = partial(self._session_options, network, settings)
         try:
             return executed_graph(network, weights, feeds, make_options, _level(network, settings))
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
+            raise WORDING.meaning(error) from error
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
         """Unless nodes run in parallel: bricks would then run at once."""
@@ -175,11 +143,11 @@ class OrtBackend(PackagedBackend):
         from .optimised import optimised_network
 
         network = _in_precision(network, settings)
-        weights = {name: _value(array) for name, array in network.weights.items()}
+        weights = {name: value_of(array) for name, array in network.weights.items()}
         try:
             return optimised_network(network, weights, partial(self._session_options, network, settings))
         except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
+            raise WORDING.meaning(error) from error
 
     def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
         import onnxruntime as ort
@@ -193,6 +161,7 @@ class OrtBackend(PackagedBackend):
         if chosen["execution"] == "parallel":
             options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
         options.enable_cpu_mem_arena = chosen["arena"] == "on"
+        options.enable_mem_reuse = settings.memory_reuse
         options.enable_mem_pattern = chosen["memory_pattern"] == "on"
         spinning = "1" if chosen["spinning"] == "on" else "0"
         options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
@@ -209,140 +178,6 @@ class OrtBackend(PackagedBackend):
         for name, size in network.overrides.items():
             options.add_free_dimension_override_by_name(name, size)
         return options
-
-
-def _loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
-    """A session with its inputs bound."""
-    session, weights = _session(network, options)
-    try:
-        if any(array.dtype == object for array in network.feeds.values()):
-            return _OrtStrings(session, network, weights)
-        return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise _WORDING.meaning(error) from error
-
-
-def _session(network: Network, options: ort.SessionOptions) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
-    """A session, and the weights that it reads: they are handed over, not copied, and must live as long as it."""
-    import onnxruntime as ort
-
-    weights = {name: _value(array) for name, array in network.weights.items()}
-    source = str(network.path) if network.model is None else network.model.SerializeToString()
-    try:
-        if weights:
-            options.add_external_initializers(list(weights), list(weights.values()))
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]), weights
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise _WORDING.meaning(error) from error
-
-
-class _OrtExecutable:
-    """A session. The first run lets the runtime allocate the outputs; they are then bound for all later ones.
-
-    Inputs never change, so that neither do the shapes of outputs.
-    """
-
-    def __init__(self, session: ort.InferenceSession, network: Network, weights: Any, *, bound: bool) -> None:
-        self._session = session
-        self._weights = weights
-        self._names = network.outputs
-        self._binding = session.io_binding()
-        self._inputs = {name: _value(array) for name, array in network.feeds.items()}
-        for name, value in self._inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
-        for name in self._names:
-            self._binding.bind_output(name, "cpu")
-        self._repeat: Callable[[], None] = partial(session.run_with_iobinding, self._binding)
-        self._step = self._first if bound else self._repeat
-
-    def run(self) -> None:
-        try:
-            self._step()
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
-
-    def synchronize(self) -> None:
-        self._binding.synchronize_outputs()
-
-    def outputs(self) -> list[npt.NDArray[Any]]:
-        return [_array(value) for value in self._binding.get_outputs()]
-
-    def output_bytes(self) -> int:
-        return sum(value.tensor_size_in_bytes() for value in self._binding.get_outputs() if value.is_tensor())
-
-    def close(self) -> None:
-        self._step = self._repeat = released
-        del self._binding, self._session, self._inputs, self._weights
-
-    def _first(self) -> None:
-        self._repeat()
-        for name, value in zip(self._names, self._binding.get_outputs(), strict=True):
-            if value.is_tensor() and value.data_type() != "tensor(string)":
-                self._binding.bind_ortvalue_output(name, value)
-        self._step = self._repeat
-
-
-class _OrtProfiled(_OrtExecutable):
-    """A session that profiles itself into a folder of its own."""
-
-    def __init__(
-        self,
-        session: ort.InferenceSession,
-        network: Network,
-        weights: Any,
-        *,
-        bound: bool,
-        folder: tempfile.TemporaryDirectory[str],
-    ) -> None:
-        super().__init__(session, network, weights, bound=bound)
-        assert network.model is not None  # noqa: S101  # a pack, never a file
-        self._nodes = frozenset(node.name for node in network.model.graph.node)
-        self._folder: tempfile.TemporaryDirectory[str] | None = folder
-
-    def end(self) -> NodeTimes:
-        assert self._folder is not None  # noqa: S101  # it ends once
-        self._session.end_profiling()
-        try:
-            return node_times(read_profile(Path(self._folder.name), lean=True), self._nodes)
-        finally:
-            self._drop()
-
-    def close(self) -> None:
-        super().close()  # which ends the profile, where nobody asked for it
-        self._drop()
-
-    def _drop(self) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-
-class _OrtStrings:
-    """A session that reads strings, which cannot be bound: inputs and outputs are converted by each run."""
-
-    def __init__(self, session: ort.InferenceSession, network: Network, weights: Any) -> None:
-        self._weights = weights
-        self._latest: list[npt.NDArray[Any]] = []
-        self._call: Callable[[], Any] = partial(session.run, list(network.outputs), dict(network.feeds))
-
-    def run(self) -> None:
-        try:
-            self._latest = self._call()
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
-
-    def synchronize(self) -> None:
-        pass
-
-    def outputs(self) -> list[npt.NDArray[Any]]:
-        return [np.asarray(value) for value in self._latest]
-
-    def output_bytes(self) -> int:
-        return sum(array.nbytes for array in self.outputs())
-
-    def close(self) -> None:
-        self._call = released
-        self._latest = []
 
 
 def _global_pool(settings: Settings) -> bool:
@@ -373,26 +208,3 @@ def _pool_cores(settings: Settings) -> list[int]:
     if settings.options["pinning"] == "off" or settings.options["execution"] == "parallel":
         return []
     return [core + 1 for core in settings.cores[1 : settings.threads]]
-
-
-def _value(array: npt.NDArray[Any]) -> ort.OrtValue:
-    """Hand an array over, without a copy where the runtime can read it."""
-    import onnxruntime as ort
-    from onnx import helper
-
-    if array.dtype.kind in "biufcO":
-        return ort.OrtValue.ortvalue_from_numpy(array)
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
-def _array(value: ort.OrtValue) -> npt.NDArray[Any]:
-    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
-    from onnx import helper
-
-    if not value.is_tensor():
-        raise BackendError(f"an output is a {value.data_type()}, not a tensor")
-    dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
-    if dtype.kind in "biufcO":
-        return np.array(value.numpy())
-    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(data, dtype=dtype).reshape(value.shape())

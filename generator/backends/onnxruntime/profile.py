@@ -54,7 +54,8 @@ def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
 def _lean(text: str) -> list[Event]:
     """Events without their arguments, where there is one in a line; all of them where it is written otherwise."""
     try:
-        found = [json.loads(line.partition(_ARGUMENTS)[0] + "}") for line in text.splitlines() if _ARGUMENTS in line]
+        lines = (line.partition(_ARGUMENTS)[0] for line in text.splitlines() if _ARGUMENTS in line)
+        found = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
     except ValueError:
         found = []
     return found or list(json.loads(text))

@@ -24,6 +24,7 @@ import torch
 from onnx import helper, inliner, numpy_helper
 from torch import fx
 
+from ....bricks.subgraphs import reads
 from ....errors import BackendError, UnsupportedBrick
 from ...network.network import Network
 from ..wording import Wording
@@ -127,7 +128,7 @@ class _Walk:
             wanted = tuple(bool(name) and left.get(name, 0) > 0 for name in node.output)
             results = self._execute(node, inputs, wanted, values)
             values.update((name, value) for name, value in zip(node.output, results, strict=False) if left.get(name))
-            for name in _reads(node):
+            for name in reads(node):
                 left[name] -= 1
                 if not left[name]:
                     values.pop(name, None)
@@ -237,20 +238,9 @@ def _readers(graph: onnx.GraphProto, outputs: Iterable[str]) -> dict[str, int]:
     """How often each value is read; outputs once more than that."""
     left = dict.fromkeys(outputs, 1)
     for node in graph.node:
-        for name in _reads(node):
+        for name in reads(node):
             left[name] = left.get(name, 0) + 1
     return left
-
-
-def _reads(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, those that its bodies capture included."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
-        for graph in graphs:
-            names += [name for inner in graph.node for name in _reads(inner)]
-            names += [value.name for value in graph.output]
-    return names
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Any:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability, Settings
-from dlbricks.generator.backends.onnxruntime.backend import _WORDING, OrtBackend
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.onnxruntime.session import WORDING
 from dlbricks.generator.backends.requirements import in_turn, require_in_turn
 from dlbricks.generator.network.network import synthetic_network
 
@@ -179,6 +181,17 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
                 given.get_session_config_entry(name)
 
 
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_session_shares_memory_between_tensors_of_one_shape_unless_told_otherwise(skeleton_of, reuse):
+    backend = OrtBackend()
+    settings = replace(Settings("cpu", 1, backend.resolve("cpu", {})), memory_reuse=reuse)
+
+    given = backend._session_options(synthetic_network(skeleton_of(BLOCK)), settings)
+
+    assert given.enable_mem_reuse is reuse
+    assert Settings("cpu", 1, {}).memory_reuse
+
+
 @pytest.mark.parametrize("options", OTHERWISE, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_option_computes_the_same(skeleton_of, options, threads):
@@ -265,10 +278,52 @@ def executed(network, folder, options=None, model=None) -> Counter[str]:
     ],
 )
 def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said):
-    meaning = _WORDING.meaning(RuntimeError(text))
+    meaning = WORDING.meaning(RuntimeError(text))
 
     assert type(meaning) is kind
     assert said in str(meaning)
     assert "ONNXRuntimeError" not in str(meaning)
     assert "/onnxruntime_src" not in str(meaning)
     assert "/home" not in str(meaning)
+
+
+@pytest.mark.parametrize("binding", ["bound", "allocated"])
+def test_an_output_of_another_size_than_declared_is_allocated_anew(skeleton_of, binding):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of("(float[2,2] x0) => (int64[2,3] v0) {v0 = NonZero(x0)}"))
+    settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off", "binding": binding}))
+    executable = backend.prepare(network, settings)
+
+    for _ in range(3):
+        executable.run()
+        (found,) = executable.outputs()
+        assert found.shape == (2, 4)  # no input is zero
+    executable.close()
+
+
+def test_an_output_of_which_nothing_is_declared_is_bound_all_the_same(skeleton_of):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of("(float[4] x0, int64[2] x1) => (float v0) {v0 = Reshape(x0, x1)}"))
+    network.model.graph.output[0].type.tensor_type.ClearField("shape")
+    network.feeds["x1"][:] = (2, 2)
+    executable = backend.prepare(network, Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"})))
+
+    executable.run()
+    first = executable._binding.get_outputs()[0].data_ptr()
+    executable.run()
+
+    assert executable._step == executable._repeat
+    assert executable._binding.get_outputs()[0].data_ptr() == first
+    executable.close()
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_operators_of_any_number_of_operands_may_have_one(skeleton_of, operator):
+    backend = OrtBackend()
+    network = synthetic_network(skeleton_of(f"(float[3] x0) => (float[3] v0) {{v0 = {operator}(x0)}}"))
+    executable = backend.prepare(network, Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"})))
+
+    executable.run()
+
+    np.testing.assert_array_equal(executable.outputs()[0], network.feeds["x0"])
+    executable.close()

@@ -18,7 +18,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.reference import CHAIN, OVERHEAD
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Sample
+from dlbricks.generator.worker.messages.protocol import Prepare, Visit
 from dlbricks.models import find_models
 from onnx.reference import ReferenceEvaluator
 
@@ -249,10 +249,10 @@ def test_every_option_computes_the_same(mxnet, options, skeleton_of, tmp_path):
 @pytest.mark.parametrize("name", [CHAIN, OVERHEAD])
 def test_the_built_in_networks_run(worker, name):
     prepared = worker.prepare(Prepare("built in", name, synthetic=True, unroll=0))
-    sampled = worker.sample(Sample("built in", cache="hot", budget_ns=10**7, min_samples=3, max_samples=5))
+    visited = worker.visit(Visit("built in", loops=3))
 
     assert prepared.unroll >= 1
-    assert len(sampled.samples) >= 3
+    assert visited.elapsed_ns > 0
 
 
 @pytest.mark.thorough
