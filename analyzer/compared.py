@@ -21,7 +21,7 @@ _DECISIVE = 5
 """Bricks that ``advise`` names."""
 
 _APART = (
-    "measured apart: no reference network tells what the machine did between both, which widens intervals; "
+    "measured in different runs, between which the machine may have changed, which widens intervals; "
     "measure the base once more after the other side"
 )
 

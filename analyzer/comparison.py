@@ -43,8 +43,7 @@ class ModelComparison:
         ratio_ci95: Its interval.
         verdict: What the other side is.
         reason: Why there is no verdict, or why it is UNCLEAR.
-        apart: Whether no reference network tells what the machine did between both: the interval holds what machines
-            may do.
+        apart: Whether both come from different runs: the interval holds what the machine may have done between them.
         gain_ms: What the model would gain if the base ran every brick that is FASTER on the other side as that does;
             None where no brick is measured on both.
         layers: Every brick that is measured on both sides, the largest gain first.

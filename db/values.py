@@ -41,12 +41,13 @@ class Subject(StrEnum):
     MODEL = "model"
     """Ground truth; its key is ``ModelGraph.key``."""
     REFERENCE = "reference"
-    """The fixed reference network, one per worker and round; tells whether two runs saw the same machine."""
+    """A network of our own, which tells what a call costs, or what the machine does at most."""
 
 
-PROTOCOL = 2
-"""How samples are taken: 2 for visits that alternate over the bricks and models of a group (docs/measuring.md), 1 for
-the bursts and rotations of earlier versions. Rows of different protocols are never combined."""
+PROTOCOL = 3
+"""How samples are taken: 3 for visits that alternate over the bricks and models of a group (docs/measuring.md), 2 for
+such visits whose packs always shared memory between tensors of one shape, 1 for bursts and rotations. Rows of
+different protocols are never combined."""
 
 
 class Stop(StrEnum):
@@ -215,9 +216,9 @@ class Measurement:
     footprint_bytes: int | None = None
     """What is touched between two visits of the same weights; 0 where it ran alone; None where that is not known."""
     undisturbed_ns: float | None = None
-    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None for protocol 1."""
+    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None for earlier protocols."""
     quiet: float | None = None
-    """Share of its visits that were quiet, by the probes around them; None for protocol 1."""
+    """Share of its visits that were quiet, by the probes around them; None for earlier protocols."""
 
     @property
     def latency_ns(self) -> float:

@@ -17,7 +17,7 @@ class Stage(StrEnum):
     PREPARE = "prepare"
     """Networks are loaded in the worker."""
     SAMPLE = "sample"
-    """Networks are timed; ``done`` and ``total`` count sample requests."""
+    """Networks are timed; ``done`` and ``total`` count visits."""
     CHECK = "check"
     """What a brick computes is compared; ``done`` of ``total`` bricks are."""
     PLAN = "plan"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -166,6 +167,7 @@ def _check_versions(model: ModelProto) -> None:
             raise BrokenModel(f"domain '{label}' is imported at opsets {versions[label]} and {version}")
 
 
+@cache
 def _newest_opsets() -> dict[str, int]:
     opsets: dict[str, int] = {}
     for row in onnx.helper.VERSION_TABLE:

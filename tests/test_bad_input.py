@@ -264,9 +264,6 @@ def swapped_brick(suite: Path) -> None:
         (broken_manifest, "is not JSON"),
         (foreign_manifest, "is not a suite"),
         (newer_manifest, "newer dlbricks"),
-        (missing_brick, "lacks the file of brick"),
-        (tampered_brick, "is not the file that the suite's manifest names"),
-        (swapped_brick, "is not the file that the suite's manifest names"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -280,6 +277,29 @@ def test_a_bad_suite_is_one_line_and_nothing_is_measured(
     assert done.code == 1
     assert message in done.error
     assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (missing_brick, "lacks the file of brick"),
+        (tampered_brick, "is not the file that the suite's manifest names"),
+        (swapped_brick, "is not the file that the suite's manifest names"),
+    ],
+)
+def test_a_bad_brick_is_one_line_and_the_others_are_measured(
+    cli: Cli, suite: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(suite)
+
+    done = cli("run", suite)
+    counts = cli("run", suite, "--json").json
+
+    assert done.code == 3
+    (row,) = counts["results"]
+    assert message in row["reason"]
+    assert (counts["failed"], counts["remaining"]) == (1, 0)
+    assert counts["reused"] == counts["bricks"] - 1
 
 
 def test_a_folder_that_is_no_suite_is_not_overwritten(cli: Cli, branches: Path) -> None:

@@ -88,7 +88,7 @@ class Pair:
         basis: What the difference is of; None where there is none.
         difference: How far both differ; None where that is not known.
         reason: Why it is not known, or why it says nothing.
-        apart: Whether no reference tells what the machine did in between.
+        apart: Whether both come from different runs.
         noisy: Whether a measurement scatters by more than 10 %.
     """
 

@@ -30,7 +30,7 @@ __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoverie
 
 MINIMUM_EFFECT = 0.03
 """Relative difference below which latencies count as the same, where nothing else is asked for: two runs of two
-processes each tell apart no less than 2 %, and up to 3 % of change in the references a machine counts as the same."""
+processes each tell apart no less than 2 %."""
 
 _LEVEL = 0.05
 """Share of chance among the differences that are found."""

@@ -63,6 +63,7 @@ class Campaign:
         models: What was selected of the models.
         algorithms: What was selected of the bricks, each with each of the backend's other algorithms.
         sources: The models by argument, and what is wrong with the broken ones.
+        broken: Bricks whose file cannot be run, and why; nothing is stored of them.
         forecast_s: Expected before it began.
         kernels: What the pass that tells kernels did; None where it was not asked for.
         costs: Where the wall time went.
@@ -77,6 +78,7 @@ class Campaign:
     models: Selection
     algorithms: Selection
     sources: ModelItems
+    broken: Mapping[str, str]
     forecast_s: float
     kernels: ProfileReport | None
     costs: RunCosts
@@ -114,7 +116,6 @@ def conduct(
         UsageError: An option has a wrong value, or the backend does not tell its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
-        SuiteError: A brick is missing or not what its name says.
         WorkerError: No worker can be started, or it ends while it runs nothing.
         StoreError: The database cannot be written; what was committed stays.
     """
@@ -148,8 +149,9 @@ def conduct(
             chosen = selected(sources.items)
             holds = models_bricks(sources, suite, oracle=oracle) if suite is not None and chosen.pending else {}
             beside = companions(bricks, items, holds, chosen)
-            if suite is not None:
-                inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside])
+            broken = inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside]) if suite is not None else {}
+            bricks, variants = bricks.without(broken), variants.without(broken)
+            beside = [item for item in beside if item.key not in broken]
         pending = [*chosen.pending, *bricks.pending, *variants.pending, *beside]
         forecast = _forecast_s(pending, settings, store)
         budget_s = None
@@ -206,6 +208,7 @@ def conduct(
         models=chosen,
         algorithms=variants,
         sources=sources,
+        broken=broken,
         forecast_s=forecast,
         kernels=views,
         costs=costs,

@@ -15,7 +15,7 @@ class RunCosts:
     """Wall seconds by part; what is in none of them is scheduling.
 
     Attributes:
-        start_s: Starting and ending workers, the reference network included.
+        start_s: Starting and ending workers.
         prepare_s: ``prepare`` and ``pack`` requests: reading, filling, optimising, session creation, first run.
         load_s: Of ``prepare_s``, what the runtime itself took: creation of sessions and first runs.
         sample_s: ``visit`` requests: warm-up, probes and timed executions.

@@ -99,7 +99,6 @@ def take_views(
 
     Raises:
         StoreError: The database cannot be written.
-        SuiteError: A brick is missing or not what its name says.
     """
     measured = settings.conditions
     place = Conditions(threads=measured.threads, cache=PROFILED_CACHE, dtype=measured.dtype)
@@ -112,11 +111,13 @@ def take_views(
     if not again:
         known = wanted.keys() & store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
     left = {identity: item for identity, item in wanted.items() if identity not in known}
-    if suite is not None:
-        inspect_bricks(suite, [item for item in left.values() if item.subject is Subject.BRICK])
     failures: list[ProfileFailure] = []
+    if suite is not None:
+        broken = inspect_bricks(suite, [item for item in left.values() if item.subject is Subject.BRICK])
+        failures += [ProfileFailure(key, "", reason) for key, reason in broken.items()]
+        left = {identity: item for identity, item in left.items() if item.key not in broken}
     worker: Worker | None = None
-    begun = time.monotonic()
+    profiled, begun = 0, time.monotonic()
     try:
         for number, (identity, item) in enumerate(left.items()):
             if progress is not None:
@@ -133,10 +134,11 @@ def take_views(
                     worker = None
                 continue
             store.put_kernels(identity, view)
+            profiled += 1
     finally:
         if worker is not None:
             worker.close()
-    return ProfileReport(len(left) - len(failures), len(known), tuple(failures))
+    return ProfileReport(profiled, len(known), tuple(failures))
 
 
 def _request(item: Item, settings: Settings) -> Profile:

@@ -33,7 +33,7 @@ class RunReport:
         bricks: Bricks of the suite.
         measured: Measured by this run; none by a dry run.
         reused: Stored already.
-        failed: Cannot be measured, now or by an earlier run.
+        failed: Cannot be measured, now or by an earlier run, or have a broken file.
         remaining: Left over because the time was up, and running again goes on with them; for a dry run, those that
             would be measured.
         models: Whole models measured by this run or stored already.
@@ -152,7 +152,7 @@ def run(
             kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
-        SuiteError: The suite cannot be read, or a brick is not what its name says.
+        SuiteError: The suite cannot be read.
         WorkerError: No worker can be started.
         StoreError: The database cannot be written; what was committed stays.
 
@@ -199,14 +199,15 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         run=campaign.run,
         system=campaign.system.key,
         stack=campaign.stack.key,
-        bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed),
+        bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed) + bricks.broken,
         measured=sum(item.result is not None for item in bricks.pending),
         reused=len(bricks.reused),
-        failed=len(failed),
+        failed=len(failed) + bricks.broken,
         remaining=sum(item.open for item in bricks.pending),
         models=len(models.reused) + sum(item.result is not None for item in models.pending),
         models_remaining=sum(item.open for item in models.pending),
         failures=(
+            *campaign.broken.items(),
             *((failure.key, failure.reason) for failure in failed),
             *((labels[failure.key], failure.reason) for failure in failed_models),
             *campaign.sources.problems.items(),

@@ -24,11 +24,18 @@ class Selection:
         pending: To be measured.
         reused: Finished measurements that serve, by item.
         failed: Stored failures that are not tried again.
+        broken: How many were to be measured, and cannot be read.
     """
 
     pending: tuple[Item, ...]
     reused: tuple[Measurement, ...]
     failed: tuple[Failure, ...]
+    broken: int = 0
+
+    def without(self, keys: Collection[str]) -> Selection:
+        """The same where some cannot be read."""
+        kept = tuple(item for item in self.pending if item.key not in keys)
+        return replace(self, pending=kept, broken=len(self.pending) - len(kept))
 
 
 def check_again(again: Collection[str]) -> None:

@@ -296,6 +296,7 @@ class Session:
             seed=self._settings.seed,
             as_is=first.as_is,
             variant=first.variant,
+            memory_reuse=plan.shares_memory(self._process + self._round),
         )
         self._running = plan
         timeout_s = min(Timeouts.prepare, self._settings.item_timeout_s) + _MEMBER_S * len(plan.items)

@@ -62,20 +62,25 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[It
     ]
 
 
-def inspect_bricks(suite: Suite, items: Iterable[Item]) -> None:
+def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:
     """Read and verify the bricks that are about to run, and note their size, work and whether they run as they are.
 
-    Raises:
-        MissingBrick: A file of the suite is gone.
-        TamperedBrick: A file is not what its name says.
+    Returns:
+        Key of each brick that cannot be run, and why: its file is gone, is not what its name says, or cannot be read.
     """
+    broken: dict[str, str] = {}
     for key, members in groupby(sorted(items, key=attrgetter("key")), key=attrgetter("key")):
-        brick = suite.brick(key)
+        try:
+            brick = suite.brick(key)
+        except DlbricksError as error:
+            broken[key] = str(error)
+            continue
         for item in members:
             item.weight_bytes, item.live_bytes = brick.weight_bytes, brick.input_bytes + brick.output_bytes
             item.size_bytes = 2 * item.weight_bytes + item.live_bytes  # a runtime keeps a packed copy of weights
             item.macs = brick.cost.macs if brick.cost is not None else None
             item.as_is = bool(brick.salt)
+    return broken
 
 
 def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOracle | None = None) -> ModelItems:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.subgraphs import all_nodes, bodies
 from ...models.skeleton import KEPT_ELEMENTS
 from . import noise
 from .domains import ONES, POSITIVE, Domain, Kind, Site
@@ -88,7 +89,7 @@ class _Consumers:
     def __init__(self, model: onnx.ModelProto, types: Sequence[InputType]) -> None:
         self._model = model
         self._reads: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-        for node in _nodes(model.graph):
+        for node in all_nodes(model.graph.node):
             for slot, value in enumerate(node.input):
                 self._reads.setdefault(value, []).append((node, slot))
         self._types = types
@@ -96,7 +97,7 @@ class _Consumers:
         self._found: dict[str, tuple[Domain, ...]] = {}
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor)
-            for graph in (model.graph, *_subgraphs(model.graph))
+            for graph in (model.graph, *(body for node in all_nodes(model.graph.node) for body in bodies(node)))
             for tensor in (*graph.initializer, *_constant_nodes(graph))
             if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL
         }
@@ -247,12 +248,6 @@ def _cast_to_mask(node: onnx.NodeProto) -> bool:
     return False
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    yield from graph.node
-    for inner in _subgraphs(graph):
-        yield from inner.node
-
-
 def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Values of the Constant nodes that hold a tensor, named as the nodes' outputs."""
     for node in graph.node:
@@ -262,14 +257,3 @@ def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 tensor.CopyFrom(attribute.t)
                 tensor.name = node.output[0]
                 yield tensor
-
-
-def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
-                yield inner
-                yield from _subgraphs(inner)
-
-
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

@@ -7,7 +7,7 @@ are marked external, and a backend hands the arrays to its runtime (or asks for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.subgraphs import bodies, reads
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.reader import read_structure
 from ...models.skeleton import is_weight
@@ -28,6 +29,9 @@ Array = npt.NDArray[Any]
 
 _INLINE_BYTES = 1024
 """Weights of up to this size are stored in the protobuf: runtimes look at small values while they load."""
+
+_IR_VERSION = 4
+"""From this one on, initializers need not be inputs."""
 
 _PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 """Types whose elements share bytes in ONNX but not in NumPy; only the protobuf's conversion packs them."""
@@ -195,13 +199,15 @@ def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
 def _assemble(
     model: onnx.ModelProto, weights: Mapping[str, Array], *, unroll: int, outputs: Sequence[str] | None
 ) -> onnx.ModelProto:
+    if unroll == 1 and outputs is None and _all_needed(model.graph):
+        return _filled(model, weights)
     import onnx_graphsurgeon as gs
 
     tagged = onnx.ModelProto()
     tagged.CopyFrom(model)
     for index, node in enumerate(tagged.graph.node):
         node.name = f"n{index}"
-        if not any(_subgraphs(node)):
+        if not any(bodies(node)):
             del node.attribute[:]  # see _restore_attributes
     log = gs.logger.G_LOGGER
     try:
@@ -225,9 +231,31 @@ def _assemble(
             assembled: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
     except Exception as error:  # GraphSurgeon raises whatever its parts raise
         raise BackendError(f"the network cannot be assembled: {error}") from error
-    assembled.ir_version = max(model.ir_version, 4)  # from 4 on, initializers need not be inputs
+    assembled.ir_version = max(model.ir_version, _IR_VERSION)
     _restore_attributes(assembled, model)
     return assembled
+
+
+def _filled(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
+    """The model itself with its weights as initializers: most bricks need no more."""
+    filled = onnx.ModelProto()
+    filled.CopyFrom(model)
+    kept = (value for value in model.graph.input if value.name not in weights)
+    inputs = [onnx.ValueInfoProto(name=value.name, type=value.type) for value in kept]  # no longer marked as weights
+    del filled.graph.input[:]
+    filled.graph.input.extend(inputs)
+    read = {name for node in model.graph.node for name in reads(node)}
+    filled.graph.initializer.extend(initializer(name, array) for name, array in weights.items() if name in read)
+    for node in filled.graph.node:
+        node.ClearField("name")
+    filled.ir_version = max(model.ir_version, _IR_VERSION)
+    return filled
+
+
+def _all_needed(graph: onnx.GraphProto) -> bool:
+    """Whether each node makes a value that another one reads, or that is an output."""
+    needed = {value.name for value in graph.output}.union(*map(reads, graph.node))
+    return all(not needed.isdisjoint(filter(None, node.output)) for node in graph.node)
 
 
 def _copy(graph: Any, tensors: Mapping[str, Any], copy: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -273,7 +301,7 @@ def _restore_attributes(assembled: onnx.ModelProto, source: onnx.ModelProto) -> 
     """
     for node in assembled.graph.node:
         original = source.graph.node[int(node.name.partition("@")[0].removeprefix("n"))]
-        if not any(_subgraphs(original)):
+        if not any(bodies(original)):
             node.attribute.extend(original.attribute)
         node.ClearField("name")
 
@@ -295,29 +323,13 @@ def _unreached_weights(model: onnx.ModelProto) -> set[str]:
     """
     reached = {value.name for value in model.graph.input if not is_weight(value)}
     for node in model.graph.node:
-        if node.op_type in _WITHOUT_INPUTS or any(name in reached for name in _reads(node)):
+        if node.op_type in _WITHOUT_INPUTS or any(name in reached for name in reads(node)):
             reached.update(node.output)
     wanted = {value.name for value in model.graph.output} - reached
     for node in reversed(model.graph.node):
         if wanted.intersection(node.output):
-            wanted.update(_reads(node))
+            wanted.update(reads(node))
     return {value.name for value in model.graph.input if is_weight(value) and value.name in wanted}
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of the values that a node reads, those that its subgraphs capture included."""
-    yield from (name for name in node.input if name)
-    for graph in _subgraphs(node):
-        for inner in graph.node:
-            yield from _reads(inner)
-        yield from (value.name for value in graph.output)
 
 
 def _renamed(name: str, copy: int) -> str:

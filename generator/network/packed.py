@@ -12,7 +12,7 @@ share nothing (``united``, ``parted``): one session in place of one per brick.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import bodies, captures
+from ...bricks.subgraphs import all_nodes, reads
 from ...errors import BackendError
 from .copies import distinct, renamed
 from .network import Network
@@ -66,7 +66,8 @@ class Packed:
         network: To be run as it stands.
         nodes: Name of each counted node to the place of its member.
         uncounted: Name of each node that is a member's but not counted, to the place of its member.
-        idle: Names of the consumers, which do nothing: what the runtime's clock shows for them, it adds to every node.
+        idle: Names of the consumers, which do nothing: what the runtime's clock shows for them,
+            less what they really take, it adds to every node.
     """
 
     network: Network
@@ -84,7 +85,7 @@ def opset_ranges(network: Network) -> dict[str, tuple[int, int]]:
     model = _model(network)
     imported = {_domain(entry.domain): entry.version for entry in model.opset_import}
     ranges: dict[str, tuple[int, int]] = {}
-    for node in _all_nodes(model.graph):
+    for node in all_nodes(model.graph.node):
         domain = _domain(node.domain)
         low, high = ranges.get(domain, (1, _ANY))
         since, until = _meaning(node.op_type, domain, imported.get(domain, 1))
@@ -181,7 +182,7 @@ def parted(optimised: Network, networks: Sequence[Network]) -> list[Network]:
             if found in owner:
                 raise BackendError("the runtime computes one value for two bricks")
             owner[found] = place
-            waiting += _reads(graph.node[found])
+            waiting += reads(graph.node[found])
     if len(owner) != len(graph.node):
         raise BackendError("the runtime executes a node that no brick needs")
     return [_part(optimised, network, place, owner) for place, network in enumerate(networks)]
@@ -192,7 +193,7 @@ def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, 
     source = _model(optimised)
     prefix = f"{place}.0/"
     nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == place]
-    read = {value for node in nodes for value in _reads(node)} | {prefix + value for value in network.outputs}
+    read = {value for node in nodes for value in reads(node)} | {prefix + value for value in network.outputs}
     model = onnx.ModelProto(ir_version=source.ir_version, opset_import=source.opset_import)
     model.graph.name = "brick"
     outputs = [value for value in source.graph.output if value.name.startswith(prefix)]
@@ -343,18 +344,6 @@ def _history() -> dict[tuple[str, str], tuple[int, ...]]:
     return {name: tuple(sorted(versions)) for name, versions in found.items()}
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
-    return [value for value in (*node.input, *captures(node)) if value]
-
-
 def _model(network: Network) -> onnx.ModelProto:
     assert network.model is not None  # noqa: S101  # a brick, never a file
     return network.model
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of a graph and of the bodies in it."""
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from _all_nodes(body)

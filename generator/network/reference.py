@@ -1,9 +1,4 @@
-"""Networks of our own: the reference, timed in every round of every worker, and those that tell what a machine can do.
-
-The reference is small and fixed. Its latency tells whether two measurements saw the same machine. It has a
-convolution, which is bound by arithmetic, and a matrix product whose 3 MiB of weights come from beyond L2 on most
-machines, so that it feels a busy memory as well as a lower clock.
-"""
+"""Networks of our own: those that tell what a call costs, and what a machine can do."""
 
 from __future__ import annotations
 
@@ -21,14 +16,10 @@ __all__ = [
     "COPY",
     "GEMM",
     "OVERHEAD",
-    "REFERENCE",
     "STREAM",
     "built_in",
     "built_in_key",
 ]
-
-REFERENCE = "@reference"
-"""In place of a path in ``Prepare``: the reference network."""
 
 OVERHEAD = "@overhead"
 """In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
@@ -54,8 +45,6 @@ _IR_VERSION = 8
 
 def built_in(name: str) -> onnx.ModelProto | None:
     """The built-in network of a name, in skeleton form; None for anything else."""
-    if name == REFERENCE:
-        return _reference()
     if name == OVERHEAD:
         return _overhead()
     if name == CHAIN:
@@ -73,23 +62,6 @@ def built_in_key(name: str) -> str:
     model = built_in(name)
     assert model is not None  # noqa: S101  # the names are constants
     return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-
-
-def _reference() -> onnx.ModelProto:
-    """Conv 3x3 (32 channels, 28 x 28), Relu, MaxPool, Gemm 800 x 1024: about 8 M MACs."""
-    nodes = [
-        helper.make_node("Conv", ["x0", "w0", "w1"], ["v0"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["v0"], ["v1"]),
-        helper.make_node("MaxPool", ["v1"], ["v2"], kernel_shape=[5, 5], strides=[5, 5]),
-        helper.make_node("Flatten", ["v2"], ["v3"]),
-        helper.make_node("Gemm", ["v3", "w2", "w3"], ["v4"]),
-    ]
-    return _model(
-        nodes,
-        {"x0": [1, 32, 28, 28]},
-        {"w0": [32, 32, 3, 3], "w1": [32], "w2": [800, 1024], "w3": [1024]},
-        {"v4": [1, 1024]},
-    )
 
 
 def _overhead() -> onnx.ModelProto:
@@ -133,7 +105,7 @@ def _model(
 
     graph = helper.make_graph(
         nodes,
-        "reference",
+        "reference",  # part of the content that keys are made of
         [
             *(value(name, shape) for name, shape in inputs.items()),
             *(mark_weight(value(name, shape)) for name, shape in weights.items()),

@@ -46,8 +46,6 @@ from .messages.protocol import (
     Release,
     Reply,
     Request,
-    Sample,
-    Sampled,
     Types,
     Unpack,
     Unpacked,
@@ -80,8 +78,8 @@ class Timeouts:
     """Loading the runtime."""
     prepare = 120.0
     """Loading a network and running it once; large models are given more by the caller."""
-    sample = 120.0
-    """Beyond the budget of the request."""
+    visit = 120.0
+    """One execution."""
     bye = 2.0
 
 
@@ -183,15 +181,11 @@ class Worker:
         """
         return self.ask(request, Prepared, timeout_s)
 
-    def sample(self, request: Sample, *, timeout_s: float = Timeouts.sample) -> Sampled:
-        """Time a network; raises as ``prepare``."""
-        return self.ask(request, Sampled, timeout_s + request.budget_ns / 1e9)
-
     def pack(self, request: Pack, *, timeout_s: float) -> Packed:
         """Load bricks to be run together; raises as ``prepare``."""
         return self.ask(request, Packed, timeout_s)
 
-    def visit(self, request: Visit, *, timeout_s: float) -> Visited:
+    def visit(self, request: Visit, *, timeout_s: float = Timeouts.visit) -> Visited:
         """Execute a pack or a network between two probes; raises as ``prepare``."""
         return self.ask(request, Visited, timeout_s)
 
@@ -199,7 +193,7 @@ class Worker:
         """The times of a pack's bricks; raises as ``prepare``."""
         return self.ask(Unpack(name), Unpacked, timeout_s)
 
-    def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.sample) -> None:
+    def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.visit) -> None:
         """Write inputs and outputs of one execution to an npz file; raises as ``prepare``."""
         self.ask(Outputs(name, str(path)), Done, timeout_s)
 

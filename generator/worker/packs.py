@@ -47,11 +47,11 @@ def _repeat(pack: LoadedPack, times: int, visit: int | None = None) -> None:
 
 
 class Packs:
-    """What a worker remembers of packs: those that are loaded, and what the runtime's clock costs."""
+    """What a worker remembers of packs: those that are loaded, and what a node costs that does nothing."""
 
     def __init__(self) -> None:
         self._kept: dict[str, KeptPack] = {}
-        self._clock_ns: dict[str, float] = {}  # by variant
+        self._idle_ns: dict[str, float] = {}  # by variant
         self._probe: Probe | None = None
 
     def get(self, name: str) -> KeptPack | None:
@@ -87,7 +87,10 @@ class Packs:
             bricks = kept.bricks
         loading = time.perf_counter_ns()
         loaded, broken, alone = load_pack(
-            {name: bricks[name] for name in places if name in bricks}, copies, backend, settings
+            {name: bricks[name] for name in places if name in bricks},
+            copies,
+            backend,
+            replace(settings, memory_reuse=request.memory_reuse),
         )
         failed |= broken
         bricks = {name: brick for name, brick in bricks.items() if name not in broken and name not in alone}
@@ -137,9 +140,9 @@ class Packs:
         kept = self._kept.get(name)
         if kept is None or kept.loaded is None:
             raise UsageError(f"no pack {name!r} is loaded")
-        reading = kept.loaded.read(self._clock_ns.get(kept.variant))
-        self._clock_ns[kept.variant] = reading.clock_ns
-        return Unpacked(reading.times, reading.clock_ns, reading.watched_ns, reading.unwatched_ns)
+        reading = kept.loaded.read(self._idle_ns.get(kept.variant))
+        self._idle_ns[kept.variant] = reading.idle_ns
+        return Unpacked(reading.times, reading.watched_ns, reading.unwatched_ns)
 
     def release(self, name: str) -> None:
         """Drop a pack; an unknown one is fine."""

@@ -30,7 +30,7 @@ from ..network.padding import brick_network, padded_network
 from ..network.reference import GEMM, built_in
 from .execution.contrast import contrasts
 from .execution.extraction import write_graph
-from .execution.timing import Evictor, measure, time_once
+from .execution.timing import Evictor, time_once
 from .execution.unroll import choose_unroll
 from .execution.values import executed_types, write_arrays
 from .messages.protocol import (
@@ -51,8 +51,6 @@ from .messages.protocol import (
     Release,
     Reply,
     Request,
-    Sample,
-    Sampled,
     Types,
     Unpack,
     Values,
@@ -90,7 +88,6 @@ class _Worker:
         handlers: dict[str, Callable[[Any], Reply]] = {
             Hello.op: self._hello,
             Prepare.op: self._prepare,
-            Sample.op: self._sample,
             Pack.op: self._pack,
             Visit.op: self._visit,
             Unpack.op: lambda request: self._packs.unpack(request.id),
@@ -179,28 +176,13 @@ class _Worker:
         first_run_ns = time_once(executable.run, executable.synchronize)
         return _Kept(network, executable), load_ns, first_run_ns
 
-    def _sample(self, request: Sample) -> Sampled:
-        kept = self._found(request.id)
-        evict = None
-        if request.cache == "cold":
-            evict = self._evict(kept)
-        elif request.cache != "hot":
-            raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
-        samples = measure(
-            kept.executable.run,
-            kept.executable.synchronize,
-            budget_ns=request.budget_ns,
-            min_samples=request.min_samples,
-            max_samples=request.max_samples,
-            evict=evict,
-        )
-        return Sampled(samples=samples.raw, warmups=samples.warmups)
-
     def _visit(self, request: Visit) -> Visited:
         pack = self._packs.get(request.id)
         if pack is not None:
             return self._packs.visit(pack, request)
         kept = self._found(request.id)
+        if request.cache not in {"hot", "cold"}:
+            raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
         evict = self._evict(kept) if request.cache == "cold" else None
         run = partial(_repeat, kept.executable, request.loops)
         return self._packs.timed(run, partial(_repeat, kept.executable, request.warmups), evict)

@@ -18,7 +18,7 @@ from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Sto
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.measurement.sampling.statistics import summarise
-from dlbricks.generator.network.reference import REFERENCE
+from dlbricks.generator.network.reference import OVERHEAD
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -96,7 +96,7 @@ class Bench:
             )  # fmt: skip
             return measurement, blocks
 
-        wanted = [taken(Subject.REFERENCE, built_in_key(REFERENCE), reference_us / 1e3)]
+        wanted = [taken(Subject.REFERENCE, built_in_key(OVERHEAD), reference_us / 1e3)]
         wanted += [taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items()]
         wanted += [] if ms is None else [taken(Subject.MODEL, key or self.key, ms)]
         self.store.add(wanted)

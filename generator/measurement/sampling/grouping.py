@@ -12,6 +12,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ....bricks.graph.footprint import REUSE_LEVELS
 from ..item import Item
 
 __all__ = ["Group", "PackPlan", "grouped", "packs_of"]
@@ -70,6 +71,15 @@ class PackPlan:
         draw = random.Random(seed)  # noqa: S311  # an order, not a secret
         places = {item.id: math.log(item.live_bytes + 1) + draw.uniform(-_JITTER, _JITTER) for item in self.items}
         return sorted(self.items, key=lambda item: (places[item.id], item.id), reverse=draw.choice((False, True)))
+
+    def shares_memory(self, session: int) -> bool:
+        """Whether tensors of one shape share memory in a session: it makes what a brick writes to colder.
+
+        In a model it was used a few layers before. In a pack it was used where a brick of the same shape stands, or
+        else by the brick before. The truth lies between, so that both take turns; in a large model weights evict it
+        anyway (docs/measuring.md has figures).
+        """
+        return self.footprint >= max(REUSE_LEVELS) or session % 2 == 0
 
     def halves(self) -> tuple[PackPlan, PackPlan]:
         """Two packs of half the bricks each."""

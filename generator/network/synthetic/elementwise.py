@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,8 @@ _UNARY: Mapping[str, Function] = {
 _BINARY: Mapping[str, Function] = {
     "Add": lambda _, x, y: np.add(x, y),
     "Div": lambda _, x, y: np.divide(x, y),
-    "Max": lambda _, x, y: np.maximum(x, y),
-    "Min": lambda _, x, y: np.minimum(x, y),
+    "Max": lambda _, x, *more: reduce(np.maximum, more, x),
+    "Min": lambda _, x, *more: reduce(np.minimum, more, x),
     "Mul": lambda _, x, y: np.multiply(x, y),
     "Pow": lambda _, x, y: np.power(x, y),
     "Sub": lambda _, x, y: np.subtract(x, y),

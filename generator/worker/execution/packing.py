@@ -44,6 +44,8 @@ _QUIET = 0.1
 
 _STALL, _STALL_NS = 3.0, 20_000.0
 
+_FEWEST_IDLE = 20
+
 _CALLS = 16
 """One call of nothing is timed per so many bricks that are called in turn."""
 
@@ -54,13 +56,13 @@ class Reading:
 
     Attributes:
         times: Of each brick.
-        clock_ns: What was taken off each node.
+        idle_ns: What a node costs that does nothing: the clock's share of its reading is the rest.
         watched_ns: Median time of a pass by its nodes.
         unwatched_ns: The time of a pass that nobody watched.
     """
 
     times: tuple[Times, ...]
-    clock_ns: float
+    idle_ns: float
     watched_ns: float
     unwatched_ns: float
 
@@ -71,11 +73,11 @@ class LoadedPack(Protocol):
     def run(self, *, visit: int | None) -> None:
         """Execute each once, as part of a visit of this number; None: to no account."""
 
-    def read(self, clock_ns: float | None) -> Reading:
+    def read(self, idle_ns: float | None) -> Reading:
         """End the profile, and read it; ``run`` can still be called, to no account.
 
         Args:
-            clock_ns: What the clock adds to a node; None: it is found out.
+            idle_ns: What a node costs that does nothing; None: it is found out.
         """
 
     def close(self) -> None:
@@ -188,15 +190,16 @@ class _Profiled:
             executable.run()
             executable.synchronize()
 
-    def read(self, clock_ns: float | None) -> Reading:
+    def read(self, idle_ns: float | None) -> Reading:
         readings = [executable.end() for _, executable in self._packs]
         unwatched_ns = sum(self._unwatched(executable) for _, executable in self._packs)
-        if clock_ns is None:
-            clock_ns = self._clock(readings)
+        if idle_ns is None:
+            idle_ns = self._idle(readings)
         times: list[Times] = []
         watched = 0.0
         for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
-            visits = _by_visit(reading.times - clock_ns, self._visits)
+            clock = _of_idle(packed, reading) - idle_ns
+            visits = _by_visit(reading.times - clock[:, None], self._visits)
             watched += float(np.median(visits.sum(axis=1))) if visits.size else 0.0
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
@@ -206,7 +209,7 @@ class _Profiled:
                 count = self._copies.get(name, 1)
                 own = _whole(inner[:, place] / count) if brick.edges else ()
                 times.append(Times(name, _whole(even[:, place] / count), own))
-        return Reading(tuple(times), clock_ns, watched, float(unwatched_ns))
+        return Reading(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:
         for _, executable in self._packs:
@@ -217,10 +220,11 @@ class _Profiled:
     def _unwatched(self, executable: Executable) -> int:
         return time_once(executable.run, executable.synchronize) - time_once(self._call.run, self._call.synchronize)
 
-    def _clock(self, readings: Sequence[NodeTimes]) -> float:
-        """What the profile says of a node beyond its share of an execution that nobody watches.
+    def _idle(self, readings: Sequence[NodeTimes]) -> float:
+        """What a consumer, which does nothing, takes of an execution that nobody watches.
 
-        It is told by a network of the shortest bricks, once profiled and once not, in turn.
+        What the profile says of a node beyond its share of such an execution is told by a network of the shortest
+        bricks, once profiled and once not, in turn; what it says of a consumer there, less that, is the consumer's own.
         """
         shortest: list[tuple[float, Executed]] = []
         for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
@@ -234,9 +238,10 @@ class _Profiled:
             chosen.append(brick)
         places = max(grouped([one.network for one in chosen]), key=len)
         packed = pack([Member(chosen[place].network) for place in places])
-        plain = self._backend.prepare(packed.network, self._settings)
-        watched = self._backend.prepare_packed(packed.network, self._settings)
+        plain, watched = (self._backend.prepare_packed(packed.network, self._settings) for _ in range(2))
         try:
+            plain.run()
+            plain.end()
             unwatched: list[int] = []
             for _ in range(_PAIRS):
                 watched.run()
@@ -247,7 +252,20 @@ class _Profiled:
             watched.close()
         both = (reading.times.sum(axis=1)[1:], np.array(unwatched[1:]))
         seen, true = (float(np.quantile(one, _QUIET)) for one in both)  # what disturbs both is no cost of the clock
-        return (seen - true) / len(reading.names)
+        idle = float(np.quantile(_of_idle(packed, reading)[1:], _QUIET))
+        return max(0.0, idle - (seen - true) / len(reading.names))
+
+
+def _of_idle(packed: Packed, reading: NodeTimes) -> Array:
+    """What the clock shows for a consumer, by execution: their mean, but for what a stall adds.
+
+    It counts whole microseconds, so that a few consumers tell it of all executions together only.
+    """
+    idle = {*packed.idle}
+    times = reading.times[:, [place for place, name in enumerate(reading.names) if name in idle]]
+    even = np.minimum(times, _STALL * np.median(times))
+    means: Array = even.mean(axis=1)
+    return means if times.shape[1] >= _FEWEST_IDLE else np.full_like(means, means.mean())
 
 
 def _count(brick: Executed) -> int:
@@ -326,7 +344,7 @@ class _Called:
         self._visits.append(visit)
         self._times.append(np.array(taken) - min(calls))
 
-    def read(self, clock_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is our own
+    def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is our own
         visits = _by_visit(np.array(self._times), self._visits)
         even = without_stalls(visits)
         times = tuple(Times(name, _whole(even[:, place])) for place, name in enumerate(self._names))

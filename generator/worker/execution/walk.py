@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from ....bricks.subgraphs import captures
+from ....bricks.subgraphs import reads
 from ....errors import BackendError
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
 from ...backends.base import Backend, Executable, Settings
@@ -72,10 +72,10 @@ def walk(network: Network, backend: Backend, settings: Settings) -> Iterator[Ste
         raise BackendError(f"{network.path} is a model file, not a graph that is executed as it stands")
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     values: dict[str, Array] = dict(network.feeds)
-    readers = Counter(name for node in model.graph.node for name in _reads(node))
+    readers = Counter(name for node in model.graph.node for name in {*reads(node)})
     for index, node in enumerate(model.graph.node):
-        inputs = {name: values[name] for name in _reads(node) if name not in constants}
-        held = [constants[name] for name in _reads(node) if name in constants]
+        inputs = {name: values[name] for name in reads(node) if name not in constants}
+        held = [constants[name] for name in dict.fromkeys(reads(node)) if name in constants]
         layer = _layer(model, node, inputs)
         layer.graph.initializer.extend(held)
         weights = {tensor.name: network.weights[tensor.name] for tensor in held if tensor.name in network.weights}
@@ -96,11 +96,6 @@ def walk(network: Network, backend: Backend, settings: Settings) -> Iterator[Ste
             readers[name] -= 1
             if not readers[name]:
                 del values[name]
-
-
-def _reads(node: onnx.NodeProto) -> list[str]:
-    """The values that a node reads, each once, those of its bodies included."""
-    return list(dict.fromkeys(name for name in (*node.input, *captures(node)) if name))
 
 
 def _layer(model: onnx.ModelProto, node: onnx.NodeProto, inputs: Mapping[str, Array]) -> onnx.ModelProto:

@@ -23,6 +23,7 @@ class Pack(Request):
         seed: Of weights and inputs.
         as_is: As for ``Prepare``.
         variant: Name of one of the backend's algorithms; empty: as it chooses.
+        memory_reuse: As in ``Settings``.
     """
 
     op: ClassVar[str] = "pack"
@@ -32,6 +33,7 @@ class Pack(Request):
     seed: int = 0
     as_is: bool = False
     variant: str = ""
+    memory_reuse: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Visit(Request):
         id: Of a pack or of a prepared network.
         loops: Executions that are timed together.
         warmups: Executions before, that are not.
-        cache: As for ``Sample``.
+        cache: ``hot`` (as it is) or ``cold`` (caches are evicted before; there is then one loop).
     """
 
     op: ClassVar[str] = "visit"
@@ -136,12 +138,10 @@ class Unpacked(Reply):
 
     Attributes:
         times: Of each brick, per visit in order; the cost of the runtime's clock is taken off.
-        clock_ns: What was taken off each node.
         watched_ns: Median time of a pass, by the times of all its nodes.
         unwatched_ns: Of passes that nobody watched.
     """
 
     times: tuple[Times, ...]
-    clock_ns: float
     watched_ns: float
     unwatched_ns: float

@@ -9,7 +9,6 @@ request       reply           what happens
 ============  ==============  =====================================================
 ``Hello``     ``Greeting``    backend loaded, options checked, limits set
 ``Prepare``   ``Prepared``    a network is loaded, run once, and kept
-``Sample``    ``Sampled``     a kept network is warmed up and timed
 ``Pack``      ``Packed``      bricks are loaded to be run together, and run once
 ``Visit``     ``Visited``     a pack or a kept network is executed, between two probes
 ``Unpack``    ``Unpacked``    the times of a pack's bricks, visit by visit
@@ -63,8 +62,6 @@ __all__ = [
     "Release",
     "Reply",
     "Request",
-    "Sample",
-    "Sampled",
     "Times",
     "Types",
     "Unpack",
@@ -101,8 +98,8 @@ class Prepare(Request):
 
     Attributes:
         id: Chosen by the parent; names the network in later requests.
-        path: ONNX file: a brick or zoo skeleton (``synthetic``), or a whole model. ``REFERENCE`` of
-            ``network.reference`` (in place of a path) is the built-in reference network.
+        path: ONNX file: a brick or zoo skeleton (``synthetic``), or a whole model. ``OVERHEAD`` of
+            ``network.reference`` and its like (in place of a path) are networks of our own.
         synthetic: Whether weights are graph inputs marked ``role=weight``, to be filled with seeded values.
         overrides: ``dim_param`` to value, for a file with dynamic dimensions.
         inputs: Non-weight graph inputs (name, dtype, static shape); empty: as the file declares them.
@@ -145,40 +142,6 @@ class Prepared(Reply):
     loading_ns: int
     bytes: int
     unroll: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sample(Request):
-    """Warm a kept network up and time it.
-
-    Attributes:
-        id: Of a prepared network.
-        budget_ns: Time for warm-up and samples together.
-        min_samples: Taken even where the budget is too short.
-        max_samples: Ends the request before the budget is spent.
-        cache: ``hot`` (plain repetition) or ``cold`` (caches evicted before each sample).
-    """
-
-    op: ClassVar[str] = "sample"
-
-    id: str
-    budget_ns: int
-    min_samples: int = 1
-    max_samples: int = 1_000_000
-    cache: str = "hot"
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled(Reply):
-    """Reply to ``Sample``.
-
-    Attributes:
-        samples: (elapsed_ns, loops) in the order taken.
-        warmups: Warm-up samples dropped before.
-    """
-
-    samples: tuple[tuple[int, int], ...]
-    warmups: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +251,7 @@ class Refused(Reply):
 
 _REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
-    for kind in (
-        *(Hello, Prepare, Sample, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Release, Bye),
-    )
+    for kind in (Hello, Prepare, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Release, Bye)
 }
 
 _R = TypeVar("_R", bound=Reply)

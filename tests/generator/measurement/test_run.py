@@ -9,11 +9,11 @@ import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db.values import Stop, Subject, Verdict
-from dlbricks.errors import MissingBrick, TamperedBrick, UsageError
+from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
-from dlbricks.generator.worker.client import Timeouts
+from dlbricks.generator.worker.client import Timeouts, Worker
 from dlbricks.generator.worker.messages.protocol import INNER
 from dlbricks.models import find_models
 
@@ -422,18 +422,38 @@ def test_equal_models_are_measured_once(small_suite, small_models, store, tmp_pa
     assert len(store.measurements(subject=Subject.MODEL)) == 1
 
 
-def test_a_tampered_brick_stops_the_run_before_it_begins(small_suite, store, tmp_path):
+def test_packs_share_memory_in_turns(small_suite, store, monkeypatch):
+    asked: list[bool] = []
+    pack = Worker.pack
+
+    def noted(self, request, **options):
+        asked.append(request.memory_reuse)
+        return pack(self, request, **options)
+
+    monkeypatch.setattr(Worker, "pack", noted)
+
+    run(small_suite, store=store, **PACKED | {"sessions": 4})
+
+    assert asked == [True, False] * (len(asked) // 2)
+    assert len(asked) >= 4
+
+
+def test_bricks_with_a_broken_file_fail_and_the_others_are_measured(small_suite, store, tmp_path):
     shutil.copytree(small_suite.path, tmp_path / "suite")
     suite = Suite.open(tmp_path / "suite")
-    suite.brick_path(suite.keys[0]).write_bytes(suite.brick_path(suite.keys[1]).read_bytes())
+    swapped, gone, *others = suite.keys
+    suite.brick_path(swapped).write_bytes(suite.brick_path(others[0]).read_bytes())
+    suite.brick_path(gone).unlink()
 
-    with pytest.raises(TamperedBrick):
-        run(suite, store=store, **QUICKEST)
-    suite.brick_path(suite.keys[0]).unlink()
-    with pytest.raises(MissingBrick):
-        run(suite, store=store, **QUICKEST)
+    report = run(suite, store=store, **QUICKEST)
+    again = run(small_suite, store=store, **QUICKEST)
 
-    assert store.info()["counts"]["runs"] == 0
+    assert {key for key, _ in report.failures} == {swapped, gone}
+    assert "lacks the file" in dict(report.failures)[gone]
+    assert "is not the file" in dict(report.failures)[swapped]
+    assert (report.bricks, report.measured, report.failed) == (len(suite.keys), len(others), 2)
+    assert not report.complete
+    assert (again.measured, again.reused, again.failed) == (2, len(others), 0)  # with their files they run
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,31 @@ def test_an_exported_brick_is_equal_for_equal_seeds_and_runs_anywhere(skeleton_o
     assert outputs[0].shape == (1, 32, 8, 8)
 
 
+def test_weights_that_stay_inputs_are_exported_as_such(skeleton_of):
+    """No activation reaches them: as initializers they would be computed with ahead."""
+    exported = onnx.load_from_string(export_network(skeleton_of("(float[2] w0) => (float[2] v0) {v0 = Neg(w0)}")))
+
+    assert [value.name for value in exported.graph.input] == ["w0"]
+    assert not is_weight(exported.graph.input[0])
+
+
+@pytest.mark.parametrize("name", ["conv", "constants"])
+def test_a_network_is_the_same_whether_it_goes_through_graphsurgeon_or_not(skeleton_of, name):
+    constants = "(float[2,3] x0, float[4,3] w0) => (float[2,4] v1) <int64[2] c = {1, 0}>"
+    model = skeleton_of(CONV if name == "conv" else f"{constants} {{v0 = Transpose(w0) v1 = MatMul(x0, v0)}}")
+    outputs = [value.name for value in model.graph.output]
+
+    plain, through = synthetic_network(model), synthetic_network(model, outputs=outputs)
+
+    feeds = plain.feeds
+    assert plain.outputs == through.outputs
+    assert {*plain.weights} == {*through.weights}
+    for one, other in zip(
+        *(ReferenceEvaluator(each.self_contained()).run(None, feeds) for each in (plain, through)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_copies_have_values_of_their_own_but_share_the_weights_memory(skeleton_of):
     network = synthetic_network(skeleton_of(CONV), unroll=3)
 

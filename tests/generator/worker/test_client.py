@@ -22,12 +22,12 @@ from dlbricks.errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
-from dlbricks.generator.network.reference import REFERENCE
+from dlbricks.generator.network.reference import GEMM
 from dlbricks.generator.worker.client import Timeouts, Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Sample
+from dlbricks.generator.worker.messages.protocol import Prepare, Visit
 from dlbricks.models.skeleton import mark_weight
 
-_REFERENCE = Prepare(id="reference", path=REFERENCE, synthetic=True, unroll=1)
+_REFERENCE = Prepare(id="reference", path=f"{GEMM}256", synthetic=True, unroll=1)
 
 
 def _ends_with(code: str) -> tuple[str, ...]:
@@ -56,17 +56,16 @@ def test_a_worker_says_what_it_runs(worker):
     assert worker.greeting.pid == worker.pid
 
 
-def test_a_network_is_prepared_sampled_and_released(worker):
+def test_a_network_is_prepared_visited_and_released(worker):
     prepared = worker.prepare(_REFERENCE)
-    sampled = worker.sample(Sample("reference", budget_ns=20_000_000, min_samples=3))
+    visited = worker.visit(Visit("reference", loops=3, warmups=1))
 
     assert prepared.unroll == 1
     assert 0 < prepared.load_ns + prepared.first_run_ns <= prepared.prepare_ns
-    assert len(sampled.samples) >= 3
-    assert all(elapsed > 0 and loops >= 1 for elapsed, loops in sampled.samples)
+    assert visited.elapsed_ns > 0
     worker.release("reference")
     with pytest.raises(UsageError, match="no network"):
-        worker.sample(Sample("reference", budget_ns=1))
+        worker.visit(Visit("reference"))
 
 
 def test_outputs_are_those_of_the_network(worker, tmp_path):
@@ -208,10 +207,10 @@ def test_a_worker_of_a_dead_parent_dies():
 
 def test_the_parent_sleeps_while_the_worker_works(worker):
     """Nothing of the parent may run while a sample is timed: its CPU time stands still."""
-    worker.prepare(_REFERENCE)
+    prepared = worker.prepare(_REFERENCE)
     before, begun = time.process_time(), time.monotonic()
 
-    worker.sample(Sample("reference", budget_ns=400_000_000))
+    worker.visit(Visit("reference", loops=4 + 500_000_000 // min(prepared.first_run_ns, 100_000)))
 
     assert time.monotonic() - begun > 0.3
     assert time.process_time() - before < 0.05

@@ -17,7 +17,7 @@ import onnx
 import pytest
 from dlbricks.errors import BackendError, UsageError
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.network.reference import OVERHEAD, REFERENCE
+from dlbricks.generator.network.reference import GEMM, OVERHEAD
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.unroll import MOST_COPIES
 from dlbricks.generator.worker.messages.protocol import (
@@ -32,10 +32,10 @@ from dlbricks.generator.worker.messages.protocol import (
     Refusal,
     Refused,
     Release,
-    Sample,
-    Sampled,
     Types,
     Values,
+    Visit,
+    Visited,
     parse_reply,
 )
 from dlbricks.generator.worker.places import without_places
@@ -48,6 +48,7 @@ CONV = (
     "{v0 = Conv<pads=[1,1,1,1]>(x0, w0, w1) v1 = Relu(v0)}"
 )
 UNPINNED = {"pinning": "off"}
+_PRODUCT = f"{GEMM}256"
 
 
 class Process:
@@ -109,17 +110,16 @@ def answers(*lines: str) -> list[dict]:
 
 def test_a_brick_is_prepared_timed_and_released(worker, skeleton_of, save):
     prepared = worker.ask(Prepare("a", save(skeleton_of(CONV)), synthetic=True, unroll=1), Prepared)
-    sampled = worker.ask(Sample("a", budget_ns=20_000_000, min_samples=3), Sampled)
+    visited = worker.ask(Visit("a", loops=3, warmups=1), Visited)
     released = worker.ask(Release("a"), Done)
-    refused = worker.ask(Sample("a", budget_ns=1), Sampled)
+    refused = worker.ask(Visit("a"), Visited)
 
     assert prepared.unroll == 1
     assert 0 < prepared.first_run_ns < prepared.prepare_ns
     assert 0 < prepared.load_ns < prepared.prepare_ns
     assert prepared.bytes > 32 * 4 * 9 * 4
-    assert len(sampled.samples) >= 3
-    assert all(elapsed > 0 and loops > 0 for elapsed, loops in sampled.samples)
-    assert sampled.warmups >= 1
+    assert visited.elapsed_ns > 0
+    assert min(visited.compute_ns, visited.memory_ns) > 0
     assert released == Done()
     assert refused.kind is Refusal.USAGE
     assert "'a'" in refused.reason
@@ -130,9 +130,9 @@ def test_many_networks_are_kept_at_once(worker, skeleton_of, save):
     for name in "bcd":
         assert isinstance(worker.ask(Prepare(name, path, synthetic=True, unroll=2), Prepared), Prepared)
 
-    sampled = [worker.ask(Sample(name, 1_000_000, max_samples=2), Sampled) for name in "bcdbcd"]
+    visited = [worker.ask(Visit(name), Visited) for name in "bcdbcd"]
 
-    assert all(isinstance(one, Sampled) for one in sampled)
+    assert all(isinstance(one, Visited) for one in visited)
     for name in "bcd":
         worker.ask(Release(name), Done)
 
@@ -151,22 +151,22 @@ def test_short_bricks_are_unrolled_and_long_ones_are_not(worker, skeleton_of, sa
     worker.ask(Release("long"), Done)
 
 
-@pytest.mark.parametrize("name", [REFERENCE, OVERHEAD])
+@pytest.mark.parametrize("name", [_PRODUCT, OVERHEAD])
 def test_built_in_networks_need_no_file(worker, name):
     assert isinstance(worker.ask(Prepare(name, name, synthetic=True), Prepared), Prepared)
-    assert isinstance(worker.ask(Sample(name, 5_000_000), Sampled), Sampled)
+    assert isinstance(worker.ask(Visit(name), Visited), Visited)
 
 
-def test_cold_samples_are_single_runs_of_a_single_copy(worker, skeleton_of, save):
+def test_cold_visits_are_of_a_single_copy(worker, skeleton_of, save):
     path = save(skeleton_of(CONV))
     worker.ask(Prepare("one", path, synthetic=True, unroll=1), Prepared)
     worker.ask(Prepare("two", path, synthetic=True, unroll=2), Prepared)
 
-    cold = worker.ask(Sample("one", 30_000_000, min_samples=3, cache="cold"), Sampled)
-    refused = worker.ask(Sample("two", 30_000_000, cache="cold"), Sampled)
-    unknown = worker.ask(Sample("one", 30_000_000, cache="lukewarm"), Sampled)
+    cold = worker.ask(Visit("one", cache="cold"), Visited)
+    refused = worker.ask(Visit("two", cache="cold"), Visited)
+    unknown = worker.ask(Visit("one", cache="lukewarm"), Visited)
 
-    assert {loops for _, loops in cold.samples} == {1}
+    assert cold.elapsed_ns > 0
     assert refused.kind is unknown.kind is Refusal.USAGE
     assert "unroll=1" in refused.reason
     assert "lukewarm" in unknown.reason
@@ -318,13 +318,13 @@ def test_the_greeting_tells_the_effective_settings(tmp_path):
 
 
 @pytest.mark.skipif(len(physical_cores()) < 2, reason="one core")
-def test_each_thread_has_a_core_of_its_own_and_cold_samples_leave_it_there(tmp_path):
+def test_each_thread_has_a_core_of_its_own_and_cold_visits_leave_it_there(tmp_path):
     worker = Process(tmp_path)
     worker.ask(Hello("onnxruntime", threads=2), Greeting)
     before = bindings(worker.process.pid)
-    worker.ask(Prepare("r", REFERENCE, synthetic=True, unroll=1), Prepared)
+    worker.ask(Prepare("r", _PRODUCT, synthetic=True, unroll=1), Prepared)
 
-    worker.ask(Sample("r", 20_000_000, cache="cold"), Sampled)
+    worker.ask(Visit("r", cache="cold"), Visited)
 
     after = bindings(worker.process.pid)
     pool = [after[thread] for thread in after if thread not in before]
@@ -339,9 +339,9 @@ def test_threads_of_parallel_execution_share_all_cores(tmp_path):
     worker = Process(tmp_path)
     worker.ask(Hello("onnxruntime", threads=2, options={"execution": "parallel", "inter_op": "2"}), Greeting)
     before = bindings(worker.process.pid)
-    worker.ask(Prepare("r", REFERENCE, synthetic=True, unroll=1), Prepared)
+    worker.ask(Prepare("r", _PRODUCT, synthetic=True, unroll=1), Prepared)
 
-    worker.ask(Sample("r", 20_000_000, cache="cold"), Sampled)
+    worker.ask(Visit("r", cache="cold"), Visited)
 
     after = bindings(worker.process.pid)
     pools = {after[thread] for thread in after if thread not in before}
@@ -374,7 +374,7 @@ def bindings(pid: int) -> dict[int, str]:
 
 def test_requests_out_of_place_are_refused_and_the_worker_goes_on():
     replies = answers(
-        "nothing", "[1]", '{"op":"dance"}', '{"op":"sample"}', '{"op":"sample","id":"x","budget_ns":"much"}',
+        "nothing", "[1]", '{"op":"dance"}', '{"op":"visit"}', '{"op":"visit","id":"x","loops":"many"}',
         Values("x", ()).to_json(),
         Hello("abacus").to_json(),
         Hello("onnxruntime", device="tpu").to_json(),
@@ -478,15 +478,15 @@ def test_a_worker_loads_nothing_that_it_does_not_need():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_worker_dies_with_its_parent_in_the_middle_of_a_sample(tmp_path):
+def test_a_worker_dies_with_its_parent_in_the_middle_of_a_visit(tmp_path):
     script = (
         "import subprocess, sys, time\n"
         f"worker = subprocess.Popen({COMMAND!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\n"
         "def ask(text):\n"
         "    worker.stdin.write(text + chr(10)); worker.stdin.flush()\n"
         f"ask({Hello('onnxruntime', options=UNPINNED).to_json()!r}); worker.stdout.readline()\n"
-        f"ask({Prepare('r', REFERENCE, synthetic=True).to_json()!r}); worker.stdout.readline()\n"
-        f"ask({Sample('r', budget_ns=60_000_000_000).to_json()!r})\n"
+        f"ask({Prepare('r', _PRODUCT, synthetic=True).to_json()!r}); worker.stdout.readline()\n"
+        f"ask({Visit('r', loops=10**9).to_json()!r})\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -182,6 +182,13 @@ def test_orders_differ_from_session_to_session_and_go_both_ways():
     assert first == {True, False}
 
 
+def test_memory_is_shared_in_turns_but_where_weights_evict_it_anyway():
+    small, large = (PackPlan("p", [brick("b", footprint=footprint)]) for footprint in (MIDDLE, LARGE))
+
+    assert [small.shares_memory(session) for session in range(4)] == [True, False, True, False]
+    assert [large.shares_memory(session) for session in range(4)] == [True] * 4
+
+
 @given(st.integers(2, 30))
 def test_halves_part_the_bricks(count):
     plan = plan_of(count)
