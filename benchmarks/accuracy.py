@@ -27,7 +27,9 @@ from typing import Any
 
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
+from dlbricks.constructor.uncertainty.calibration import model_error_sd
 from dlbricks.db import Measurement, Store, Subject
+from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.data.data_effects import measure_data
@@ -118,6 +120,8 @@ def experiment(
         **provenance(store, done.system, done.stack),
         **{name: getattr(options, name) for name in ("graph", "granularity", "batch")},
         **protocol(options),
+        "protocol": PROTOCOL,
+        "method_sd": model_error_sd(options.graph, "model", threads=threads),
         "neighbour": neighbour.facts if options.neighbour else None,
         "bricks": {
             "sequences": made.sequences,

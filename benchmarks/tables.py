@@ -1,0 +1,163 @@
+"""Write the figures of README.md and docs/results/README.md from the data that is committed beside them.
+
+    python benchmarks/tables.py [--check]
+
+What stands between ``<!-- name -->`` and ``<!-- /name -->`` is replaced. ``--check`` writes nothing, and fails where
+something would change; a test does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlbricks.db.values import PROTOCOL
+from facts import number, percent
+
+PAGES = (Path("README.md"), Path("docs/results/README.md"))
+"""From the top of the project."""
+
+_RESULTS = Path("docs/results")
+_BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
+
+Result = Mapping[str, Any]
+
+
+def main() -> None:
+    """Replace what differs, or tell of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail where a figure differs from the data")
+    options = parser.parse_args()
+    top = Path(__file__).parents[1]
+    for page in PAGES:
+        old = (top / page).read_text()
+        new = rendered(old, top)
+        if new != old and options.check:
+            raise SystemExit(f"{page} differs from the data: run python benchmarks/tables.py")
+        (top / page).write_text(new)
+
+
+def rendered(text: str, top: Path) -> str:
+    """A page with its blocks made anew.
+
+    Args:
+        text: The page.
+        top: Folder of the project.
+
+    Raises:
+        KeyError: There is no block of a name.
+    """
+    return _BLOCK.sub(lambda found: found[1] + _BLOCKS[found[2]](top / _RESULTS) + found[4], text)
+
+
+def accuracies(folder: Path) -> list[Result]:
+    """The accuracies that the protocol of today measured, one thread and the runtime's graph first."""
+    found = [json.loads(path.read_text()) for path in folder.glob("accuracy-*.json")]
+    graphs = ("runtime", "fused", "source")
+    current = (one for one in found if one.get("protocol") == PROTOCOL)
+    return sorted(
+        current,
+        key=lambda one: (
+            graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"], bool(one["neighbour"])
+        ),
+    )  # fmt: skip
+
+
+def _table(folder: Path) -> str:
+    lines = [
+        "",
+        "| | models | median error | within 5 % | within 10 % | worst | holds 1 | half-width | quiet | slower |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in accuracies(folder):
+        lines.append(_row(_label(one), one["summary"]["all"], one))
+        if "half held" in one["summary"]:
+            lines.append(_row("held-out half", one["summary"]["half held"], None))
+    return "\n".join([*lines, ""])
+
+
+def _row(label: str, summary: Result, whole: Result | None) -> str:
+    cells = [label, str(summary["models"])]
+    cells += [percent(summary[name]) for name in ("median_error", "within_5", "within_10")]
+    cells += [f"{percent(summary['worst'])} ({summary['worst_model']})"]
+    cells += [percent(summary[name]) for name in ("inside_interval", "median_half_width")]
+    cells += ["" if whole is None else percent(whole["quiet"]["quiet_share"]), number(summary["slowdown"])]
+    return f"| {' | '.join(cells)} |"
+
+
+def _label(one: Result) -> str:
+    name = f"accuracy-{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
+    name += f"-n{one['neighbour']['duty']:g}" if one["neighbour"] else ""
+    label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
+    label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
+    label += (
+        f", {one['threads']} thread{'s' if one['threads'] > 1 else ''}, batch {one['batch']}, {one['visits']} visits"
+    )
+    label += ", a neighbour of our own" if one["neighbour"] else ""
+    return f"[{label}]({name}.md)"
+
+
+def _headline(folder: Path) -> str:
+    """The executed graph at one thread, as the README has it."""
+    (found,) = (
+        one
+        for one in accuracies(folder)
+        if (one["graph"], one["granularity"], one["threads"], one["batch"]) == ("runtime", 1, 1, 1)
+        and not one["neighbour"]
+    )
+    summary = found["summary"]["all"]
+    return (
+        f"on {summary['models']} models at one thread of a shared machine, a median error of "
+        f"{percent(summary['median_error'])}, {percent(summary['within_10'])} of them within 10 %"
+    )
+
+
+def _calibration(folder: Path) -> str:
+    found = json.loads((folder / "calibration.json").read_text())
+    lines = [
+        "",
+        "| | models | bias | error of the method (sd) | intervals that hold 1 | half-width | of sampling |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        cells = [name.removeprefix("accuracy-"), str(one["models"]), percent(one["bias"]), percent(one["sd"])]
+        cells += [percent(one[key]) for key in ("held", "median_half_width", "median_half_width_of_sampling")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cost(folder: Path) -> str:
+    lines = [
+        "",
+        "| | models | generation | suite | models alone | ratio | with generation | break-even | with generation |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    found = sorted(folder.glob("cost-*.json"))
+    if not found:
+        raise FileNotFoundError(f"no cost is in {folder}")
+    for path in found:
+        one = json.loads(path.read_text())
+        walls = one["walls_s"]
+        cells = [path.stem.removeprefix("cost-"), str(one["models"])]
+        cells += [f"{walls[key]:.0f} s" for key in ("generate_s", "suite_s", "models_s")]
+        cells += [number(one["ratio"]), number(one["ratio_with_generation"])]
+        evens = (one["break_even"], one["break_even_with_generation"])
+        cells += ["never" if even is None else f"{even} models" for even in evens]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+_BLOCKS: Mapping[str, Callable[[Path], str]] = {
+    "accuracy": _table,
+    "headline": _headline,
+    "calibration": _calibration,
+    "cost": _cost,
+}
+
+
+if __name__ == "__main__":
+    main()

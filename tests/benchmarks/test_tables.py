@@ -1,0 +1,59 @@
+"""Figures in README.md and docs/results are those of the data beside them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    return importlib.import_module("tables")
+
+
+def test_every_figure_is_that_of_the_data(tables):
+    for page in tables.PAGES:
+        text = (TOP / page).read_text()
+        assert tables.rendered(text, TOP) == text, f"{page}: run python benchmarks/tables.py"
+        assert "@@" not in text
+
+
+def test_what_enters_the_tables_was_visited_in_turn(tables):
+    found = tables.accuracies(TOP / "docs" / "results")
+
+    assert found
+    for one in found:
+        assert all(row["ratio"] is not None or row["reason"] for row in one["models"])
+        assert one["summary"]["all"]["models"] == len(one["models"])
+
+
+def test_a_figure_that_was_changed_by_hand_is_seen(tables):
+    (page,) = (page for page in tables.PAGES if page.parent.name == "results")
+    text = (TOP / page).read_text()
+    figure = next(iter(tables.accuracies(TOP / "docs" / "results")))["summary"]["all"]["median_error"]
+
+    changed = text.replace(f"| {tables.percent(figure)} |", "| 0.1 % |", 1)
+
+    assert changed != text
+    assert tables.rendered(changed, TOP) == text
+
+
+def test_a_block_without_a_table_is_refused(tables, tmp_path):
+    with pytest.raises(KeyError, match="nothing"):
+        tables.rendered("<!-- nothing -->1 %<!-- /nothing -->", tmp_path)
+
+
+def test_only_accuracies_of_this_protocol_are_calibrated(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    calibrate = importlib.import_module("calibrate")
+    for path in (TOP / "docs" / "results").glob("accuracy-*.json"):
+        result = json.loads(path.read_text())
+        if result.get("protocol") == calibrate.PROTOCOL:
+            known = json.loads((TOP / "docs" / "results" / "calibration.json").read_text())[path.stem]
+            assert calibrate.calibrated(result["models"], result["method_sd"]) == pytest.approx(known)
