@@ -15,7 +15,7 @@ import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db.store import Store
-from dlbricks.db.values import Block, Subject, Visit
+from dlbricks.db.values import PROTOCOL, Block, Subject, Visit
 from dlbricks.generator.measurement.run import RunReport, run
 
 _SCRIPT = """
@@ -228,7 +228,7 @@ def test_what_another_protocol_left_is_closed_and_never_pooled(small_suite, tmp_
 
         assert again.measured == 10
         (today,) = store.measurements(keys=[key])
-        assert (today.run, today.samples, today.protocol) == (again.run, 10, 2)
+        assert (today.run, today.samples, today.protocol) == (again.run, 10, PROTOCOL)
         old = [one for one in store.measurements(keys=[key], latest=False, protocol=None) if one.protocol == 1]
         assert [(one.id, one.samples, one.undisturbed_ns) for one in old] == [(name, 10, None)] * (samples == 10)
         assert store.info()["counts"]["open"] == 0

@@ -8,7 +8,7 @@ import shutil
 import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.db.values import Stop, Subject, Verdict
+from dlbricks.db.values import PROTOCOL, Stop, Subject, Verdict
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
@@ -49,7 +49,7 @@ def test_a_measurement_says_how_it_came_about(small_suite, small_models, store, 
     for entry in measurements:
         blocks = store.blocks(entry.id)
         assert entry.run == report.run
-        assert entry.protocol == 2
+        assert entry.protocol == PROTOCOL
         assert [(block.process, block.round) for block in blocks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
         assert [len(block.samples) for block in blocks] == [3, 3, 3, 3]
         assert all(len(block.visits) == len(block.samples) for block in blocks)
