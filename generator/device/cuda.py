@@ -1,0 +1,120 @@
+"""An NVIDIA GPU through CuPy: a stream of its own, events in it, graphs of it.
+
+CuPy is that of CUDA 12 or of CUDA 13. It has no external event records, which tell the time inside of a graph: the
+driver is asked for these (CUDA Driver API, ``cuEventRecordWithFlags``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from ...errors import BackendError, BackendUnavailable
+from ..machine.nvidia import DRIVER_LIBRARY
+from .device import Run
+from .nvml import gpu_state
+
+__all__ = ["CudaDevice", "cuda_device"]
+
+_EXTERNAL = 1
+"""``CU_EVENT_RECORD_EXTERNAL``."""
+
+_NS_PER_MS = 1e6
+
+_EVICTED = 2
+"""Caches are evicted by writing so many times their size."""
+
+
+class CudaDevice:
+    """The first GPU that this process may use (see ``Device``).
+
+    Raises:
+        BackendUnavailable: CuPy is not installed, or finds no GPU.
+    """
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"CuPy cannot be loaded: {error}", remedy="pip install cupy-cuda12x or cupy-cuda13x"
+            ) from error
+        try:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(0)
+            driver = ctypes.CDLL(DRIVER_LIBRARY)
+        except (cupy.cuda.runtime.CUDARuntimeError, OSError) as error:
+            raise BackendUnavailable(f"CUDA finds no GPU: {error}", remedy="use --device cpu") from error
+        self._cupy = cupy
+        self._record: Callable[..., int] = driver.cuEventRecordWithFlags
+        self._record.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]  # type: ignore[attr-defined]
+        self.stream: int = self._stream.ptr
+        self.cache_bytes: int = self._properties["l2CacheSize"]
+        self._swept: Any = None
+
+    def event(self) -> Any:
+        return self._cupy.cuda.Event()
+
+    def record(self, event: Any) -> None:
+        if not self._stream.is_capturing():
+            event.record(self._stream)
+            return
+        status = self._record(event.ptr, self.stream, _EXTERNAL)
+        if status:
+            raise BackendError(f"CUDA cannot record an event in a graph: error {status}")
+
+    def elapsed_ns(self, begin: Any, end: Any) -> float:
+        try:
+            return float(self._cupy.cuda.get_elapsed_time(begin, end)) * _NS_PER_MS
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BackendError(f"CUDA cannot tell the time between two events: {error}") from error
+
+    def synchronize(self) -> None:
+        try:
+            self._stream.synchronize()
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BackendError(f"the GPU failed: {error}") from error
+
+    def timed_ns(self, run: Run, synchronize: Run) -> float:  # noqa: ARG002  # the end is an event as well
+        begin, end = self.event(), self.event()
+        self.record(begin)
+        run()
+        self.record(end)
+        self.synchronize()
+        return self.elapsed_ns(begin, end)
+
+    def evict(self) -> None:
+        if self._swept is None:
+            with self._stream:
+                self._swept = self._cupy.zeros(_EVICTED * self.cache_bytes, dtype=self._cupy.uint8)
+        with self._stream:
+            self._swept += 1
+
+    def capture(self, run: Run) -> Run:
+        try:
+            with self._stream:
+                self._stream.begin_capture()
+                try:
+                    run()
+                finally:
+                    graph = self._stream.end_capture()
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BackendError(f"CUDA cannot capture a graph: {error}") from error
+
+        def launch() -> None:
+            graph.launch(self._stream)
+
+        return launch
+
+    def state(self) -> Mapping[str, Any]:
+        return gpu_state()
+
+
+@cache
+def cuda_device() -> CudaDevice:
+    """The one device of this process."""
+    return CudaDevice()

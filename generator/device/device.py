@@ -1,0 +1,98 @@
+"""What a device is: one ordered stream of work, and a clock in it.
+
+Everything that is timed goes to one stream. What is enqueued there runs in order; events between tell when the stream
+came to them, so that their distance is the time of what stands between, without the way from the caller to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ...errors import UsageError
+
+__all__ = ["Device", "Event", "Run", "open_device"]
+
+Event = Any
+"""A point in the stream, as the device's library has it."""
+
+Run = Callable[[], None]
+
+
+class Device(Protocol):
+    """One ordered stream of work on a device.
+
+    Attributes:
+        name: ``cpu`` or ``cuda``.
+        stream: Handle of the stream, for libraries that are to enqueue in it; 0 where there is none.
+        cache_bytes: Size of the last-level cache.
+    """
+
+    name: str
+    stream: int
+    cache_bytes: int
+
+    def event(self) -> Event:
+        """A new event; it can be recorded again and again."""
+
+    def record(self, event: Event) -> None:
+        """Enqueue an event; while a graph is captured, as part of it, to be recorded by each launch."""
+
+    def elapsed_ns(self, begin: Event, end: Event) -> float:
+        """Nanoseconds between two events that the stream has passed.
+
+        Raises:
+            BackendError: One of them was not recorded.
+        """
+
+    def synchronize(self) -> None:
+        """Wait until everything that was enqueued is done.
+
+        Raises:
+            BackendError: Something that was enqueued failed; on a GPU nothing works any more in this process.
+        """
+
+    def timed_ns(self, run: Run, synchronize: Run) -> float:
+        """Nanoseconds of what ``run`` starts: on the CPU by its own clock, to the end of ``synchronize``.
+
+        On a GPU between two events around it in the stream: as long as the GPU waits for its launches or works on
+        them, without the way back to the caller.
+        """
+
+    def evict(self) -> None:
+        """Enqueue what takes everything out of the last-level cache."""
+
+    def capture(self, run: Run) -> Run:
+        """What ``run`` enqueues as one launch, by the device's own library; on the CPU ``run`` itself.
+
+        Args:
+            run: Enqueues only what needs neither new memory nor the host.
+
+        Raises:
+            BackendError: It cannot be captured.
+        """
+
+    def state(self) -> Mapping[str, Any]:
+        """Clocks (MHz), power (W), temperature (deg C) and why clocks are held back; empty where nothing is told."""
+
+
+def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
+    """The device of a name, for this process.
+
+    Args:
+        name: ``cpu`` or ``cuda``.
+        cores: Processors whose private caches ``evict`` of the CPU sweeps; empty: only where the thread runs.
+
+    Raises:
+        UsageError: There is no such device.
+        BackendUnavailable: CuPy is not installed, or finds no GPU.
+    """
+    if name == "cpu":
+        from .host import HostDevice
+
+        return HostDevice(cores)
+    if name == "cuda":
+        from .cuda import cuda_device
+
+        return cuda_device()
+    raise UsageError(f"there is no device {name!r}", remedy="use cpu or cuda")

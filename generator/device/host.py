@@ -1,0 +1,104 @@
+"""The CPU as a device: the calling thread is the stream, and everything is done when its call returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import BackendError
+from ..machine.cores import allowed, last_level_bytes, pin, private_cache_bytes
+from .device import Run
+
+__all__ = ["Evictor", "HostDevice", "evicted_bytes"]
+
+_SMALL_LAST_LEVEL = 64 << 20
+"""A last-level cache up to this size is evicted as a whole; larger ones are shared by many cores (see Evictor)."""
+
+
+class HostDevice:
+    """The calling thread (see ``Device``).
+
+    Args:
+        cores: As of ``Evictor``.
+    """
+
+    name = "cpu"
+    stream = 0
+
+    def __init__(self, cores: tuple[int, ...] = ()) -> None:
+        self.cache_bytes = last_level_bytes()
+        self._cores = cores
+        self._evictor: Evictor | None = None
+
+    def event(self) -> list[int]:
+        return []
+
+    def record(self, event: list[int]) -> None:
+        event[:] = [time.perf_counter_ns()]
+
+    def elapsed_ns(self, begin: list[int], end: list[int]) -> float:
+        if not (begin and end):
+            raise BackendError("an event was not recorded")
+        return float(end[0] - begin[0])
+
+    def synchronize(self) -> None:
+        pass
+
+    def timed_ns(self, run: Run, synchronize: Run) -> float:
+        begin = time.perf_counter_ns()
+        run()
+        synchronize()
+        return float(time.perf_counter_ns() - begin)
+
+    def evict(self) -> None:
+        if self._evictor is None:
+            self._evictor = Evictor(self._cores)
+        self._evictor()
+
+    def capture(self, run: Run) -> Run:
+        return run
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Evictor:
+    """Evicts what the cores hold in their caches, by streaming through a buffer.
+
+    The buffer is twice the last-level cache where that is at most 64 MiB. Larger ones are shared: streaming
+    through 2 x 260 MiB would cost 100 ms a sample and evict the neighbours' data as well. There it is four times
+    the private cache, and 'cold' means: not in the core's own caches.
+
+    Args:
+        cores: Logical processors whose private caches are evicted; the calling thread visits each and returns to
+            where it was allowed to run when this was made. Empty: only where the calling thread happens to be.
+    """
+
+    def __init__(self, cores: tuple[int, ...] = ()) -> None:
+        size = evicted_bytes(last_level_bytes(), private_cache_bytes())
+        self._buffer = np.ones(size // 8, dtype=np.int64)
+        self._cores = cores
+        self._home = tuple(sorted(allowed())) if cores else ()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffer."""
+        return self._buffer.nbytes
+
+    def __call__(self) -> None:
+        """Evict now."""
+        for core in reversed(self._cores):
+            pin((core,))
+            np.add(self._buffer, 1, out=self._buffer)
+        if self._cores:
+            pin(self._home)
+        else:
+            np.add(self._buffer, 1, out=self._buffer)
+
+
+def evicted_bytes(last_level: int, private: int) -> int:
+    """Bytes that the evictor streams through, by the sizes of the last-level cache and of one core's L2."""
+    return 2 * last_level if last_level <= _SMALL_LAST_LEVEL else 4 * private

@@ -1,0 +1,60 @@
+"""What NVIDIA's management library tells of a GPU: clocks, power, temperature, and why clocks are held back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["gpu_state", "throttled"]
+
+_REASONS = {
+    0x1: "idle", 0x2: "applications clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "thermal, software", 0x40: "thermal, hardware", 0x80: "power brake", 0x100: "display clock",
+}  # fmt: skip
+"""``nvmlClocksEventReason*`` of nvml.h."""
+
+_HELD = frozenset({"power cap", "hardware slowdown", "thermal, software", "thermal, hardware", "power brake"})
+
+
+def gpu_state(index: int = 0) -> Mapping[str, Any]:
+    """The state of a GPU now; empty where nvidia-ml-py is not installed, and without what the driver does not tell.
+
+    Args:
+        index: Of the GPU, as NVML counts.
+
+    Returns:
+        ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``, ``held_back``.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    found: dict[str, Any] = {}
+    try:
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    except pynvml.NVMLError:
+        return {}
+    asked = {
+        "sm_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+        "most_sm_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+        "temperature_c": lambda: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+        "power_w": lambda: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+        "power_limit_w": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+        "held_back": lambda: _reasons(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+    }
+    for name, ask in asked.items():
+        with suppress(pynvml.NVMLError):  # what this GPU does not tell is not there
+            found[name] = ask()
+    return found
+
+
+def throttled(state: Mapping[str, Any]) -> bool:
+    """Whether clocks are held back by power or temperature."""
+    return not _HELD.isdisjoint(state.get("held_back", ()))
+
+
+def _reasons(bits: int) -> list[str]:
+    return [name for bit, name in _REASONS.items() if bits & bit]
