@@ -11,7 +11,8 @@ from typing import Any
 from ..db import Store, Transferred
 from ..errors import BackendUnavailable
 from ..generator.backends import registry
-from ..generator.backends.base import AS_GIVEN, AlgorithmBackend
+from ..generator.backends.algorithms import AlgorithmBackend
+from ..generator.backends.base import AS_GIVEN
 from ..generator.backends.cudnn.library import availability as cudnn_availability
 from ..generator.backends.environments import Installed
 from ..generator.machine.system import machine_state, probe_system, quietness

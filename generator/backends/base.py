@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,7 @@ from ..network.network import Network
 
 __all__ = [
     "AS_GIVEN",
-    "PADDED",
     "WORKER_COMMAND",
-    "Algorithm",
-    "AlgorithmBackend",
     "Availability",
     "Backend",
     "EagerBackend",
@@ -45,6 +42,7 @@ __all__ = [
     "StreamedExecutable",
     "ValueType",
     "bind",
+    "is_packing",
     "node_name",
     "released",
 ]
@@ -310,6 +308,11 @@ class PackingBackend(OptimisingBackend, Protocol):
         """Load a packed network; raises as ``prepare``."""
 
 
+def is_packing(backend: Backend, settings: Settings) -> TypeGuard[PackingBackend]:
+    """Whether a backend runs many bricks in one network there: on the CPU alone, where its profile has a clock."""
+    return settings.device == "cpu" and isinstance(backend, PackingBackend)
+
+
 class StreamedExecutable(Executable, Protocol):
     """A network of a pass of bricks: ``run`` only enqueues in the stream of a device."""
 
@@ -336,41 +339,6 @@ class StreamBackend(OptimisingBackend, Protocol):
         Raises:
             BackendError: It cannot be captured.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """One way of several in which a backend can run the same network in the same precision.
-
-    Attributes:
-        name: Unique within the backend; measurements bear it as their variant.
-        options: Options of the backend that make the difference, with their values. All of them take effect when a
-            network is prepared, not when the process is set up, so that one worker runs all algorithms in turn.
-        help: What is different, in one line.
-        channels: ``Settings.channels``. No option: it would be part of every stack, and part it from what is stored.
-    """
-
-    name: str
-    options: Mapping[str, str]
-    help: str = ""
-    channels: int = 1
-
-
-PADDED = tuple(
-    Algorithm(
-        f"padded-{multiple}", {}, f"channels padded with zeros to a multiple of {multiple}, weights too", multiple
-    )
-    for multiple in (16, 8)
-)
-"""Those that any backend can offer: what is different is done to the network (``padding``)."""
-
-
-@runtime_checkable
-class AlgorithmBackend(Backend, Protocol):
-    """A backend that offers a choice of algorithms."""
-
-    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
-        """Those that differ from what the effective options choose already, sorted by name."""
 
 
 @runtime_checkable

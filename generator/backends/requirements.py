@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...errors import UsageError
-from .base import Algorithm, AlgorithmBackend, Backend, OptimisingBackend, ProfilingBackend, Settings
+from .algorithms import Algorithm, AlgorithmBackend
+from .base import Backend, OptimisingBackend, ProfilingBackend, Settings
 
 __all__ = [
     "in_turn",

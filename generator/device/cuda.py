@@ -7,14 +7,15 @@ driver is asked for these (CUDA Driver API, ``cuEventRecordWithFlags``).
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
 from ..machine.nvidia import DRIVER_LIBRARY
+from ..machine.nvml import gpu_state
 from .device import Run
-from .nvml import gpu_state
 
 __all__ = ["CudaDevice", "cuda_device"]
 
@@ -51,15 +52,17 @@ class CudaDevice:
             raise BackendUnavailable(f"CUDA finds no GPU: {error}", remedy="use --device cpu") from error
         self._cupy = cupy
         self._record: Callable[..., int] = driver.cuEventRecordWithFlags
-        self._record.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]  # type: ignore[attr-defined]
+        self._record.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
         self.stream: int = self._stream.ptr
         self.cache_bytes: int = self._properties["l2CacheSize"]
         self._swept: Any = None
 
     def event(self) -> Any:
+        """A CUDA event with a time (see ``Device``)."""
         return self._cupy.cuda.Event()
 
     def record(self, event: Any) -> None:
+        """In the stream, or in the graph that is captured of it (see ``Device``)."""
         if not self._stream.is_capturing():
             event.record(self._stream)
             return
@@ -68,18 +71,21 @@ class CudaDevice:
             raise BackendError(f"CUDA cannot record an event in a graph: error {status}")
 
     def elapsed_ns(self, begin: Any, end: Any) -> float:
+        """CUDA tells it to half a microsecond (see ``Device``)."""
         try:
             return float(self._cupy.cuda.get_elapsed_time(begin, end)) * _NS_PER_MS
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise BackendError(f"CUDA cannot tell the time between two events: {error}") from error
 
     def synchronize(self) -> None:
+        """Wait for the stream (see ``Device``)."""
         try:
             self._stream.synchronize()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise BackendError(f"the GPU failed: {error}") from error
 
     def timed_ns(self, run: Run, synchronize: Run) -> float:  # noqa: ARG002  # the end is an event as well
+        """Between two events (see ``Device``)."""
         begin, end = self.event(), self.event()
         self.record(begin)
         run()
@@ -88,6 +94,7 @@ class CudaDevice:
         return self.elapsed_ns(begin, end)
 
     def evict(self) -> None:
+        """Write twice the L2 (see ``Device``)."""
         if self._swept is None:
             with self._stream:
                 self._swept = self._cupy.zeros(_EVICTED * self.cache_bytes, dtype=self._cupy.uint8)
@@ -95,6 +102,7 @@ class CudaDevice:
             self._swept += 1
 
     def capture(self, run: Run) -> Run:
+        """A CUDA graph (see ``Device``)."""
         try:
             with self._stream:
                 self._stream.begin_capture()
@@ -110,7 +118,16 @@ class CudaDevice:
 
         return launch
 
+    def limit(self, memory_bytes: int) -> None:
+        """Of CuPy's allocator, and of PyTorch's where it is loaded (see ``Device``)."""
+        self._cupy.get_default_memory_pool().set_limit(size=memory_bytes)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            whole = self._properties["totalGlobalMem"]
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / whole))
+
     def state(self) -> Mapping[str, Any]:
+        """What NVML tells (see ``Device``)."""
         return gpu_state()
 
 

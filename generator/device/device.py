@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ...errors import UsageError
-
-__all__ = ["Device", "Event", "Run", "open_device"]
+__all__ = ["Device", "Event", "Run"]
 
 Event = Any
 """A point in the stream, as the device's library has it."""
@@ -72,27 +70,11 @@ class Device(Protocol):
             BackendError: It cannot be captured.
         """
 
+    def limit(self, memory_bytes: int) -> None:
+        """Let this process take at most so much memory beyond what it has; on a GPU, of the GPU's, by its allocators.
+
+        A limit on the address space of a process would break CUDA.
+        """
+
     def state(self) -> Mapping[str, Any]:
         """Clocks (MHz), power (W), temperature (deg C) and why clocks are held back; empty where nothing is told."""
-
-
-def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
-    """The device of a name, for this process.
-
-    Args:
-        name: ``cpu`` or ``cuda``.
-        cores: Processors whose private caches ``evict`` of the CPU sweeps; empty: only where the thread runs.
-
-    Raises:
-        UsageError: There is no such device.
-        BackendUnavailable: CuPy is not installed, or finds no GPU.
-    """
-    if name == "cpu":
-        from .host import HostDevice
-
-        return HostDevice(cores)
-    if name == "cuda":
-        from .cuda import cuda_device
-
-        return cuda_device()
-    raise UsageError(f"there is no device {name!r}", remedy="use cpu or cuda")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import BackendError
 from ..machine.cores import allowed, last_level_bytes, pin, private_cache_bytes
+from ..machine.memory import limit_memory
 from .device import Run
 
 __all__ = ["Evictor", "HostDevice", "evicted_bytes"]
@@ -34,34 +35,45 @@ class HostDevice:
         self._evictor: Evictor | None = None
 
     def event(self) -> list[int]:
+        """A place for a reading of the clock (see ``Device``)."""
         return []
 
     def record(self, event: list[int]) -> None:
+        """Read the clock (see ``Device``)."""
         event[:] = [time.perf_counter_ns()]
 
     def elapsed_ns(self, begin: list[int], end: list[int]) -> float:
+        """Between two readings (see ``Device``)."""
         if not (begin and end):
             raise BackendError("an event was not recorded")
         return float(end[0] - begin[0])
 
     def synchronize(self) -> None:
-        pass
+        """Everything is done already (see ``Device``)."""
 
     def timed_ns(self, run: Run, synchronize: Run) -> float:
+        """By the clock, to the end (see ``Device``)."""
         begin = time.perf_counter_ns()
         run()
         synchronize()
         return float(time.perf_counter_ns() - begin)
 
     def evict(self) -> None:
+        """Stream through a buffer (see ``Evictor``)."""
         if self._evictor is None:
             self._evictor = Evictor(self._cores)
         self._evictor()
 
     def capture(self, run: Run) -> Run:
+        """``run`` itself: there is nothing to be saved (see ``Device``)."""
         return run
 
+    def limit(self, memory_bytes: int) -> None:
+        """Of private memory (see ``Device``)."""
+        limit_memory(memory_bytes)
+
     def state(self) -> Mapping[str, Any]:
+        """Nothing is told (see ``Device``)."""
         return {}
 
 

@@ -16,6 +16,7 @@ import psutil
 
 from ...db.values import System
 from .cores import physical_cores
+from .nvml import gpu_state
 
 __all__ = ["Quietness", "machine_state", "probe_system", "quietness"]
 
@@ -54,8 +55,8 @@ def machine_state() -> dict[str, object]:
 
     Returns:
         ``kernel``, ``governor``, ``frequency_mhz``, ``turbo``, ``load_1m``, ``load_5m``, ``cpus_allowed``,
-        ``cpu_quota``, ``temperature_c``, ``memory_available_gib``, ``virtual`` (a hypervisor is below us) and
-        ``smt`` (several threads share a core).
+        ``cpu_quota``, ``temperature_c``, ``memory_available_gib``, ``virtual`` (a hypervisor is below us),
+        ``smt`` (several threads share a core), and ``gpu`` (``gpu_state``) where there is one that tells.
     """
     load = os.getloadavg()
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
@@ -72,6 +73,7 @@ def machine_state() -> dict[str, object]:
         "memory_available_gib": round(psutil.virtual_memory().available / 2**30, 1),
         "virtual": "hypervisor" in (_cpuinfo().get("flags") or "").split(),
         "smt": _text(_CPUS / "smt/active") == "1",
+        **({"gpu": gpu} if (gpu := gpu_state()) else {}),
     }
 
 

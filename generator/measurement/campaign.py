@@ -17,12 +17,13 @@ from ...db.store import Store
 from ...db.values import Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
-from ..backends.base import AS_GIVEN, Backend
+from ..backends.base import AS_GIVEN, Backend, StreamBackend
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
 from ..decomposition.executed import instruction_set, runtime_salt
 from ..decomposition.oracle import WorkerOracle
 from ..machine.lock import machine_lock
+from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
 from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
@@ -158,7 +159,7 @@ def conduct(
         if settings.budget_s is not None:
             budget_s = settings.budget_s - (time.monotonic() - begun)
         run = None
-        memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+        memory_bytes = settings.memory_bytes or _available_bytes(settings.device) // 2
         limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
         if pending and not dry_run:
             run = begin_run(
@@ -233,24 +234,30 @@ def _visit(  # noqa: PLR0917
     return None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
 
 
+def _available_bytes(device: str) -> int:
+    """Memory that is free here, and on the GPU where one is measured and tells it."""
+    available = int(psutil.virtual_memory().available)
+    return available if device == "cpu" else min(available, gpu_state().get("memory_free_bytes", available))
+
+
 def _check_backend(
     settings: Settings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
 ) -> None:
     """Make sure that the backend can do what is asked of it, before anything is measured."""
     require_available(backend, settings.backend, settings.device)
     require_dtype(backend, settings.dtype)
-    _check_cache(settings, bricks=bricks)
+    _check_cache(settings, backend)
     if kernels:
         require_profiling(backend)
     if settings.cache == "model" and bricks:
         require_in_turn(backend, options)  # a whole model is only repeated, which every backend can
 
 
-def _check_cache(settings: Settings, *, bricks: bool) -> None:
-    """Make sure that the device is the one whose caches are swept, and whose caches' sizes the footprints are."""
-    if settings.device != "cpu" and (settings.cache == "cold" or (bricks and settings.cache == "model")):
+def _check_cache(settings: Settings, backend: Backend) -> None:
+    """Make sure that what is evicted are the caches of the device that is measured."""
+    if settings.device != "cpu" and settings.cache != "hot" and not isinstance(backend, StreamBackend):
         raise UsageError(
-            f"cache mode {settings.cache!r} is about the caches of a processor, not of device {settings.device!r}",
+            f"backend {settings.backend} has no cache mode {settings.cache!r} on device {settings.device!r}",
             remedy="use --cache hot",
         )
 

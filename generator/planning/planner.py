@@ -13,9 +13,9 @@ from typing import IO, Any, ClassVar
 
 from ...errors import BackendUnavailable, WorkerError
 from ..backends.cudnn.plans import Plan
+from ..machine.memory import limit_memory
 from ..worker.messages.message import Reply, Request
 from ..worker.messages.protocol import Bye, Done, parse_request
-from ..worker.sandbox import limit_memory
 from ..worker.serving import answer_all, confined
 
 __all__ = ["COMMAND", "AskPlans", "OfferedPlans", "Start"]

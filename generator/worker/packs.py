@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ...errors import BackendError, ModelError, UsageError
 from ..backends.base import OptimisingBackend, Settings
+from ..device.device import Device
+from ..device.host import HostDevice
+from ..machine.memory import private_bytes
 from ..network.network import Network, read_network
 from ..network.padding import brick_network
 from .execution.executed import Executed, executed_bricks
@@ -17,7 +20,6 @@ from .execution.packing import LoadedPack, load_pack
 from .execution.probe import Probe
 from .execution.timing import undisturbed
 from .messages.protocol import LeftOut, Pack, Packed, Unpacked, Visit, Visited
-from .sandbox import private_bytes
 from .serving import refusal
 
 __all__ = ["KeptPack", "Packs"]
@@ -44,6 +46,10 @@ class KeptPack:
 def _repeat(pack: LoadedPack, times: int, visit: int | None = None) -> None:
     for _ in range(times):
         pack.run(visit=visit)
+
+
+def _nothing() -> None:
+    """A pass is over when its call returns."""
 
 
 class Packs:
@@ -113,23 +119,34 @@ class Packs:
             raise UsageError(f"pack {request.id!r} is without bricks")
         number, pack.visits[0] = pack.visits[0], pack.visits[0] + 1
         return self.timed(
-            partial(_repeat, pack.loaded, request.loops, number), partial(_repeat, pack.loaded, request.warmups), None
+            partial(_repeat, pack.loaded, request.loops, number),
+            partial(_repeat, pack.loaded, request.warmups),
+            device=HostDevice(),  # each pass waits for its end
+            synchronize=_nothing,
         )
 
-    def timed(self, run: Callable[[], None], warm_up: Callable[[], None], evict: Callable[[], None] | None) -> Visited:
+    def timed(
+        self,
+        run: Callable[[], None],
+        warm_up: Callable[[], None],
+        *,
+        device: Device,
+        synchronize: Callable[[], None],
+        cold: bool = False,
+    ) -> Visited:
         """Warm up, and execute once between two probes; after an eviction, which a probe would undo, with one."""
         if self._probe is None:
             self._probe = Probe()
         with undisturbed():
             warm_up()
-            if evict is not None:
-                evict()
-            before = self._probe() if evict is None else (0, 0)
-            begun_us, begin = time.time_ns() // 1000, time.perf_counter_ns()
-            run()
-            elapsed_ns = time.perf_counter_ns() - begin
+            synchronize()
+            if cold:
+                device.evict()
+            before = (0, 0) if cold else self._probe()
+            begun_us = time.time_ns() // 1000
+            elapsed_ns = device.timed_ns(run, synchronize)
             after = self._probe()
-        return Visited(begun_us, elapsed_ns, max(before[0], after[0]), max(before[1], after[1]))
+        return Visited(begun_us, round(elapsed_ns), max(before[0], after[0]), max(before[1], after[1]))
 
     def unpack(self, name: str) -> Unpacked:
         """The times of a pack's bricks.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import resource
@@ -10,10 +9,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
-__all__ = ["confine", "limit_memory", "private_bytes", "shed_variables", "take_streams"]
+__all__ = ["confine", "shed_variables", "take_streams"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -59,25 +57,3 @@ def take_streams() -> Iterator[tuple[IO[str], IO[str]]]:
     os.dup2(2, 1)
     with os.fdopen(requests, encoding="utf-8") as source, os.fdopen(replies, "w", encoding="utf-8") as sink:
         yield source, sink
-
-
-def limit_memory(allowance: int | None) -> None:
-    """Let the process have so many bytes of private memory beyond what it has now.
-
-    RLIMIT_DATA, not RLIMIT_AS: runtimes reserve address space that they never touch (arenas, thread stacks,
-    mapped files), and a limit on that would refuse networks that fit.
-    """
-    if allowance is None:
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = private_bytes() + allowance
-    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-
-
-def private_bytes() -> int:
-    """What RLIMIT_DATA counts; the resident size where the system does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -20,17 +20,20 @@ from typing import IO, Any
 
 import onnx
 
-from ...errors import UsageError
+from ...errors import BackendError, UsageError
 from ..backends.base import AS_GIVEN, Backend, Executable, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
 from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
+from ..device.device import Device
 from ..machine.cores import physical_cores
+from ..machine.memory import private_bytes
 from ..network.network import Network, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
 from ..network.reference import GEMM, built_in
 from .execution.contrast import contrasts
 from .execution.extraction import write_graph
-from .execution.timing import Evictor, time_once
+from .execution.streaming import device_of
+from .execution.timing import time_once
 from .execution.unroll import choose_unroll
 from .execution.values import executed_types, write_arrays
 from .messages.protocol import (
@@ -59,7 +62,6 @@ from .messages.protocol import (
     parse_request,
 )
 from .packs import Packs
-from .sandbox import limit_memory, private_bytes
 from .serving import answer_all, confined
 
 __all__ = ["main", "serve"]
@@ -80,7 +82,7 @@ class _Worker:
         self._backend: Backend | None = None
         self._settings = Settings("cpu", 1, {})
         self._kept: dict[str, _Kept] = {}
-        self._evictor: Evictor | None = None
+        self._opened: Device | None = None
         self._packs = Packs()
 
     def answer(self, request: Request) -> Reply:
@@ -99,7 +101,20 @@ class _Worker:
             Release.op: self._release,
             Bye.op: lambda _: Done(),
         }
-        return handlers[request.op](request)
+        try:
+            return handlers[request.op](request)
+        except Exception as error:
+            self._end_if_lost(error)
+            raise
+
+    def _end_if_lost(self, error: Exception) -> None:
+        """A GPU that failed works for no process that used it: another one goes on."""
+        if self._opened is None or self._opened.name == "cpu":
+            return
+        try:
+            self._opened.synchronize()
+        except BackendError as lost:
+            raise SystemExit(f"{lost}, after: {error}") from error
 
     def _hello(self, request: Hello) -> Greeting:
         if self._backend is not None:
@@ -114,8 +129,9 @@ class _Worker:
         settings = Settings(request.device, threads, options, cores, request.together, request.dtype)
         stack = backend.stack(request.device, options)
         backend.setup(settings)
-        limit_memory(request.limits.memory_bytes)
         self._backend, self._settings = backend, settings
+        if request.limits.memory_bytes is not None:
+            self._device().limit(request.limits.memory_bytes)
         gc.freeze()  # what is loaded now lives as long as the process: no collection need look at it again
         return Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
 
@@ -183,17 +199,21 @@ class _Worker:
         kept = self._found(request.id)
         if request.cache not in {"hot", "cold"}:
             raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
-        evict = self._evict(kept) if request.cache == "cold" else None
-        run = partial(_repeat, kept.executable, request.loops)
-        return self._packs.timed(run, partial(_repeat, kept.executable, request.warmups), evict)
-
-    def _evict(self, kept: _Kept) -> Evictor:
-        if kept.network.unroll > 1:
+        cold = request.cache == "cold"
+        if cold and kept.network.unroll > 1:
             raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
-        if self._evictor is None:
-            pinned = self._settings.options.get("pinning") == "on"
-            self._evictor = Evictor(self._settings.cores[: self._settings.threads] if pinned else ())
-        return self._evictor
+        return self._packs.timed(
+            partial(_repeat, kept.executable, request.loops),
+            partial(_repeat, kept.executable, request.warmups),
+            device=self._device(),
+            synchronize=kept.executable.synchronize,
+            cold=cold,
+        )
+
+    def _device(self) -> Device:
+        if self._opened is None:
+            self._opened = device_of(self._greeted(), self._settings)
+        return self._opened
 
     def _outputs(self, request: Outputs) -> Done:
         kept = self._found(request.id)
@@ -264,7 +284,6 @@ def _brick(model: onnx.ModelProto, request: Prepare, settings: Settings, *, unro
 def _repeat(executable: Executable, times: int) -> None:
     for _ in range(times):
         executable.run()
-    executable.synchronize()
 
 
 def _model_network(request: Extract | Examine | Profile) -> Network:

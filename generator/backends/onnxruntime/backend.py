@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 from ....db.values import KernelView
 from ....errors import BackendUnavailable
 from ...network.network import Network
-from ..base import (
-    AS_GIVEN,
-    Algorithm,
-    Executable,
-    ExecutedGraph,
-    Option,
-    PackedExecutable,
-    Settings,
-    bind,
-)
+from ..algorithms import Algorithm
+from ..base import AS_GIVEN, Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
 from ..package import PackagedBackend
 from .options import LEVELS, OPTIONS, algorithms
 from .session import WORDING, loaded, loaded_profiled, value_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..base import PADDED, Algorithm, Option
+from ..algorithms import PADDED, Algorithm
+from ..base import Option
 
 __all__ = ["LEVELS", "OPTIONS", "algorithms"]
 

@@ -17,10 +17,13 @@ import numpy.typing as npt
 
 from ....db.values import KernelView
 from ....errors import BackendError, BackendUnavailable
+from ...device.device import Device, Run
+from ...device.opening import open_device
 from ...network.network import Network
-from ..base import AS_GIVEN, PADDED, Algorithm, Executable, Option, Settings, bind, released
+from ..algorithms import PADDED, Algorithm
+from ..base import AS_GIVEN, Executable, Option, Settings, bind, released
 from ..package import PackagedBackend
-from .cuda import missing_for_torch
+from .cuda import as_graph, enter_stream, missing_for_torch
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +42,16 @@ _OPTIONS = (
     Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
 )
 
+_GPU_MODE = Option(
+    "mode",
+    "eager",
+    ("eager", "compile", "graph"),
+    "functions one by one, compiled by TorchInductor, or as a CUDA graph",
+)
+
 _GPU_OPTIONS = (
     Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23"),
+    Option("benchmark", "off", ("off", "on"), "convolutions try cuDNN's algorithms once, and take the fastest"),
 )
 """Of a GPU alone: on the CPU there is nothing that they would change."""
 
@@ -69,7 +80,9 @@ class TorchBackend(PackagedBackend):
 
     def declared(self, device: str) -> Sequence[Option]:
         """Some are of a GPU alone."""
-        return _OPTIONS + _GPU_OPTIONS if device == "cuda" else _OPTIONS
+        if device != "cuda":
+            return _OPTIONS
+        return (_GPU_MODE, *(option for option in _OPTIONS if option.name not in {"mode", "onednn"}), *_GPU_OPTIONS)
 
     def missing(self, device: str) -> str:
         """A build with CUDA, or the driver, where a GPU is asked for."""
@@ -90,6 +103,7 @@ class TorchBackend(PackagedBackend):
             raise BackendUnavailable(f"torch cannot be loaded: {error}") from error
         if settings.device == "cuda":
             allow_tf32(allowed=settings.options["tf32"] == "on")
+            torch.backends.cudnn.benchmark = settings.options["benchmark"] == "on"
         if settings.device == "cuda" and not torch.cuda.is_available():
             raise BackendUnavailable(
                 f"PyTorch {torch.__version__} finds no CUDA device",
@@ -105,14 +119,36 @@ class TorchBackend(PackagedBackend):
             )
         torch.set_num_threads(settings.threads)
         torch.set_num_interop_threads(1)
+        if settings.device == "cuda":
+            enter_stream(open_device("cuda"))
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Translate the network, which executes it once (see ``Backend``)."""
+        executable = self._prepared(network, settings)
+        executable.keeps = True
+        if settings.options["mode"] == "graph":
+            executable.as_graph()
+        return executable
+
+    def device(self, settings: Settings) -> Device:
+        """Whose stream is PyTorch's current one since ``setup`` (see ``StreamBackend``)."""
+        bound = settings.options["pinning"] == "on"
+        return open_device(settings.device, settings.cores[: settings.threads] if bound else ())
+
+    def captured(self, run: Run, settings: Settings) -> Run:
+        """A CUDA graph, of ``mode=graph`` (see ``StreamBackend``)."""
+        return as_graph(run) if settings.options["mode"] == "graph" else run
+
+    def prepare_streamed(self, network: Network, settings: Settings) -> _TorchExecutable:
+        """As ``prepare``, but never as a graph of its own, and without outputs (see ``StreamBackend``)."""
+        return self._prepared(network, settings)
+
+    def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
         from .graph import meaning, translated
         from .types import FLOATS
 
         translate, compiled = translated, _compiled
-        off = settings.options["onednn"] == "off"
+        off = settings.options.get("onednn") == "off"
         if off:
             translate, compiled = _without_onednn(translated), _without_onednn(_compiled)
         try:
@@ -140,11 +176,11 @@ class TorchBackend(PackagedBackend):
 
     def eager(self, options: Mapping[str, str]) -> bool:
         """Unless compiled, operators are executed as they are written."""
-        return options["mode"] == "eager"
+        return options["mode"] != "compile"
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Run eagerly; the compiler takes seconds for each brick, and its networks are no sequence of operators."""
-        return options["mode"] == "eager"
+        """Unless compiled: that takes seconds for each brick, and its networks are no sequence of operators."""
+        return options["mode"] != "compile"
 
     def optimised(self, network: Network, settings: Settings) -> Network:  # noqa: ARG002
         """The network itself: nothing is optimised ahead of an eager run (see ``OptimisingBackend``)."""
@@ -156,7 +192,7 @@ class TorchBackend(PackagedBackend):
             algorithm
             for option, choices in _ALGORITHMS.items()
             for value, algorithm in choices.items()
-            if options[option] != value and (option != "onednn" or device == "cpu")
+            if option in options and options[option] != value
         ]
         return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
@@ -170,7 +206,13 @@ def allow_tf32(*, allowed: bool) -> None:
 
 
 class _TorchExecutable:
-    """A translated network. Its outputs are allocated by each run, as PyTorch does."""
+    """A translated network. Its outputs are allocated by each run, as PyTorch does.
+
+    Attributes:
+        keeps: Whether the outputs of the last run are kept; else their memory is free for what runs next.
+    """
+
+    keeps = False
 
     def __init__(self, found: Translated, call: Callable[..., Any], device: str) -> None:
         import torch
@@ -179,20 +221,42 @@ class _TorchExecutable:
         self._inputs = found.inputs
         self._guard = torch.inference_mode
         self._call = call
+        self._graph: Run | None = None
         self._latest: Sequence[torch.Tensor] = ()
         self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
 
     def run(self) -> None:
         try:
+            if self._graph is not None:
+                self._graph()
+                return
             with self._guard():
-                self._latest = self._call(*self._inputs)
+                latest = self._call(*self._inputs)
+            if self.keeps:
+                self._latest = latest
         except Exception as error:  # PyTorch's exceptions share no base class
             from .graph import meaning
 
             raise meaning(error) from error
 
+    def as_graph(self) -> None:
+        """Let ``run`` launch a CUDA graph of it from now on."""
+        self.run()
+        self._graph = as_graph(self.run)
+
+    def refresh(self) -> None:
+        with self._guard():
+            for tensor in self._inputs:
+                if tensor.is_floating_point():
+                    tensor.mul_(1)
+
     def synchronize(self) -> None:
-        self._wait()
+        try:
+            self._wait()
+        except Exception as error:  # as above
+            from .graph import meaning
+
+            raise meaning(error) from error
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         from .types import array_of
@@ -204,6 +268,7 @@ class _TorchExecutable:
 
     def close(self) -> None:
         self._call = released
+        self._graph = None
         self._inputs = self._latest = ()
 
 

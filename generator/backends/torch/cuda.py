@@ -1,14 +1,19 @@
-"""Whether a build of PyTorch can use a GPU here, told without loading it."""
+"""PyTorch on a GPU: whether it can be used, told without loading it; the stream that it works in; graphs of it."""
+# ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
 
 import importlib.util
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from ....errors import BackendError
+from ...device.device import Device, Run
 from ...machine.nvidia import has_driver
 
-__all__ = ["built_without_cuda", "missing_for_torch"]
+__all__ = ["as_graph", "built_without_cuda", "enter_stream", "missing_for_torch"]
 
 _CUDA = re.compile(r"^cuda\b[^=\n]*=(.*)$", re.MULTILINE)
 
@@ -39,3 +44,47 @@ def missing_for_torch() -> str:
     if not has_driver():
         lacks.append("no NVIDIA driver is found")
     return "; ".join(lacks)
+
+
+def enter_stream(device: Device) -> None:
+    """Have PyTorch enqueue in a device's stream from now on, in this thread."""
+    import torch
+
+    torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream))
+
+
+def as_graph(run: Run) -> Run:
+    """What ``run`` enqueues in the current stream, as one CUDA graph.
+
+    PyTorch captures it itself, so that its allocator keeps the graph's memory apart.
+
+    Args:
+        run: It was run before: nothing is compiled, chosen or allocated by the driver any more.
+
+    Raises:
+        BackendError: Something in it cannot be captured, such as a copy to the host.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        run()
+    except BaseException as error:
+        _abandon(graph)
+        if isinstance(error, BackendError | MemoryError):
+            raise
+        raise BackendError(f"this cannot be captured as a CUDA graph: {' '.join(str(error).split())}") from error
+    graph.capture_end()
+
+    def launch() -> None:
+        graph.replay()
+
+    return launch
+
+
+def _abandon(graph: Any) -> None:
+    """End a capture that failed: the stream cannot be used before."""
+    with suppress(Exception):  # it says once more that the capture failed
+        graph.capture_end()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....errors import BackendError
-from ...backends.base import AS_GIVEN, OptimisingBackend, PackingBackend, Settings
+from ...backends.base import AS_GIVEN, OptimisingBackend, Settings, is_packing
 from ...network.network import Network
 from ...network.packed import grouped, parted, united
 
@@ -46,7 +46,7 @@ def executed_bricks(
     refused: dict[str, BackendError] = {}
     names = [name for name, network in networks.items() if not network.as_is]
     found |= {name: Executed(network) for name, network in networks.items() if network.as_is}
-    together = isinstance(backend, PackingBackend) and settings.dtype == AS_GIVEN
+    together = is_packing(backend, settings) and settings.dtype == AS_GIVEN
     groups = grouped([networks[name] for name in names]) if together else []
     waiting = [[names[place] for place in places] for places in groups]
     known = {name for group in waiting for name in group}
@@ -61,7 +61,7 @@ def executed_bricks(
             else:
                 waiting += [group[: len(group) // 2], group[len(group) // 2 :]]
             continue
-        edges = backend.edges if isinstance(backend, PackingBackend) else _none
+        edges = backend.edges if is_packing(backend, settings) else _none
         found |= {name: Executed(one, edges(one)) for name, one in zip(group, optimised, strict=True)}
     return found, refused
 
@@ -71,7 +71,7 @@ def _none(_: Network) -> frozenset[int]:
 
 
 def _optimised(networks: Sequence[Network], backend: OptimisingBackend, settings: Settings) -> list[Network]:
-    optimised = backend.optimised_bricks if isinstance(backend, PackingBackend) else backend.optimised
+    optimised = backend.optimised_bricks if is_packing(backend, settings) else backend.optimised
     if len(networks) == 1:
         return [optimised(networks[0], settings)]
     return parted(optimised(united(networks), settings), networks)

@@ -1,17 +1,16 @@
 """Bricks of one pack: loaded together, and timed one by one.
 
 A runtime that tells the time of its nodes runs all of them as one network (``network.packed``). For others the bricks
-are called in turn, each after its inputs were written, and a call's own time is taken off.
+stand in the stream of a device, one after the other (``streaming``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ....errors import BackendError
 from ...backends.base import (
@@ -22,17 +21,18 @@ from ...backends.base import (
     PackedExecutable,
     PackingBackend,
     Settings,
+    is_packing,
 )
-from ...network.network import Network, synthetic_network
+from ...network.network import synthetic_network
 from ...network.packed import Member, Packed, grouped, pack
 from ...network.reference import OVERHEAD, built_in
 from ..messages.packs import Times
 from .executed import Executed
+from .reading import STALL, Array, Reading, by_visit, rounded, without_stalls
+from .streaming import StreamedPack
 from .timing import time_once
 
-__all__ = ["LoadedPack", "Reading", "load_pack", "without_stalls"]
-
-Array = npt.NDArray[np.float64]
+__all__ = ["LoadedPack", "load_pack"]
 
 _PAIRS = 30
 """Executions with and without the profiler that tell what it costs."""
@@ -42,29 +42,7 @@ _TWIN_NODES = 200
 
 _QUIET = 0.1
 
-_STALL, _STALL_NS = 3.0, 20_000.0
-
 _FEWEST_IDLE = 20
-
-_CALLS = 16
-"""One call of nothing is timed per so many bricks that are called in turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the visits of a pack say.
-
-    Attributes:
-        times: Of each brick.
-        idle_ns: What a node costs that does nothing: the clock's share of its reading is the rest.
-        watched_ns: Median time of a pass by its nodes.
-        unwatched_ns: The time of a pass that nobody watched.
-    """
-
-    times: tuple[Times, ...]
-    idle_ns: float
-    watched_ns: float
-    unwatched_ns: float
 
 
 class LoadedPack(Protocol):
@@ -142,12 +120,12 @@ def _loaded(
 ) -> tuple[LoadedPack | None, dict[str, BackendError], tuple[str, ...]]:
     names = [*bricks]
     loaded: LoadedPack
-    if isinstance(backend, PackingBackend):
+    if is_packing(backend, settings):
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
         loaded = _Profiled([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
         known = {name for group in groups for name in group}
     else:
-        loaded = _Called({name: bricks[name] for name in names}, backend, settings)
+        loaded = StreamedPack(bricks, copies, backend, settings)
         known = set(names)
     try:
         loaded.run(visit=None)
@@ -199,7 +177,7 @@ class _Profiled:
         watched = 0.0
         for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
             clock = _of_idle(packed, reading) - idle_ns
-            visits = _by_visit(reading.times - clock[:, None], self._visits)
+            visits = by_visit(reading.times - clock[:, None], self._visits)
             watched += float(np.median(visits.sum(axis=1))) if visits.size else 0.0
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
@@ -207,8 +185,8 @@ class _Profiled:
             inner *= np.divide(even, whole, out=np.ones_like(whole), where=whole > 0)
             for place, (name, brick) in enumerate(group.items()):
                 count = self._copies.get(name, 1)
-                own = _whole(inner[:, place] / count) if brick.edges else ()
-                times.append(Times(name, _whole(even[:, place] / count), own))
+                own = rounded(inner[:, place] / count) if brick.edges else ()
+                times.append(Times(name, rounded(even[:, place] / count), own))
         return Reading(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:
@@ -263,7 +241,7 @@ def _of_idle(packed: Packed, reading: NodeTimes) -> Array:
     """
     idle = {*packed.idle}
     times = reading.times[:, [place for place, name in enumerate(reading.names) if name in idle]]
-    even = np.minimum(times, _STALL * np.median(times))
+    even = np.minimum(times, STALL * np.median(times))
     means: Array = even.mean(axis=1)
     return means if times.shape[1] >= _FEWEST_IDLE else np.full_like(means, means.mean())
 
@@ -273,35 +251,6 @@ def _count(brick: Executed) -> int:
     return len(brick.network.model.graph.node)
 
 
-def without_stalls(times: Array) -> Array:
-    """The same times with those spread over a visit during which the scheduler ran somebody else.
-
-    A stall of milliseconds meets one brick of microseconds, at random and in proportion to its time. A model that holds
-    that brick many times would be told that it met it every time. So what a brick takes beyond three times its median,
-    and 20 microseconds more, is shared by all bricks of the visit in proportion to their times: the visit's sum stays.
-
-    Args:
-        times: Nanoseconds, visits by bricks.
-    """
-    if not times.size:
-        return times
-    even: Array = np.minimum(times, _STALL * np.median(times, axis=0).clip(min=0) + _STALL_NS)
-    sums = even.sum(axis=1, keepdims=True)
-    beyond = (times - even).sum(axis=1, keepdims=True)
-    even *= 1 + np.divide(beyond, sums, out=np.zeros_like(sums), where=sums > 0)
-    return even
-
-
-def _by_visit(times: Array, visits: Sequence[int | None]) -> Array:
-    """Means over the executions of each visit: visits by nodes."""
-    numbers = np.array([-1 if visit is None else visit for visit in visits])
-    return (
-        np.stack([times[numbers == number].mean(axis=0) for number in range(numbers.max() + 1)])
-        if (numbers.max(initial=-1) >= 0)
-        else times[:0]
-    )
-
-
 def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, members: int) -> Array:
     """Sums over the nodes of each member: visits by members."""
     owners = np.zeros((len(names), members))
@@ -309,59 +258,6 @@ def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, mem
         if name in nodes:
             owners[place, nodes[name]] = 1
     return times @ owners
-
-
-def _whole(times: Array) -> tuple[int, ...]:
-    return tuple(round(value) for value in times.tolist())
-
-
-class _Called:
-    """Bricks that are called in turn, each after its inputs were written."""
-
-    def __init__(self, bricks: Mapping[str, Executed], backend: Backend, settings: Settings) -> None:
-        self._names: list[str] = []
-        self._bricks: list[tuple[Network, Executable]] = []
-        self._times: list[Array] = []
-        self._visits: list[int | None] = []
-        self._call = _call_network(backend, settings)
-        try:
-            for name, brick in bricks.items():
-                self._names.append(name)
-                self._bricks.append((brick.network, backend.prepare(replace(brick.network, as_is=True), settings)))
-        except BaseException:
-            self.close()
-            raise
-
-    def run(self, *, visit: int | None) -> None:
-        taken: list[int] = []
-        calls: list[int] = []
-        for place, (network, executable) in enumerate(self._bricks):
-            if place % _CALLS == 0:
-                calls.append(time_once(self._call.run, self._call.synchronize))
-            for array in network.feeds.values():
-                _write(array)
-            taken.append(time_once(executable.run, executable.synchronize))
-        self._visits.append(visit)
-        self._times.append(np.array(taken) - min(calls))
-
-    def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is our own
-        visits = _by_visit(np.array(self._times), self._visits)
-        even = without_stalls(visits)
-        times = tuple(Times(name, _whole(even[:, place])) for place, name in enumerate(self._names))
-        total = float(np.median(visits.sum(axis=1))) if visits.size else 0.0
-        return Reading(times, 0.0, total, total)
-
-    def close(self) -> None:
-        for _, executable in self._bricks:
-            executable.close()
-        self._bricks = []
-        self._call.close()
-
-
-def _write(array: npt.NDArray[Any]) -> None:
-    """Leave an input in the caches, as the layer before it does."""
-    if array.dtype.kind == "f" and array.flags.writeable:
-        np.multiply(array, 1, out=array)
 
 
 def _call_network(backend: Backend, settings: Settings) -> Executable:

@@ -12,7 +12,8 @@ import numpy as np
 import onnx.parser
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from dlbricks.generator.backends.base import AlgorithmBackend, Executable, OptimisingBackend, PackingBackend, Settings
+from dlbricks.generator.backends.algorithms import AlgorithmBackend
+from dlbricks.generator.backends.base import Executable, OptimisingBackend, PackingBackend, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.backends.torch.backend import TorchBackend

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dlbricks.generator.worker.execution.packing import without_stalls
+from dlbricks.generator.worker.execution.reading import without_stalls
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
-from dlbricks.generator.worker.execution import timing
-from dlbricks.generator.worker.execution.timing import Evictor, undisturbed
+from dlbricks.generator.device import host as timing
+from dlbricks.generator.device.host import Evictor
+from dlbricks.generator.worker.execution.timing import undisturbed
 
 
 def test_garbage_collection_comes_back_even_when_a_run_fails():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,8 @@ def gpu_state(index: int = 0) -> Mapping[str, Any]:
         index: Of the GPU, as NVML counts.
 
     Returns:
-        ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``, ``held_back``.
+        ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
+        ``memory_free_bytes``, ``held_back``.
     """
     try:
         import pynvml
@@ -36,13 +37,14 @@ def gpu_state(index: int = 0) -> Mapping[str, Any]:
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError:
         return {}
-    asked = {
+    asked: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "most_sm_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),
         "temperature_c": lambda: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
         "power_w": lambda: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
         "power_limit_w": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+        "memory_free_bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(gpu).free,
         "held_back": lambda: _reasons(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
     }
     for name, ask in asked.items():

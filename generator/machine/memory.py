@@ -1,0 +1,31 @@
+"""The private memory of this process, and a limit on it."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+
+__all__ = ["limit_memory", "private_bytes"]
+
+
+def limit_memory(allowance: int | None) -> None:
+    """Let the process have so many bytes of private memory beyond what it has now.
+
+    RLIMIT_DATA, not RLIMIT_AS: runtimes reserve address space that they never touch (arenas, thread stacks,
+    mapped files), and a limit on that would refuse networks that fit.
+    """
+    if allowance is None:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = private_bytes() + allowance
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def private_bytes() -> int:
+    """What RLIMIT_DATA counts; the resident size where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

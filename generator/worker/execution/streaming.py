@@ -1,0 +1,165 @@
+"""Bricks of one pass in the stream of a device, one after the other, with events between them.
+
+Each brick's inputs were just written, as by the layer before it in a model. What two events and the call between them
+cost is told in the same pass, by a network of one operation and a chain of them: the chain tells what an operation
+takes, and what the single one takes beyond that is no operation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ...backends.base import Backend, Executable, Settings, StreamBackend, StreamedExecutable
+from ...device.device import Device, Event
+from ...device.opening import open_device
+from ...network.network import Network, synthetic_network
+from ...network.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
+from ..messages.packs import Times
+from .executed import Executed
+from .reading import Array, Reading, by_visit, rounded, without_stalls
+
+__all__ = ["StreamedPack", "device_of"]
+
+_BETWEEN = 16
+"""The clock is told once per so many bricks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A network of the pass, between two events.
+
+    Attributes:
+        owner: Place of the brick; -1: one operation that tells the clock; -2: the chain that does.
+        executable: The network.
+        begin: Before it.
+        end: After it.
+    """
+
+    owner: int
+    executable: StreamedExecutable
+    begin: Event
+    end: Event
+
+
+_SINGLE, _CHAIN = -1, -2
+
+
+class StreamedPack:
+    """Bricks that are enqueued in turn (see ``LoadedPack``).
+
+    Args:
+        bricks: By the brick's id, in the order in which they are run.
+        copies: How often each stands in the pass, by its id, each time with weights of its own.
+        backend: The runtime.
+        settings: How it is set up.
+    """
+
+    def __init__(
+        self, bricks: Mapping[str, Executed], copies: Mapping[str, int], backend: Backend, settings: Settings
+    ) -> None:
+        self._names = [*bricks]
+        self._backend, self._settings = backend, settings
+        self._device = device_of(backend, settings)
+        self._steps: list[_Step] = []
+        self._rows: list[Array] = []
+        self._visits: list[int | None] = []
+        try:
+            clock = [(owner, self._loaded(_built_in(name))) for owner, name in ((_SINGLE, OVERHEAD), (_CHAIN, CHAIN))]
+            for place, (name, brick) in enumerate(bricks.items()):
+                if place % _BETWEEN == 0:
+                    self._steps += (self._step(owner, executable) for owner, executable in clock)
+                for _ in range(copies.get(name, 1)):
+                    self._steps.append(self._step(place, self._loaded(brick.network)))
+            self._launch = (
+                backend.captured(self._enqueue, settings) if isinstance(backend, StreamBackend) else self._enqueue
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *, visit: int | None) -> None:
+        """Enqueue all, wait, and note the times (see ``LoadedPack``)."""
+        self._launch()
+        self._device.synchronize()
+        self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
+        self._visits.append(visit)
+
+    def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is told by each pass
+        """The times without the clock (see ``LoadedPack``)."""
+        rows = np.array(self._rows)
+        owners = np.array([step.owner for step in self._steps])
+        clock = _clock(rows, owners)
+        visits = by_visit(rows, self._visits)
+        sums = np.stack([visits[:, owners == place].mean(axis=1) for place in range(len(self._names))], axis=1)
+        even = without_stalls(sums - clock)
+        times = tuple(Times(name, rounded(even[:, place])) for place, name in enumerate(self._names))
+        total = float(np.median(even.sum(axis=1))) if even.size else 0.0
+        return Reading(times, clock, total, total)
+
+    def close(self) -> None:
+        """Free all networks."""
+        self._launch = self._closed
+        for executable in {id(step.executable): step.executable for step in self._steps}.values():
+            executable.close()
+        self._steps = []
+
+    def _enqueue(self) -> None:
+        for step in self._steps:
+            step.executable.refresh()
+            self._device.record(step.begin)
+            step.executable.run()
+            self._device.record(step.end)
+
+    def _closed(self) -> None:
+        raise RuntimeError("this pack was closed")
+
+    def _loaded(self, network: Network) -> StreamedExecutable:
+        network = replace(network, as_is=True)
+        if isinstance(self._backend, StreamBackend):
+            return self._backend.prepare_streamed(network, self._settings)
+        return _Refreshed(self._backend.prepare(network, self._settings), network)
+
+    def _step(self, owner: int, executable: StreamedExecutable) -> _Step:
+        return _Step(owner, executable, self._device.event(), self._device.event())
+
+
+def device_of(backend: Backend, settings: Settings) -> Device:
+    """The device that a backend runs on in this process."""
+    if isinstance(backend, StreamBackend):
+        return backend.device(settings)
+    pinned = settings.options.get("pinning") == "on"
+    return open_device("cpu", settings.cores[: settings.threads] if pinned else ())
+
+
+def _clock(rows: Array, owners: npt.NDArray[np.int64]) -> float:
+    """What the clock shows of nothing, in nanoseconds: medians over all passes."""
+    single, chain = (float(np.median(rows[:, owners == owner])) for owner in (_SINGLE, _CHAIN))
+    return max(0.0, single - max(0.0, chain - single) / (CHAIN_NODES - 1))
+
+
+class _Refreshed:
+    """A network of a runtime that waits for its end, with inputs in memory that is ours as well."""
+
+    def __init__(self, executable: Executable, network: Network) -> None:
+        self._executable = executable
+        self._feeds = [array for array in network.feeds.values() if array.dtype.kind == "f" and array.flags.writeable]
+        self.outputs, self.output_bytes = executable.outputs, executable.output_bytes
+        self.synchronize, self.close = executable.synchronize, executable.close
+
+    def refresh(self) -> None:
+        for array in self._feeds:
+            np.multiply(array, 1, out=array)
+
+    def run(self) -> None:
+        self._executable.run()
+        self._executable.synchronize()
+
+
+def _built_in(name: str) -> Network:
+    model = built_in(name)
+    assert model is not None  # noqa: S101  # the names are constants
+    return synthetic_network(model)
