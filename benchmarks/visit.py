@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked = {name: getattr(options, name) for name in _DEFAULTS}
         folder.settle(asked, _DEFAULTS)
         _check(folder.settings)
-        chosen = _chosen(options.stage, stages(folder.settings["batch"]))
+        chosen = _chosen(options.stage, stages(folder.settings["batch"], folder.settings["device"]))
         return _visit(folder, chosen, Clock(options.minutes * 60, began=began))
     except DlbricksError as error:
         print(f"visit: {error}", file=sys.stderr)
@@ -180,7 +180,7 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
     record = records[stage.name] = visit.record(stage)
     if stage.kind != "stack" and (record.status == "done" or allowed_s < visit.clock.least_s):
         return
-    if stage.kind != "stack" and not record.stack:
+    if stage.kind not in {"stack", "verify"} and not record.stack:
         return  # refused already: there is no such stack
     record.status, record.reason = "open", ""
     _say(f"{stage.name}: at most {allowed_s:.0f} s")
@@ -188,7 +188,9 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
         do(visit, stage, record, allowed_s)
     except DlbricksError as error:
         record.status, record.reason = "refused" if isinstance(error, UsageError) else "failed", str(error)
-        if isinstance(error, MachineBusy) or (isinstance(error, BackendUnavailable) and not stage.options):
+        if isinstance(error, MachineBusy) or (
+            isinstance(error, BackendUnavailable) and not stage.options and stage.backend is None
+        ):
             raise  # no other stage will fare better
     except Exception as error:  # noqa: BLE001  # a fault costs its stage, not a visit that is seldom to be had
         record.status, record.reason = "failed", f"unexpected {type(error).__name__}: {error}"

@@ -35,7 +35,7 @@ def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
     again.
     """
     until = time.monotonic() + allowed_s
-    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch)
+    suite, sources = visit.suite(stage.batch), visit.sources(stage.batch) if stage.models else []
     states = [len(suite.footprints(key)) if stage.cache == "model" else 1 for key in suite.keys]
     with _store(visit, record, sum(states) + len(sources)) as store:
         waiting = _forecasts(visit, stage, record, store)
@@ -49,17 +49,19 @@ def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
                 visit.suite(stage.batch, group),
                 store=store,
                 cache=stage.cache,
-                models=visit.sources(stage.batch, group),
+                models=visit.sources(stage.batch, group) if stage.models else [],
+                algorithms=stage.algorithms,
                 item_timeout_s=_ITEM_TIMEOUT_S,
                 budget_s=left_s,
                 processes=visit.settings["processes"],
                 **_place(visit, stage),
             )
             record.result["failures"] |= dict(report.failures)
-            if report.remaining or report.models_remaining:
+            if report.remaining or report.models_remaining or report.algorithms_remaining:
                 return
             waiting = {name: seconds for name, seconds in waiting.items() if name not in group}
             record.result["left"] = max(0, record.result["left"] - report.measured - report.models)
+            record.result.setdefault("walls_s", []).append(report.wall_s)
             visit.folder.save()
     record.result |= {"left": 0, "waiting": []}
     record.status = "done"
@@ -79,12 +81,13 @@ def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict
             suite,
             store=store,
             cache=stage.cache,
-            models=[source],
+            models=[source] if stage.models else [],
+            algorithms=stage.algorithms,
             processes=visit.settings["processes"],
             dry_run=True,
             **_place(visit, stage),
         )
-        if forecast.remaining or forecast.models_remaining:
+        if forecast.remaining or forecast.models_remaining or forecast.algorithms_remaining:
             found[source.name] = forecast.forecast_s
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -184,7 +187,7 @@ def _store(visit: Visit, record: Record, items: int) -> Store:
 def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
     """What ``run`` and ``measure`` are told alike."""
     return {
-        "backend": visit.settings["backend"],
+        "backend": visit.backend(stage),
         "device": visit.settings["device"],
         "threads": visit.settings["threads"],
         "options": visit.options(stage),

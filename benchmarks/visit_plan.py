@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+_GRAPH = {"mode": "graph"}
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -12,36 +14,45 @@ class Stage:
 
     Attributes:
         name: Of the stage.
-        kind: ``stack``, ``agreement``, ``bricks`` (with the models beside them), ``kernels`` (that ran for these) or
-            ``models`` (alone, and few).
+        kind: ``stack``, ``verify`` (a few bricks in every way in which they will be measured), ``agreement`` (all
+            bricks), ``bricks`` (measured with the models beside them), ``kernels`` (that ran for these) or ``models``
+            (alone, and few).
         share: Part of the visit that it may take while others wait.
         dtype: Precision.
         cache: Cache state.
         options: Options of the backend.
         batch: Batch; None: the models' own.
+        backend: None: that of the visit.
+        models: Whether the models are measured beside their bricks; libraries of kernels run bricks alone.
+        algorithms: Whether bricks are measured with each algorithm of the backend as well.
     """
 
     name: str
     kind: str
     share: float
     dtype: str = "float32"
-    cache: str = "hot"
+    cache: str = "model"
     options: Mapping[str, str] = field(default_factory=dict)
     batch: int | None = None
+    backend: str | None = None
+    models: bool = True
+    algorithms: bool = False
 
 
-def stages(batch: int) -> list[Stage]:
+def stages(batch: int, device: str) -> list[Stage]:
     """All stages, the most valuable first; those of kernels come after what they are the kernels of.
 
     Args:
         batch: The larger batch.
+        device: Where; what only a GPU has is left out on the CPU.
     """
     dtypes = ("float32", "bfloat16", "float16")
     return [
         Stage("stack", "stack", 0.05),
+        *(_gpu(batch) if device == "cuda" else ()),
         *(Stage(f"agreement-{dtype}", "agreement", 0.12, dtype) for dtype in dtypes),
         Stage("float32", "bricks", 0.25),
-        Stage("float32-model", "bricks", 0.25, cache="model"),
+        Stage("float32-hot", "bricks", 0.25, cache="hot"),
         Stage("bfloat16", "bricks", 0.2, "bfloat16"),
         Stage("float16", "bricks", 0.2, "float16"),
         Stage("tf32", "bricks", 0.2, options={"tf32": "on"}),
@@ -50,4 +61,26 @@ def stages(batch: int) -> list[Stage]:
         *(Stage(f"kernels-{dtype}", "kernels", 0.15, dtype) for dtype in dtypes),
         *(Stage(f"{dtype}-b{batch}", "bricks", 0.2, dtype, batch=batch) for dtype in dtypes),
         *(Stage(f"{dtype}-compile", "models", 0.3, dtype, options={"mode": "compile"}) for dtype in dtypes[:2]),
+    ]
+
+
+def _gpu(batch: int) -> list[Stage]:
+    """What a GPU alone has: CUDA graphs, and libraries of kernels."""
+    libraries = [
+        Stage(f"{name}-{dtype}", "bricks", 0.2, dtype, backend=name, models=False, options=_GRAPH, algorithms=True)
+        for dtype in ("float32", "float16")
+        for name in ("cudnn", "cublas", "cupy")
+    ]
+    return [
+        Stage("verify", "verify", 0.2),
+        Stage("float32-graph", "bricks", 0.3, options=_GRAPH),
+        Stage("float32", "bricks", 0.25),
+        Stage("onnxruntime-float32", "bricks", 0.3, backend="onnxruntime"),
+        *libraries[:3],
+        Stage("float16-graph", "bricks", 0.2, "float16", options=_GRAPH),
+        Stage("tf32-graph", "bricks", 0.2, options={"tf32": "on", **_GRAPH}),
+        Stage("bfloat16-graph", "bricks", 0.2, "bfloat16", options=_GRAPH),
+        *libraries[3:],
+        Stage(f"float32-graph-b{batch}", "bricks", 0.3, options=_GRAPH, batch=batch),
+        Stage("onnxruntime-tf32", "bricks", 0.3, options={"tf32": "on"}, backend="onnxruntime"),
     ]

@@ -6,6 +6,7 @@ have, is recorded with the library's reason.
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import distributions
@@ -27,6 +29,7 @@ from visit_folder import Record
 from visit_measuring import bricks, kernels, models
 from visit_plan import Stage
 from visit_state import Visit
+from visit_verifying import verify
 
 _ITEM_TIMEOUT_S = 60.0
 
@@ -43,7 +46,14 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     Raises:
         DlbricksError: It cannot be done here, or not now.
     """
-    kinds = {"stack": _stack, "agreement": _agreement, "bricks": bricks, "kernels": kernels, "models": models}
+    kinds = {
+        "stack": _stack,
+        "verify": verify,
+        "agreement": _agreement,
+        "bricks": bricks,
+        "kernels": kernels,
+        "models": models,
+    }
     kinds[stage.kind](visit, stage, record, allowed_s)
 
 
@@ -63,6 +73,10 @@ def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
             for name, found in backends().items()
         },
     }
+    with suppress(ImportError):
+        import cudnn
+
+        visit.folder.stacks[record.system]["cudnn"] = json.loads(cudnn.create_device_properties(0).serialize())
     record.status = "done"
 
 
@@ -75,7 +89,7 @@ def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> 
     left = set(suite.keys) - {row["key"] for row in rows}
     checking = agreements(
         suite,
-        visit.settings["backend"],
+        visit.backend(stage),
         keys=left,
         device=visit.settings["device"],
         options=visit.options(stage),

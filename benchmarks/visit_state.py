@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.errors import UsageError
+from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.system import probe_system
@@ -42,6 +42,10 @@ class Visit:
         """Options of the backend: those of the stage, and those of the visit."""
         return {**self.settings["options"], **stage.options}
 
+    def backend(self, stage: Stage) -> str:
+        """The backend that a stage is about."""
+        return str(stage.backend or self.settings["backend"])
+
     def sources(self, batch: int | None, names: Collection[str] = ()) -> list[ModelSource]:
         """The models at a batch.
 
@@ -70,13 +74,15 @@ class Visit:
         """What is known of a stage on this system and the stack that it would run on.
 
         Raises:
-            BackendUnavailable: The backend is not installed.
+            BackendUnavailable: The backend of the visit is not installed.
         """
         stack = reason = ""
-        if stage.kind != "stack":
+        if stage.kind not in {"stack", "verify"}:
             try:
-                stack = get(self.settings["backend"]).stack(self.settings["device"], self.options(stage)).key
-            except UsageError as error:
+                stack = get(self.backend(stage)).stack(self.settings["device"], self.options(stage)).key
+            except (UsageError, BackendUnavailable) as error:
+                if isinstance(error, BackendUnavailable) and stage.backend is None:
+                    raise
                 reason = str(error)
         record = self.folder.record(asdict(stage), probe_system().key, stack)
         if reason:

@@ -137,7 +137,10 @@ class TorchBackend(PackagedBackend):
 
     def captured(self, run: Run, settings: Settings) -> Run:
         """A CUDA graph, of ``mode=graph`` (see ``StreamBackend``)."""
-        return as_graph(run) if settings.options["mode"] == "graph" else run
+        if settings.options["mode"] != "graph":
+            return run
+        run()
+        return as_graph(run)
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _TorchExecutable:
         """As ``prepare``, but never as a graph of its own, and without outputs (see ``StreamBackend``)."""
