@@ -13,7 +13,7 @@ from ..db.identity import Identity
 from ..db.place import Place
 from ..db.queries import Filter
 from ..errors import MissingBrick, UsageError
-from ..generator.worker.messages.protocol import INNER
+from ..generator.worker.messages.protocol import PARTS
 from .kernel_tables import view_lines, view_records
 from .tables import Answer, Column
 from .units import milliseconds, quantity, short, size
@@ -177,7 +177,7 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, float]:
     """The lowest median per brick over everything stored, algorithms included."""
     fastest: dict[str, float] = {}
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
-        if entry.variant == INNER:  # a part of the brick, not a way to run it
+        if entry.variant in PARTS:  # a part of the brick, not a way to run it
             continue
         latency = entry.latency_ns / _NS_PER_MS
         fastest[entry.key] = min(latency, fastest.get(entry.key, latency))

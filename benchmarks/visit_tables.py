@@ -18,11 +18,13 @@ from visit_folder import Folder, Record
 _FIGURES = (
     "measured_ms", "estimate_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
     "lower_bound_critical_path_ms", "ratio", "benanza_ratio_sequential", "benanza_ratio_critical_path",
+    "host_ms",
 )  # fmt: skip
 
 _COLUMNS = (
-    "model", "measured", "sequential", "critical path", "bound, sequential", "bound, critical path",
-    "estimate / measured", "Benanza ratio, sequential", "Benanza ratio, critical path", "bricks measured",
+    "model", "measured", "estimate", "sequential", "critical path", "bound, sequential", "bound, critical path",
+    "estimate / measured", "Benanza ratio, sequential", "Benanza ratio, critical path", "launches",
+    "bricks measured",
 )  # fmt: skip
 
 
@@ -206,11 +208,11 @@ def _stage(stage: Mapping[str, Any]) -> list[str]:
         f"Computed in {stage['dtype']}, caches {stage['cache']}, batch {stage['batch'] or 'of the models'}.",
         "",
         f"| {' | '.join(_COLUMNS)} |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for row in rows:
-        times = [_number(row[name]) for name in ("measured_ms", *_FIGURES[2:6])]
-        ratios = [_number(row[name]) for name in _FIGURES[6:]]
+        times = [_number(row[name]) for name in _FIGURES[:6]]
+        ratios = [_number(row.get(name)) for name in _FIGURES[6:]]
         share = "" if row["coverage"] is None else f"{row['coverage']:.0%}"
         lines.append(f"| {row['name']} | {' | '.join([*times, *ratios])} | {share} |")
     return [*lines, "", *(f"* {row['name']}: {row['note']}" for row in rows if row["note"])]

@@ -24,6 +24,7 @@ from .decomposition import Decomposition, Interventions, cut_of, edges, quotient
 from .headroom import beside_roofline
 from .prediction.excess import benanza_note
 from .prediction.prediction import Asked, Prediction, predict, unexplained
+from .prediction.terms import host_of
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose
@@ -220,12 +221,16 @@ def _estimate(
                 else commands.measure(model.source, graph=kind, cache=cache)
             ),
         )
+        host = host_of(parts, shelf)
         estimate = replace(
             estimate,
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
             sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
+            host_ms=None
+            if (host := host_of(parts, shelf)) is None
+            else _ms(sequential(one.latency_ns for one in host)),
         )
     estimate = replace(estimate, **_bounds(bound, path))
     known = {} if prediction is None else stored.members(prediction.weights)

@@ -133,6 +133,8 @@ class Estimate:
         ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and the method's error.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
+        host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured:
+            where it is more than the device takes, the model is bound by its launches.
         lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
         lower_bound_critical_path_ms: Least critical path of the covers that were tried.
         benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
@@ -191,6 +193,7 @@ class Estimate:
     ci95_ms: tuple[float, float] | None = None
     sequential_ms: float | None = None
     critical_path_ms: float | None = None
+    host_ms: float | None = None
     lower_bound_sequential_ms: float | None = None
     lower_bound_critical_path_ms: float | None = None
     benanza_ratio_sequential: float | None = None

@@ -12,7 +12,7 @@ from ..db.queries import Fastest
 from ..generator.measurement.data.data_effects import stored_data_effects
 from ..generator.measurement.data.effect import DATA
 from ..generator.network.reference import OVERHEAD, built_in_key
-from ..generator.worker.messages.protocol import INNER
+from ..generator.worker.messages.protocol import HOST, INNER, PARTS
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
@@ -20,7 +20,7 @@ from .uncertainty.interval import Uncertainty, Weights
 
 __all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
 
-_NO_LATENCIES = (INNER, DATA)
+_NO_LATENCIES = (*PARTS, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
 
 
@@ -50,6 +50,7 @@ class Shelf:
     Attributes:
         bricks: Latest measurement of each brick.
         inner: The same without the layout changes at its edges, where there are any.
+        host: What the processor takes to enqueue a brick, where a device does the work.
         failures: Why a brick could not be measured.
         fastest: Lowest latency of each brick over all variants and stacks of the same system, device and conditions;
             those that run branches at once, on more cores than their threads say, only beside their like.
@@ -57,6 +58,7 @@ class Shelf:
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
     inner: Mapping[str, Measurement] = field(default_factory=dict)
+    host: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     fastest: Mapping[str, Fastest] = field(default_factory=dict)
 
@@ -143,7 +145,7 @@ def look_up(
     measured = [
         measurement
         for shelf in shelves.values()
-        for kind in (shelf.bricks, shelf.inner)
+        for kind in (shelf.bricks, shelf.inner, shelf.host)
         for measurement in kind.values()
     ]
     data = stored_data_effects(
@@ -203,6 +205,7 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     return Shelf(
         bricks=found(""),
         inner=found(INNER),
+        host=found(HOST),
         failures={failure.key: failure for failure in failed},
         fastest=_fastest(store, choice, conditions, wanted),
     )

@@ -34,7 +34,7 @@ ESTIMATE = {
     "estimate_ms", "ci95_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
     "lower_bound_critical_path_ms", "benanza_ratio_sequential", "benanza_ratio_critical_path", "measured_ms", "ratio",
     "ratio_ci95", "paired", "disturbed", "disturbance", "undisturbed_ms", "measured_undisturbed_ms", "quiet",
-    "coverage", "known_ms", "missing",
+    "host_ms", "coverage", "known_ms", "missing",
 }  # fmt: skip
 
 

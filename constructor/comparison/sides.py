@@ -10,7 +10,7 @@ from enum import StrEnum
 from ...db import Failure, Measurement, Run, Store, Subject
 from ...errors import AmbiguousQuery, UsageError
 from ...generator.measurement.data.effect import DATA
-from ...generator.worker.messages.protocol import INNER
+from ...generator.worker.messages.protocol import PARTS
 from ..selection import COLD, MODEL, Choice, Query, matching, require_one
 from .timeline import Timeline
 
@@ -19,7 +19,7 @@ __all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]
 _SHOWN = 8
 """Characters of a key in names."""
 
-_NO_LATENCIES = {INNER, DATA}
+_NO_LATENCIES = {*PARTS, DATA}
 """Variants that are no ways to run anything."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...bricks.graph.footprint import is_level
@@ -26,6 +26,7 @@ __all__ = [
     "change",
     "data_effect",
     "executed_total",
+    "host_of",
     "layout_changes",
     "minus",
     "net",
@@ -75,11 +76,29 @@ class Total:
 
 
 def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool) -> Total:
-    """All sequences; where branches run at once, those on the critical path."""
+    """All sequences; where branches run at once, those on the critical path.
+
+    Where a processor enqueues for a device, both work at the same time: what the slower of the two takes counts.
+    """
     if parallel:
         path = critical_path(quotient, [shelf.bricks[part.key].latency_ns for part in parts])
         parts = tuple(parts[index] for index in path.members)
-    return Total(parts, tuple(shelf.bricks[part.key] for part in parts), state)
+    members = tuple(shelf.bricks[part.key] for part in parts)
+    host = host_of(parts, shelf)
+    if host is not None and _sum_ns(host) > _sum_ns(members):
+        members = host
+    return Total(parts, members, state)
+
+
+def host_of(parts: tuple[Part, ...], shelf: Shelf) -> tuple[Measurement, ...] | None:
+    """What the processor takes to enqueue sequences; None where that is not known of one of them."""
+    if not all(part.key in shelf.host for part in parts):
+        return None
+    return tuple(shelf.host[part.key] for part in parts)
+
+
+def _sum_ns(measurements: Iterable[Measurement]) -> float:
+    return math.fsum(one.latency_ns for one in measurements)
 
 
 def executed_total(

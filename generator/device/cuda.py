@@ -28,6 +28,14 @@ _EVICTED = 2
 """Caches are evicted by writing so many times their size."""
 
 
+_SPIN = r"""
+extern "C" __global__ void spin(long long cycles) {
+    long long begin = clock64();
+    while (clock64() - begin < cycles) {}
+}
+"""
+
+
 class CudaDevice:
     """The first GPU that this process may use (see ``Device``).
 
@@ -56,6 +64,7 @@ class CudaDevice:
         self.stream: int = self._stream.ptr
         self.cache_bytes: int = self._properties["l2CacheSize"]
         self._swept: Any = None
+        self._spin: Any = None
 
     def event(self) -> Any:
         """A CUDA event with a time (see ``Device``)."""
@@ -92,6 +101,14 @@ class CudaDevice:
         self.record(end)
         self.synchronize()
         return self.elapsed_ns(begin, end)
+
+    def hold(self, ns: float) -> None:
+        """One thread that counts cycles (see ``Device``)."""
+        if self._spin is None:
+            self._spin = self._cupy.RawKernel(_SPIN, "spin")
+        cycles = int(ns * self._properties["clockRate"] / 1e6)
+        with self._stream:
+            self._spin((1,), (1,), (self._cupy.int64(cycles),))
 
     def evict(self) -> None:
         """Write twice the L2 (see ``Device``)."""

@@ -57,6 +57,9 @@ class Device(Protocol):
         them, without the way back to the caller.
         """
 
+    def hold(self, ns: float) -> None:
+        """Enqueue what keeps a GPU waiting for so many nanoseconds, so that the caller gets ahead of it."""
+
     def evict(self) -> None:
         """Enqueue what takes everything out of the last-level cache."""
 

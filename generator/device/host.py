@@ -58,6 +58,9 @@ class HostDevice:
         synchronize()
         return float(time.perf_counter_ns() - begin)
 
+    def hold(self, ns: float) -> None:
+        """Nothing: the caller is the device (see ``Device``)."""
+
     def evict(self) -> None:
         """Stream through a buffer (see ``Evictor``)."""
         if self._evictor is None:

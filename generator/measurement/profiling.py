@@ -20,7 +20,7 @@ from ..backends.base import Backend
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
 from ..worker.messages.profile import Profile, Profiled
-from ..worker.messages.protocol import INNER
+from ..worker.messages.protocol import PARTS
 from .item import Item
 from .launch import launch
 from .settings import Settings
@@ -104,7 +104,7 @@ def take_views(
     place = Conditions(threads=measured.threads, cache=PROFILED_CACHE, dtype=measured.dtype)
     wanted: dict[Identity, Item] = {}
     for item in items:
-        if item.variant != INNER:
+        if item.variant not in PARTS:
             identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
             wanted.setdefault(identity, item)
     known: Collection[Identity] = ()

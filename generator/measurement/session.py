@@ -13,7 +13,7 @@ from ...errors import BackendError, DlbricksError, WorkerError
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker, refused
 from ..worker.messages import protocol as messages
-from ..worker.messages.protocol import INNER, Visited
+from ..worker.messages.protocol import HOST, INNER, PARTS, Visited
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
@@ -92,7 +92,7 @@ class Session:
         self._worker: Worker | None = None
         self._process = self._round = -1
         self._running: Subject | None = None
-        self._inner: dict[str, Item] = {}
+        self._parts: dict[tuple[str, str], Item] = {}
         self._fresh: set[str] = set()  # loaded, and not visited since
         self._done = self._total = 0
 
@@ -109,8 +109,9 @@ class Session:
     def measure(self, groups: Sequence[Group]) -> None:
         """Measure the groups; each item ends with ``result`` or ``failure``, or stays open where the time was short."""
         items = list(dict.fromkeys(item for group in groups for item in (*group.items, *group.models)))
-        self._inner = {item.id: item.in_variant(INNER) for item in items if item.packed and not item.variant}
-        self._process = self._journal.take_up([*items, *self._inner.values()])
+        packed = [item for item in items if item.packed and not item.variant]
+        self._parts = {(item.id, part): item.in_variant(part) for item in packed for part in PARTS}
+        self._process = self._journal.take_up([*items, *self._parts.values()])
         processes, sessions = self._settings.processes, self._settings.sessions
         waiting = [
             _Waiting(group, packs_of([item for item in group.items if item.packed], str(number)), processes * sessions)
@@ -134,8 +135,8 @@ class Session:
         whole = [item for item in ready if item.visits >= self._pace.visits]
         short = [item for item in ready if item.visits < self._pace.visits and self._pace.budget_s is not None]
         for stop, found in ((Stop.VISITS, whole), (Stop.BUDGET, short)):
-            inner = [self._inner[item.id] for item in found if item.id in self._inner]
-            closing = [*found, *(item for item in inner if item.open and item.blocks)]
+            parts = [part for item in found for part in self._parts_of(item)]
+            closing = [*found, *(part for part in parts if part.open and part.blocks)]
             if closing:
                 self._journal.finish(closing, stop)
 
@@ -230,7 +231,7 @@ class Session:
         return _Taken(visited, loops, warmups)
 
     def _unpack(self, plan: PackPlan, taken: Sequence[_Taken]) -> list[tuple[Item, Block]]:
-        """The blocks of a pack's bricks, and of their inner parts, each sample the mean over the loops of a visit."""
+        """The blocks of a pack's bricks and their parts, each sample the mean over the loops of a visit."""
         assert self._worker is not None  # noqa: S101
         self._running = plan
         with self._costs.spend("unpack_s"):
@@ -246,10 +247,10 @@ class Session:
                 raise WorkerError(f"the worker timed {len(one.whole_ns)} of {len(taken)} visits of {one.id[:24]}")
             item.run_ns = max(1, one.whole_ns[-1])
             blocks.append((item, self._block(taken, tuple((ns, 1) for ns in one.whole_ns))))
-            inner = self._inner.get(item.id)
-            if inner is not None and one.inner_ns:
-                inner.footprint_bytes, inner.unroll = item.footprint_bytes, 1
-                blocks.append((inner, self._block(taken, tuple((ns, 1) for ns in one.inner_ns))))
+            for name, times in ((INNER, one.inner_ns), (HOST, one.host_ns)):
+                if times and (part := self._parts.get((item.id, name))) is not None:
+                    part.footprint_bytes, part.unroll = item.footprint_bytes, 1
+                    blocks.append((part, self._block(taken, tuple((ns, 1) for ns in times))))
         return blocks
 
     def _load(self, items: Sequence[Item]) -> list[Item]:
@@ -369,9 +370,11 @@ class Session:
     def _fail(self, item: Item, error: DlbricksError) -> None:
         """Store a failure; what is known of a part of a brick that failed is no measurement either."""
         self._journal.fail(item, error)
-        inner = self._inner.get(item.id)
-        if inner is not None:
-            self._journal.drop(inner)
+        for part in self._parts_of(item):
+            self._journal.drop(part)
+
+    def _parts_of(self, item: Item) -> list[Item]:
+        return [part for name in PARTS if (part := self._parts.get((item.id, name))) is not None]
 
     def _end_worker(self) -> None:
         if self._worker is not None:

@@ -3,11 +3,15 @@
 Each brick's inputs were just written, as by the layer before it in a model. What two events and the call between them
 cost is told in the same pass, by a network of one operation and a chain of them: the chain tells what an operation
 takes, and what the single one takes beyond that is no operation's.
+
+Where a pass is not one launch, a GPU waits until a few bricks are enqueued, so that the time between events is its own;
+what the processor takes to enqueue each of them is told beside it. A model takes what the slower of the two takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +30,13 @@ __all__ = ["StreamedPack", "device_of"]
 
 _BETWEEN = 16
 """The clock is told once per so many bricks."""
+
+_HELD = 12
+"""Bricks that a device waits for: what is enqueued must fit into its queue."""
+
+_HOLD_NS = 100_000.0
+_MARGIN = 2.0
+"""How long it waits: so long for each brick at first, then so many times what enqueuing them took the last time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +77,7 @@ class StreamedPack:
         self._device = device_of(backend, settings)
         self._steps: list[_Step] = []
         self._rows: list[Array] = []
+        self._host: list[Array] = []
         self._visits: list[int | None] = []
         try:
             clock = [(owner, self._loaded(_built_in(name))) for owner, name in ((_SINGLE, OVERHEAD), (_CHAIN, CHAIN))]
@@ -74,9 +86,11 @@ class StreamedPack:
                     self._steps += (self._step(owner, executable) for owner, executable in clock)
                 for _ in range(copies.get(name, 1)):
                     self._steps.append(self._step(place, self._loaded(brick.network)))
-            self._launch = (
-                backend.captured(self._enqueue, settings) if isinstance(backend, StreamBackend) else self._enqueue
-            )
+            self._launch = self._enqueue
+            if isinstance(backend, StreamBackend):
+                self._launch = backend.captured(self._enqueue, settings)
+            if self._launch == self._enqueue and self._device.name != "cpu":
+                self._launch = self._enqueue_held
         except BaseException:
             self.close()
             raise
@@ -90,15 +104,26 @@ class StreamedPack:
 
     def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is told by each pass
         """The times without the clock (see ``LoadedPack``)."""
-        rows = np.array(self._rows)
+        clock, even = self._told(self._rows)
+        host = self._told(self._host)[1] if self._host else np.empty((0, len(self._names)))
+        times = tuple(
+            Times(name, rounded(even[:, place]), host_ns=rounded(host[:, place]))
+            for place, name in enumerate(self._names)
+        )
+        total = float(np.median(even.sum(axis=1))) if even.size else 0.0
+        return Reading(times, clock, total, total)
+
+    def _told(self, passes: Sequence[Array]) -> tuple[float, Array]:
+        """What the clock shows of nothing, and nanoseconds of each brick without that: visits by bricks.
+
+        A brick that launches nothing costs less than an event before a kernel does: it takes no time.
+        """
+        rows = np.array(passes)
         owners = np.array([step.owner for step in self._steps])
         clock = _clock(rows, owners)
         visits = by_visit(rows, self._visits)
         sums = np.stack([visits[:, owners == place].mean(axis=1) for place in range(len(self._names))], axis=1)
-        even = without_stalls(sums - clock)
-        times = tuple(Times(name, rounded(even[:, place])) for place, name in enumerate(self._names))
-        total = float(np.median(even.sum(axis=1))) if even.size else 0.0
-        return Reading(times, clock, total, total)
+        return clock, without_stalls((sums - clock).clip(min=0))
 
     def close(self) -> None:
         """Free all networks."""
@@ -113,6 +138,24 @@ class StreamedPack:
             self._device.record(step.begin)
             step.executable.run()
             self._device.record(step.end)
+
+    def _enqueue_held(self) -> None:
+        """The same in parts, each of which the device begins when all of it is enqueued."""
+        taken: list[int] = []
+        latest = self._host[-1] if self._host else None
+        for first in range(0, len(self._steps), _HELD):
+            part = self._steps[first : first + _HELD]
+            known = _HOLD_NS * len(part) if latest is None else float(latest[first : first + len(part)].sum())
+            self._device.hold(_MARGIN * known + _HOLD_NS)
+            for step in part:
+                step.executable.refresh()
+                self._device.record(step.begin)
+                begin = time.perf_counter_ns()
+                step.executable.run()
+                taken.append(time.perf_counter_ns() - begin)
+                self._device.record(step.end)
+            self._device.synchronize()
+        self._host.append(np.array(taken, dtype=float))
 
     def _closed(self) -> None:
         raise RuntimeError("this pack was closed")

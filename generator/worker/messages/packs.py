@@ -125,11 +125,14 @@ class Times:
         id: Of the brick.
         whole_ns: Nanoseconds per visit, the mean of its executions.
         inner_ns: The same without the layout changes at its edges; empty where there are none.
+        host_ns: What the processor takes to enqueue it, where a device does the work; empty where it does it itself, or
+            where all bricks are one launch.
     """
 
     id: str
     whole_ns: tuple[int, ...]
     inner_ns: tuple[int, ...] = ()
+    host_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visite
 from .profile import Profile, Profiled
 
 __all__ = [
+    "HOST",
     "INNER",
+    "PARTS",
     "Bye",
     "Contrast",
     "Done",
@@ -75,6 +77,12 @@ __all__ = [
 
 INNER = "inner"
 """The variant of a brick without the layout changes at its edges: measured beside it, never asked for."""
+
+HOST = "host"
+"""The variant of a brick that is what the processor takes to enqueue it: measured beside it, never asked for."""
+
+PARTS = (INNER, HOST)
+"""Parts of a brick, no ways to run it."""
 
 
 class Refusal(StrEnum):
