@@ -274,8 +274,7 @@ class Session:
             item.run_ns = item.run_ns or reply.first_run_ns
             if item.footprint:
                 item.footprint_bytes = 0
-            if item.load_ns is None:
-                item.load_ns, item.first_run_ns = reply.load_ns, reply.first_run_ns
+            item.load_ns, item.first_run_ns = item.load_ns or reply.load_ns, item.first_run_ns or reply.first_run_ns
             self._fresh.add(item.id)
             loaded.append(item)
         return loaded
@@ -374,7 +373,7 @@ class Session:
             self._journal.drop(part)
 
     def _parts_of(self, item: Item) -> list[Item]:
-        return [part for name in PARTS if (part := self._parts.get((item.id, name))) is not None]
+        return [self._parts[item.id, name] for name in PARTS if (item.id, name) in self._parts]
 
     def _end_worker(self) -> None:
         if self._worker is not None:
