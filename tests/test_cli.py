@@ -434,7 +434,7 @@ def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     assert ort["available"] is True
     assert "cpu" in ort["devices"]
     assert ort["options"]["optimization"] == "all"
-    assert ort["dtypes"] == ["float32", "int8"]
+    assert ort["dtypes"] == ["float32", "int8", "float16"]
     assert list(ort["algorithms"]) == ALGORITHMS
     assert all(ort["algorithms"].values())  # each says what is different
 
@@ -522,7 +522,10 @@ def test_the_database_comes_from_the_environment(cli: Cli, work: Path, monkeypat
         (["run", "s", "--option", "x"], "'x' is not NAME=VALUE"),
         (["measure", "squeezenet", "--option", "no=1"], "backend onnxruntime has no option 'no'"),
         (["measure", "squeezenet", "--backend", "nosuch"], "there is no backend 'nosuch'"),
-        (["measure", "squeezenet", "--device", "cuda"], "backend onnxruntime has no device 'cuda'"),
+        (
+            ["measure", "squeezenet", "--backend", "openvino", "--device", "cuda"],
+            "backend openvino has no device 'cuda'",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(cli: Cli, here: Path, arguments: list[str], message: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "WORKER_COMMAND",
     "Availability",
     "Backend",
+    "DeviceDtypesBackend",
     "EagerBackend",
     "Executable",
     "ExecutedGraph",
@@ -339,6 +340,14 @@ class StreamBackend(OptimisingBackend, Protocol):
         Raises:
             BackendError: It cannot be captured.
         """
+
+
+@runtime_checkable
+class DeviceDtypesBackend(Backend, Protocol):
+    """A backend that does not have all of its precisions on every device."""
+
+    def dtypes_on(self, device: str) -> tuple[str, ...]:
+        """Those of ``dtypes`` that it has on a device."""
 
 
 @runtime_checkable

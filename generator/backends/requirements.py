@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ...errors import UsageError
 from .algorithms import Algorithm, AlgorithmBackend
-from .base import Backend, OptimisingBackend, ProfilingBackend, Settings
+from .base import Backend, DeviceDtypesBackend, OptimisingBackend, ProfilingBackend, Settings
 
 __all__ = [
+    "dtypes_on",
     "in_turn",
     "require_algorithms",
     "require_dtype",
@@ -62,8 +63,13 @@ def require_walking(backend: Backend, device: str, options: Mapping[str, str]) -
         )
 
 
-def require_dtype(backend: Backend, dtype: str) -> None:
+def require_dtype(backend: Backend, dtype: str, device: str = "") -> None:
     """Make sure that a backend can compute in a precision.
+
+    Args:
+        backend: The runtime.
+        dtype: The precision.
+        device: Where; empty: on any device.
 
     Raises:
         UsageError: It cannot; the message lists what it can.
@@ -72,6 +78,17 @@ def require_dtype(backend: Backend, dtype: str) -> None:
         raise UsageError(
             f"backend {backend.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(backend.dtypes)}"
         )
+    known = dtypes_on(backend, device) if device else backend.dtypes
+    if dtype not in known:
+        raise UsageError(
+            f"backend {backend.name} does not compute in {dtype!r} on device {device!r}",
+            remedy=f"it has {', '.join(known)} there",
+        )
+
+
+def dtypes_on(backend: Backend, device: str) -> tuple[str, ...]:
+    """The precisions that a backend has on a device."""
+    return backend.dtypes_on(device) if isinstance(backend, DeviceDtypesBackend) else backend.dtypes
 
 
 def require_profiling(backend: Backend) -> ProfilingBackend:

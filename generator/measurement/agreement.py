@@ -224,7 +224,7 @@ class _Runner:
         timeout_s: float,
     ) -> None:
         self._backend = get(backend)
-        require_dtype(self._backend, dtype)
+        require_dtype(self._backend, dtype, device)
         self._dtype = dtype
         self._options = self._backend.resolve(device, options)
         require_available(self._backend, backend, device)

@@ -245,7 +245,7 @@ def _check_backend(
 ) -> None:
     """Make sure that the backend can do what is asked of it, before anything is measured."""
     require_available(backend, settings.backend, settings.device)
-    require_dtype(backend, settings.dtype)
+    require_dtype(backend, settings.dtype, settings.device)
     _check_cache(settings, backend)
     if kernels:
         require_profiling(backend)

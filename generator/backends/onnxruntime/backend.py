@@ -7,13 +7,27 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ....db.values import KernelView
-from ....errors import BackendUnavailable
+from ....errors import BackendError, BackendUnavailable
+from ...device.device import Device, Run
+from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import Algorithm
-from ..base import AS_GIVEN, Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
+from ..base import (
+    AS_GIVEN,
+    Executable,
+    ExecutedGraph,
+    Option,
+    PackedExecutable,
+    Settings,
+    StreamedExecutable,
+    bind,
+)
 from ..package import PackagedBackend
-from .options import LEVELS, OPTIONS, algorithms
-from .session import WORDING, loaded, loaded_profiled, value_of
+from ..requirements import require_dtype
+from .configuration import SILENT, has_global_pool, level, session_options
+from .options import GPU_OPTIONS, OPTIONS, algorithms
+from .provider import missing_for_cuda, providers, require_cuda, streaming
+from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -23,31 +37,43 @@ __all__ = ["OrtBackend"]
 _INT8 = "int8"
 """Matrix products in eight bits, quantized dynamically (``quantised``)."""
 
+_FLOAT16 = "float16"
+"""All numbers of float32 in 16 bits (``float16``)."""
+
+_FIRST_RUNS = 3
+"""Runs after which nothing changes any more: cuDNN's algorithms are chosen, outputs bound, a graph captured."""
+
 _REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 """Changes between the network's own layout and the blocked one."""
 
-_SILENT = 4
-"""Log severity 'fatal': errors come as exceptions, and only once."""
-
 
 class OrtBackend(PackagedBackend):
-    """ONNX Runtime on the CPU: sessions with bound inputs and outputs."""
+    """ONNX Runtime on the CPU, or on a GPU through CUDA: sessions with bound inputs and outputs."""
 
     name = "onnxruntime"
-    dtypes = (AS_GIVEN, _INT8)
+    devices = ("cpu", "cuda")
+    dtypes = (AS_GIVEN, _INT8, _FLOAT16)
     module = "onnxruntime"
     distributions = (
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
     )  # fmt: skip
     install = "pip install onnxruntime"
 
-    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """The same on every device."""
-        return OPTIONS
+    def declared(self, device: str) -> Sequence[Option]:
+        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be told."""
+        return GPU_OPTIONS if device == "cuda" else OPTIONS
+
+    def missing(self, device: str) -> str:
+        """A build with CUDA, CuPy, or the driver, where a GPU is asked for."""
+        return missing_for_cuda() if device == "cuda" else ""
+
+    def dtypes_on(self, device: str) -> tuple[str, ...]:
+        """Matrix products in eight bits on the CPU alone, 16 bits on a GPU alone (see ``dtypes_on``)."""
+        return tuple(dtype for dtype in self.dtypes if dtype != (_FLOAT16 if device == "cpu" else _INT8))
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """Levels of optimisation, weights packed ahead or not, and padded channels (see ``AlgorithmBackend``)."""
-        return algorithms(options)
+        """Levels of optimisation, layouts of weights or images, and padded channels (see ``AlgorithmBackend``)."""
+        return algorithms(device, options)
 
     def setup(self, settings: Settings) -> None:
         """Bind the calling thread to the first physical core; the pool's threads get the next ones.
@@ -56,40 +82,66 @@ class OrtBackend(PackagedBackend):
         and would inherit the core that the calling thread is bound to.
 
         Raises:
-            UsageError: More threads than cores: all that are left over would share one core.
-            BackendUnavailable: The runtime cannot be loaded.
+            UsageError: More threads than cores: all that are left over would share one core; or the device does not
+                have the precision.
+            BackendUnavailable: The runtime cannot be loaded, or not with CUDA.
             BackendError: The system does not allow it.
         """
+        require_dtype(self, settings.dtype, settings.device)
         try:
             import onnxruntime as ort
         except ImportError as error:
             raise BackendUnavailable(f"onnxruntime cannot be loaded: {error}") from error
-        ort.set_default_logger_severity(_SILENT)
-        cores = settings.cores[:1]
-        if settings.options["execution"] == "parallel":
-            cores = settings.cores
-        elif _global_pool(settings):
-            cores = settings.cores[: settings.threads]
-        bind(settings, cores)
-        if _global_pool(settings):
-            ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options["inter_op"]), 1))
+        ort.set_default_logger_severity(SILENT)
+        if settings.device == "cpu":
+            cores = settings.cores[:1]
+            if settings.options["execution"] == "parallel":
+                cores = settings.cores
+            elif has_global_pool(settings):
+                cores = settings.cores[: settings.threads]
+            bind(settings, cores)
+        if has_global_pool(settings):
+            ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options.get("inter_op", "1")), 1))
+        if settings.device == "cuda":
+            require_cuda()
 
     def prepare(self, network: Network, settings: Settings) -> Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
         network = _in_precision(network, settings)
-        return loaded(network, settings, self._session_options(network, settings))
+        return _load(network, settings, session_options(network, settings))
+
+    def device(self, settings: Settings) -> Device:
+        """Whose stream all sessions enqueue in (see ``StreamBackend``)."""
+        bound = settings.options.get("pinning") == "on"
+        return open_device(settings.device, settings.cores[: settings.threads] if bound else ())
+
+    def prepare_streamed(self, network: Network, settings: Settings) -> StreamedExecutable:
+        """As ``prepare``, and run until algorithms are chosen and a graph is captured (see ``StreamBackend``)."""
+        network = _in_precision(network, settings)
+        executable = _load(network, settings, session_options(network, settings))
+        try:
+            for _ in range(_FIRST_RUNS):
+                executable.run()
+            executable.synchronize()
+        except BaseException:
+            executable.close()
+            raise
+        return executable
+
+    def captured(self, run: Run, settings: Settings) -> Run:  # noqa: ARG002
+        """The pass itself: sessions allocate, and with ``mode=graph`` each one launches a graph of its own."""
+        return run
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """Its own profile (see ``ProfilingBackend``)."""
+        """Its own profile, on a GPU without the times of kernels (see ``ProfilingBackend``)."""
         from .kernels import profiled
 
-        network = _in_precision(network, settings)
-        options = self._session_options(network, settings)
-        return profiled(options, partial(loaded, network, settings), executions)
+        network, settings = _in_precision(network, settings), streaming(settings)
+        return profiled(session_options(network, settings), partial(_load, network, settings), executions)
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
         """A session that profiles itself (see ``PackingBackend``)."""
-        return loaded_profiled(network, settings, self._session_options(network, settings))
+        return loaded_profiled(network, settings, session_options(network, settings))
 
     def edges(self, network: Network) -> frozenset[int]:
         """The reorders at its edges, and the poolings behind blocked summands (see ``PackingBackend``)."""
@@ -120,83 +172,67 @@ class OrtBackend(PackagedBackend):
 
         weights = {name: value_of(array) for name, array in network.weights.items()}
         feeds = {name: value_of(array) for name, array in network.feeds.items()}
-        make_options = partial(self._session_options, network, settings)
+        settings = streaming(settings)
+        make_options = partial(session_options, network, settings)
         try:
-            return executed_graph(network, weights, feeds, make_options, _level(network, settings))
+            return executed_graph(
+                network, weights, feeds, make_options, level=level(network, settings), providers=providers(settings)
+            )
         except Exception as error:  # the runtime's exceptions share no base class
             raise WORDING.meaning(error) from error
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
         """Unless nodes run in parallel: bricks would then run at once."""
-        return options["execution"] == "sequential" or int(options["inter_op"]) <= 1
+        return options.get("execution", "sequential") == "sequential" or int(options["inter_op"]) <= 1
 
     def optimised(self, network: Network, settings: Settings) -> Network:
-        """Saved by a session and read back (see ``OptimisingBackend``)."""
-        from .optimised import optimised_network
+        """Saved by a session and read back (see ``OptimisingBackend``).
 
-        network = _in_precision(network, settings)
+        On a GPU, what no session can read back is left to be optimised by the session that runs it.
+        """
+        from .optimised import left_to_session, optimised_network
+
+        network, settings = _in_precision(network, settings), streaming(settings)
         weights = {name: value_of(array) for name, array in network.weights.items()}
+        make_options = partial(session_options, network, settings)
         try:
-            return optimised_network(network, weights, partial(self._session_options, network, settings))
+            found = optimised_network(network, weights, make_options, providers(settings))
+            if settings.device != "cpu":
+                created(found, session_options(found, settings), providers(settings))
         except Exception as error:  # the runtime's exceptions share no base class
-            raise WORDING.meaning(error) from error
+            meaning = WORDING.meaning(error)
+            if settings.device != "cpu" and network.model is not None and isinstance(meaning, BackendError):
+                return left_to_session(network)
+            raise meaning from error
+        return found
 
-    def _session_options(self, network: Network, settings: Settings) -> ort.SessionOptions:
-        import onnxruntime as ort
+    def fallbacks(self, network: Network, settings: Settings) -> tuple[str, ...]:
+        """Types of the operators of a network that run on the CPU, and of the copies to it and back, sorted.
 
-        chosen = settings.options
-        options = ort.SessionOptions()
-        options.log_severity_level = _SILENT
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[_level(network, settings)])
-        options.intra_op_num_threads = settings.threads
-        options.inter_op_num_threads = max(int(chosen["inter_op"]), 1)
-        if chosen["execution"] == "parallel":
-            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-        options.enable_cpu_mem_arena = chosen["arena"] == "on"
-        options.enable_mem_reuse = settings.memory_reuse
-        options.enable_mem_pattern = chosen["memory_pattern"] == "on"
-        spinning = "1" if chosen["spinning"] == "on" else "0"
-        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
-        options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
-        if chosen["denormal_as_zero"] == "on":
-            options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        if chosen["prepacking"] == "off":
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        cores = _pool_cores(settings)
-        if _global_pool(settings):
-            options.use_per_session_threads = False
-        elif cores:
-            options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(map(str, cores)))
-        for name, size in network.overrides.items():
-            options.add_free_dimension_override_by_name(name, size)
-        return options
+        On the CPU these are all operators. Told by the profile of one execution; raises as ``kernels``.
+        """
+        from .kernels import fallbacks
 
-
-def _global_pool(settings: Settings) -> bool:
-    """Whether all sessions share one pool of threads: pools of their own would spin against each other.
-
-    The threads of the shared pool always spin; those that are not to spin do not mind each other. They are not bound
-    one by one; the process is bound to as many cores as it has threads.
-    """
-    return settings.together and settings.threads > 1 and settings.options["spinning"] == "on"
+        return fallbacks(self.kernels(network, settings, 1))
 
 
 def _in_precision(network: Network, settings: Settings) -> Network:
     """The network in the precision that was asked for; what runs as it stands is so already."""
     if settings.dtype == AS_GIVEN or network.as_is:
         return network
-    from .quantised import quantised_network
+    if settings.dtype == _INT8:
+        from .quantised import quantised_network
 
-    return quantised_network(network)
+        return quantised_network(network)
+    from .float16 import float16_network
+
+    return float16_network(network)
 
 
-def _level(network: Network, settings: Settings) -> str:
-    """The level of graph optimisation: none for what has been optimised."""
-    return "disabled" if network.as_is else settings.options["optimization"]
+def _load(network: Network, settings: Settings, options: ort.SessionOptions) -> OrtExecutable | OrtStrings:
+    """A session on the device of the settings, with its inputs bound."""
+    if settings.device == "cpu":
+        return loaded(network, settings, options)
+    from .cuda import loaded_on_gpu
 
-
-def _pool_cores(settings: Settings) -> list[int]:
-    """Logical processors, counted from 1, of the pool's threads: all but the calling one; empty: not bound."""
-    if settings.options["pinning"] == "off" or settings.options["execution"] == "parallel":
-        return []
-    return [core + 1 for core in settings.cores[1 : settings.threads]]
+    return loaded_on_gpu(network, settings, options)

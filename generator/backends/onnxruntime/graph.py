@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ....errors import BackendError
 from ...network.network import Network
 from ...network.types import array_type
 from ..base import ExecutedGraph, ValueType, node_name
+from .provider import Provider
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -46,7 +47,9 @@ def executed_graph(
     weights: Mapping[str, ort.OrtValue],
     feeds: Mapping[str, ort.OrtValue],
     make_options: Callable[[], ort.SessionOptions],
+    *,
     level: str,
+    providers: Sequence[Provider],
 ) -> ExecutedGraph:
     """Create the session of a network and read its graph; run it once for the types.
 
@@ -56,6 +59,7 @@ def executed_graph(
         feeds: Values of its inputs.
         make_options: Makes the session's options, fresh ones with each call.
         level: The level of optimisation that these ask for.
+        providers: Of the session.
 
     Raises:
         BackendError: The profile does not belong to the graph.
@@ -69,7 +73,7 @@ def executed_graph(
         options = make_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
-        session, model = _create(source, network, weights, options, folder / "executed.onnx")
+        session, model = _create(source, network, weights, options, folder / "executed.onnx", providers=providers)
         binding = session.io_binding()
         for name, value in feeds.items():
             binding.bind_ortvalue_input(name, value)
@@ -83,7 +87,8 @@ def executed_graph(
         if level in _LAYOUTS:
             options = make_options()
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            stages.append(_create(source, network, weights, options, folder / f"{_BEFORE_LAYOUT}.onnx")[1])
+            target = folder / f"{_BEFORE_LAYOUT}.onnx"
+            stages.append(_create(source, network, weights, options, target, providers=providers)[1])
     return ExecutedGraph(model, types, tuple(stages))
 
 
@@ -106,6 +111,8 @@ def _create(
     weights: Mapping[str, ort.OrtValue],
     options: ort.SessionOptions,
     target: Path,
+    *,
+    providers: Sequence[Provider],
 ) -> tuple[ort.InferenceSession, onnx.ModelProto]:
     """A session, and its graph without the payload of large initializers."""
     import onnxruntime as ort
@@ -122,7 +129,7 @@ def _create(
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     if weights:
         options.add_external_initializers(list(weights), list(weights.values()))
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     model = onnx.load(str(target), load_external_data=False)
     with contextlib.suppress(FileNotFoundError):  # it took the side file away, having found it empty
         side.unlink()

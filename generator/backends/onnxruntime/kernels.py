@@ -3,6 +3,8 @@
 The profile names nodes by operator, not by domain; two kernels of one operator, such as the plain and the blocked
 convolution, are told apart by the optimised model that the session saves beside it. Node names stay out: they are those
 of the user's model.
+
+On a GPU the profile has the time of launching a kernel, not of the kernel: that is no time of a kernel, and left out.
 """
 
 from __future__ import annotations
@@ -19,17 +21,21 @@ import onnx
 from ....db.values import KernelView
 from ..launches import Launch, kernel_view
 from .profile import KERNEL, PREFIX, read_profile, runs
+from .provider import CPU
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ..base import Executable
 
-__all__ = ["profiled"]
+__all__ = ["fallbacks", "launches", "profiled"]
 
 _SOURCE = "onnxruntime profiling"
 _INLINE_BYTES = 1024
 _NS_PER_US = 1000
+
+_COPY = "Memcpy"
+"""Begins the names of the operators that the runtime puts where a value is needed on another device."""
 
 _CONTAINERS = frozenset({"If", "Loop", "Scan"})
 """Their time is that of the nodes in their bodies, which are listed themselves."""
@@ -74,10 +80,21 @@ def profiled(
         finally:
             executable.close()  # with the session its profile ends
         events = read_profile(folder)
-    return kernel_view([_launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
+    return kernel_view([launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
 
 
-def _launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
+def fallbacks(view: KernelView) -> tuple[str, ...]:
+    """Operators that ran on the CPU, and the copies between it and the GPU (``Memcpy...``), sorted."""
+    return tuple(sorted({one.operator for one in view.kernels if one.place == CPU or one.operator.startswith(_COPY)}))
+
+
+def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
+    """The kernels of one execution.
+
+    Args:
+        nodes: Their events, in order.
+        domains: Per operator the domain of each node of it, by the node's name.
+    """
     found = []
     for node in nodes:
         operator = node["args"]["op_name"]
@@ -88,7 +105,8 @@ def _launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[
         if len(set(known.values())) == 1:
             (domain,) = set(known.values())
         name = f"{domain}.{operator}" if domain else operator
-        found.append(Launch(name, operator, node["args"]["provider"], node["dur"] * _NS_PER_US))
+        place = node["args"]["provider"]
+        found.append(Launch(name, operator, place, node["dur"] * _NS_PER_US if place == CPU else None))
     return found
 
 

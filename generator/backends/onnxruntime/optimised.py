@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING
 import onnx
 
 from ...network.network import Network
+from .provider import Provider
 from .stored import take_weights
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["optimised_network"]
+__all__ = ["is_left", "left_to_session", "optimised_network"]
 
 _INLINE_BYTES = 1024
 
+_LEFT = "dlbricks.left_to_session"
+"""Key of the metadata of a network that its own session has to optimise."""
+
 
 def optimised_network(
-    network: Network, weights: Mapping[str, ort.OrtValue], make_options: Callable[[], ort.SessionOptions]
+    network: Network,
+    weights: Mapping[str, ort.OrtValue],
+    make_options: Callable[[], ort.SessionOptions],
+    providers: Sequence[Provider],
 ) -> Network:
     """Create the session of a network, and read back what it made of it.
 
@@ -30,6 +37,7 @@ def optimised_network(
         network: A brick, or a whole model.
         weights: Values of its external initializers.
         make_options: Makes the session's options.
+        providers: Of the session.
 
     Returns:
         The same computation; its operators are those that the session executes.
@@ -47,7 +55,7 @@ def optimised_network(
         )
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
         model = onnx.load(str(target), load_external_data=False)
         found = take_weights(model, place)
     read = {value.name for value in model.graph.input}
@@ -62,3 +70,16 @@ def optimised_network(
         file_bytes=0,
         as_is=True,
     )
+
+
+def left_to_session(network: Network) -> Network:
+    """The network itself, which each session is to optimise anew, although it is said to run as it stands."""
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
+    model.metadata_props.add(key=_LEFT, value="1")
+    return replace(network, model=model, as_is=True)
+
+
+def is_left(network: Network) -> bool:
+    """Whether a network is one of ``left_to_session``."""
+    return network.model is not None and any(entry.key == _LEFT for entry in network.model.metadata_props)

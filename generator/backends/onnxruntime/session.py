@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,35 +15,47 @@ import numpy.typing as npt
 
 from ....errors import BackendError
 from ...network.network import Network
-from ..base import Executable, NodeTimes, PackedExecutable, Settings, released
+from ..base import NodeTimes, PackedExecutable, Settings, released
 from ..wording import Wording
 from .profile import PREFIX, node_times, read_profile
+from .provider import CPU, Provider
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["WORDING", "loaded", "loaded_profiled", "value_of"]
+__all__ = [
+    "WORDING",
+    "OrtExecutable",
+    "OrtStrings",
+    "array_of",
+    "created",
+    "loaded",
+    "loaded_profiled",
+    "reads_strings",
+    "value_of",
+]
 
 WORDING = Wording(
     "ONNX Runtime",
     unsupported=re.compile(
         r"NOT_IMPLEMENTED|INVALID_GRAPH|is not a registered function/op|No Op registered for|Could not find an "
         r"implementation|Type Error|Opset \d+ is under development|Unsupported model IR version|"
-        r"No opset import for domain"
+        r"No opset import for domain|cannot use the graph capture feature"
     ),
+    memory=re.compile(r"STATUS_ALLOC_FAILED|is smaller than requested bytes"),
     noise=re.compile(
         r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?|Load model from .+? failed:"
     ),
 )
 
 
-def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
-    """A session with its inputs bound."""
-    session, weights = _session(network, options)
+def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> OrtExecutable | OrtStrings:
+    """A session on the CPU with its inputs bound."""
+    session, weights = created(network, options, [CPU])
     try:
-        if any(array.dtype == object for array in network.feeds.values()):
-            return _OrtStrings(session, network, weights)
-        return _OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
+        if reads_strings(network):
+            return OrtStrings(session, network, weights)
+        return OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
     except Exception as error:  # the runtime's exceptions share no base class
         raise WORDING.meaning(error) from error
 
@@ -54,15 +66,28 @@ def loaded_profiled(network: Network, settings: Settings, options: ort.SessionOp
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-profile-")
     options.profile_file_prefix = str(Path(folder.name) / PREFIX)
     try:
-        session, weights = _session(network, options)
+        session, weights = created(network, options, [CPU])
         return _OrtProfiled(session, network, weights, bound=settings.options["binding"] == "bound", folder=folder)
     except BaseException:
         folder.cleanup()
         raise
 
 
-def _session(network: Network, options: ort.SessionOptions) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
-    """A session, and the weights that it reads: they are handed over, not copied, and must live as long as it."""
+def reads_strings(network: Network) -> bool:
+    """Whether inputs of a network are strings."""
+    return any(array.dtype == object for array in network.feeds.values())
+
+
+def created(
+    network: Network, options: ort.SessionOptions, providers: Sequence[Provider]
+) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
+    """A session, and the weights that it reads: they are handed over, not copied, and must live as long as it.
+
+    Raises:
+        UnsupportedBrick: The runtime cannot express the network.
+        BackendError: The runtime failed.
+        MemoryError: There was not enough memory.
+    """
     import onnxruntime as ort
 
     weights = {name: value_of(array) for name, array in network.weights.items()}
@@ -70,12 +95,12 @@ def _session(network: Network, options: ort.SessionOptions) -> tuple[ort.Inferen
     try:
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]), weights
+        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights
     except Exception as error:  # the runtime's exceptions share no base class
         raise WORDING.meaning(error) from error
 
 
-class _OrtExecutable:
+class OrtExecutable:
     """A session. The first run lets the runtime allocate the outputs; they are then bound for all later ones.
 
     Inputs never change, so that neither do the shapes of outputs.
@@ -86,30 +111,51 @@ class _OrtExecutable:
         self._weights = weights
         self._names = network.outputs
         self._binding = session.io_binding()
-        self._inputs = {name: value_of(array) for name, array in network.feeds.items()}
-        for name, value in self._inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
+        self._inputs: Any = self._bind_inputs(network)
+        self._places = self._output_places()
         for name in self._names:
-            self._binding.bind_output(name, "cpu")
+            self._binding.bind_output(name, self._places[name])
         self._repeat: Callable[[], None] = partial(session.run_with_iobinding, self._binding)
         self._step = self._first if bound else partial(self._anew, self._names)
 
+    def _bind_inputs(self, network: Network) -> Any:
+        """Bind all inputs; what is returned lives as long as they are bound."""
+        found = {name: value_of(array) for name, array in network.feeds.items()}
+        for name, value in found.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._feeds = [array for array in network.feeds.values() if array.dtype.kind == "f" and array.flags.writeable]
+        return found
+
+    def _output_places(self) -> Mapping[str, str]:
+        """Where each output is to be."""
+        return dict.fromkeys(self._names, "cpu")
+
+    def refresh(self) -> None:
+        """Write the inputs (see ``StreamedExecutable``): their memory is that of the feeds."""
+        for array in self._feeds:
+            np.multiply(array, 1, out=array)
+
     def run(self) -> None:
+        """Execute once (see ``Executable``)."""
         try:
             self._step()
         except Exception as error:  # the runtime's exceptions share no base class
             raise WORDING.meaning(error) from error
 
     def synchronize(self) -> None:
+        """Wait for the outputs (see ``Executable``)."""
         self._binding.synchronize_outputs()
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        return [_array(value) for value in self._binding.get_outputs()]
+        """Copies (see ``Executable``)."""
+        return [array_of(value) for value in self._binding.get_outputs()]
 
     def output_bytes(self) -> int:
+        """Of tensors (see ``Executable``)."""
         return sum(value.tensor_size_in_bytes() for value in self._binding.get_outputs() if value.is_tensor())
 
     def close(self) -> None:
+        """Free the session (see ``Executable``)."""
         self._step = self._repeat = released
         del self._binding, self._session, self._inputs, self._weights
 
@@ -129,7 +175,7 @@ class _OrtExecutable:
     def _anew(self, loose: Sequence[str]) -> None:
         """Let the runtime allocate some outputs once more: a binding keeps those of the last run."""
         for name in loose:
-            self._binding.bind_output(name, "cpu")
+            self._binding.bind_output(name, self._places[name])
         self._repeat()
 
 
@@ -144,7 +190,7 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
     return known or not declared
 
 
-class _OrtProfiled(_OrtExecutable):
+class _OrtProfiled(OrtExecutable):
     """A session that profiles itself into a folder of its own."""
 
     def __init__(
@@ -179,7 +225,7 @@ class _OrtProfiled(_OrtExecutable):
             self._folder = None
 
 
-class _OrtStrings:
+class OrtStrings:
     """A session that reads strings, which cannot be bound: inputs and outputs are converted by each run."""
 
     def __init__(self, session: ort.InferenceSession, network: Network, weights: Any) -> None:
@@ -187,22 +233,29 @@ class _OrtStrings:
         self._latest: list[npt.NDArray[Any]] = []
         self._call: Callable[[], Any] = partial(session.run, list(network.outputs), dict(network.feeds))
 
+    def refresh(self) -> None:
+        """Strings are never written anew (see ``StreamedExecutable``)."""
+
     def run(self) -> None:
+        """Execute once, and wait (see ``Executable``)."""
         try:
             self._latest = self._call()
         except Exception as error:  # the runtime's exceptions share no base class
             raise WORDING.meaning(error) from error
 
     def synchronize(self) -> None:
-        pass
+        """Everything is done already (see ``Executable``)."""
 
     def outputs(self) -> list[npt.NDArray[Any]]:
+        """Of the last run (see ``Executable``)."""
         return [np.asarray(value) for value in self._latest]
 
     def output_bytes(self) -> int:
+        """Of the last run (see ``Executable``)."""
         return sum(array.nbytes for array in self.outputs())
 
     def close(self) -> None:
+        """Free the session (see ``Executable``)."""
         self._call = released
         self._latest = []
 
@@ -222,7 +275,7 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.isbuiltin == 1 and dtype.kind in "biufcO"
 
 
-def _array(value: ort.OrtValue) -> npt.NDArray[Any]:
+def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
     """A copy of a tensor, in NumPy's or ml_dtypes' type."""
     from onnx import helper
 

@@ -22,7 +22,7 @@ from ....db.values import Measurement, Subject, System
 from ....errors import BackendError, BackendUnavailable, UsageError, WorkerError
 from ...backends.base import Backend
 from ...backends.registry import backends, get, require_available
-from ...backends.requirements import require_dtype
+from ...backends.requirements import dtypes_on, require_dtype
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
 from ...network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
@@ -153,10 +153,10 @@ def measure_ceilings(
         resources.enter_context(machine_lock())
         for name in _names(backend, device):
             runtime = get(name)
-            for precision in (dtype,) if dtype is not None else runtime.dtypes:
-                if backend is None and precision not in runtime.dtypes:
+            for precision in (dtype,) if dtype is not None else dtypes_on(runtime, device):
+                if backend is None and precision not in dtypes_on(runtime, device):
                     continue
-                require_dtype(runtime, precision)
+                require_dtype(runtime, precision, device)
                 settings = Settings(
                     backend=name,
                     device=device,

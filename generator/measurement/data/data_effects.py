@@ -133,7 +133,7 @@ def measure_data(
         stack, system = runtime.stack(device, settings.options), probe_system()
         require_walking(runtime, device, dict(stack.options))
         require_available(runtime, backend, device)
-        require_dtype(runtime, dtype)
+        require_dtype(runtime, dtype, device)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
         sources = model_items(models, folder, oracle=oracle)

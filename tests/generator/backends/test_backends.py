@@ -18,6 +18,7 @@ from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, 
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.onnxruntime.configuration import session_options
 from dlbricks.generator.backends.onnxruntime.session import WORDING
 from dlbricks.generator.backends.requirements import in_turn, require_in_turn
 from dlbricks.generator.network.network import synthetic_network
@@ -169,7 +170,7 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
     network = synthetic_network(skeleton_of(BLOCK))
     settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), together=True)
 
-    given = backend._session_options(network, settings)
+    given = session_options(network, settings)
 
     for name, value in told.items():
         if "." not in name:
@@ -186,7 +187,7 @@ def test_a_session_shares_memory_between_tensors_of_one_shape_unless_told_otherw
     backend = OrtBackend()
     settings = replace(Settings("cpu", 1, backend.resolve("cpu", {})), memory_reuse=reuse)
 
-    given = backend._session_options(synthetic_network(skeleton_of(BLOCK)), settings)
+    given = session_options(synthetic_network(skeleton_of(BLOCK)), settings)
 
     assert given.enable_mem_reuse is reuse
     assert Settings("cpu", 1, {}).memory_reuse

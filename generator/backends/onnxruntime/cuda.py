@@ -1,0 +1,186 @@
+"""Sessions on an NVIDIA GPU: inputs and outputs are bound in its memory, and runs only enqueue in the device's stream.
+
+What a session reads or makes on the host, such as a shape, is bound there: a copy would be none of the network's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import helper
+
+from ....errors import BackendError, UnsupportedBrick
+from ...device.device import Device
+from ...device.opening import open_device
+from ...network.network import Network
+from ..base import Settings
+from .provider import CUDA, providers
+from .session import OrtExecutable, OrtStrings, array_of, created, reads_strings, value_of
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+__all__ = ["CudaExecutable", "loaded_on_gpu"]
+
+_HOST = frozenset({"Cpu", "CudaPinned"})
+"""Memory of the host, as the runtime calls it."""
+
+_SKIP, _ONLY = "-1", "0"
+"""Numbers of CUDA graphs: none, and the one of a session."""
+
+
+def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOptions) -> CudaExecutable | OrtStrings:
+    """A session on the GPU with its inputs bound.
+
+    Raises:
+        UnsupportedBrick: The runtime cannot express the network, or not as a CUDA graph where that is asked for.
+        BackendError: The runtime failed, or did without the GPU.
+        MemoryError: There was not enough memory.
+    """
+    from .session import WORDING
+
+    session, weights = created(network, options, providers(settings))
+    if CUDA not in session.get_providers():
+        raise BackendError("ONNX Runtime could not start its CUDA provider for this network, and left it to the CPU")
+    try:
+        if reads_strings(network):
+            return OrtStrings(session, network, weights)
+        return CudaExecutable(session, network, weights, open_device("cuda"), graph=settings.options["mode"] == "graph")
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise WORDING.meaning(error) from error
+
+
+class CudaExecutable(OrtExecutable):
+    """A session on the GPU (see ``StreamedExecutable``).
+
+    As a CUDA graph, its first run finds the outputs, the second one captures, and all later ones replay.
+
+    Args:
+        session: With the CUDA provider, which enqueues in the stream of the device.
+        network: What it loaded.
+        weights: What it reads and must live as long as it.
+        device: The GPU.
+        graph: Whether the provider captures a graph.
+    """
+
+    def __init__(
+        self, session: ort.InferenceSession, network: Network, weights: Any, device: Device, *, graph: bool
+    ) -> None:
+        self._device = device
+        self._copies: list[tuple[int, int, int]] = []
+        super().__init__(session, network, weights, bound=True)
+        self._repeat = partial(session.run_with_iobinding, self._binding, _enqueueing(_SKIP if graph else _ONLY))
+        self._graph = partial(session.run_with_iobinding, self._binding, _enqueueing(_ONLY)) if graph else None
+
+    def refresh(self) -> None:
+        """Enqueue a copy of each input of floating-point numbers from a twin (see ``StreamedExecutable``)."""
+        from cupy.cuda import runtime
+
+        for target, source, size in self._copies:
+            runtime.memcpyAsync(target, source, size, runtime.memcpyDeviceToDevice, self._device.stream)
+
+    def synchronize(self) -> None:
+        """Wait for the stream (see ``Executable``)."""
+        self._device.synchronize()
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        """Copies on the host (see ``Executable``)."""
+        self._device.synchronize()
+        values = zip(self._names, self._binding.get_outputs(), strict=True)
+        return [array_of(value) if self._places[name] == "cpu" else self._fetched(value) for name, value in values]
+
+    def close(self) -> None:
+        """Wait for the stream, and free the session and the inputs (see ``Executable``)."""
+        with suppress(BackendError):  # of what was enqueued: nobody asks for it any more
+            self._device.synchronize()
+        self._copies, self._graph = [], None
+        super().close()
+
+    def _bind_inputs(self, network: Network) -> Any:
+        """On the GPU, but for what the session reads on the host."""
+        wanted = _places(self._session.get_inputs(), getattr(self._session, "get_input_memory_infos", None))
+        held: list[Any] = []
+        for name, array in network.feeds.items():
+            if wanted[name] == "cpu":
+                held.append(value_of(array))
+                self._binding.bind_ortvalue_input(name, held[-1])
+                continue
+            memory = self._sent(array)
+            held.append(memory)
+            number = int(helper.np_dtype_to_tensor_dtype(array.dtype))
+            self._binding.bind_input(name, "cuda", 0, number, list(array.shape), memory.ptr)
+            if array.dtype.kind == "f" and array.size:
+                held.append(self._sent(array))
+                self._copies.append((memory.ptr, held[-1].ptr, array.nbytes))
+        self._device.synchronize()
+        return held
+
+    def _output_places(self) -> Mapping[str, str]:
+        return _places(self._session.get_outputs(), getattr(self._session, "get_output_memory_infos", None))
+
+    def _first(self) -> None:
+        super()._first()
+        if self._graph is None:
+            return
+        if self._step is not self._repeat:
+            raise UnsupportedBrick(
+                "ONNX Runtime cannot replay a CUDA graph of it: the size of an output depends on values",
+                remedy="pass --option mode=stream",
+            )
+        self._step = self._repeat = self._graph
+
+    def _sent(self, array: npt.NDArray[Any]) -> Any:
+        """A copy in the GPU's memory; the array must live until the device was waited for."""
+        import cupy
+
+        memory = cupy.cuda.alloc(max(array.nbytes, 1))
+        if array.size:
+            source = np.ascontiguousarray(array)
+            runtime = cupy.cuda.runtime
+            runtime.memcpyAsync(
+                memory.ptr, source.ctypes.data, array.nbytes, runtime.memcpyHostToDevice, self._device.stream
+            )
+            if source is not array:
+                self._device.synchronize()
+        return memory
+
+    def _fetched(self, value: ort.OrtValue) -> npt.NDArray[Any]:
+        from cupy.cuda import runtime
+
+        if not value.is_tensor():
+            raise BackendError(f"an output is a {value.data_type()}, not a tensor")
+        dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
+        data = np.empty(value.tensor_size_in_bytes(), dtype=np.uint8)
+        if data.size:
+            stream = self._device.stream
+            runtime.memcpyAsync(data.ctypes.data, value.data_ptr(), data.nbytes, runtime.memcpyDeviceToHost, stream)
+            self._device.synchronize()
+        return data.view(dtype).reshape(value.shape())
+
+
+def _enqueueing(graph: str) -> ort.RunOptions:
+    """Options of a run that waits for nothing.
+
+    Args:
+        graph: Number of the CUDA graph that it captures or replays, of a session that has them.
+    """
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    options.add_run_config_entry("gpu_graph_id", graph)
+    return options
+
+
+def _places(values: Any, memory_infos: Any) -> dict[str, str]:
+    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to tell."""
+    names = [value.name for value in values]
+    if memory_infos is None:
+        return dict.fromkeys(names, "cuda")
+    found = (("cpu" if info.name in _HOST else "cuda") for info in memory_infos())
+    return dict(zip(names, found, strict=True))
