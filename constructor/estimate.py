@@ -228,9 +228,7 @@ def _estimate(
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
             sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
-            host_ms=None
-            if (host := host_of(parts, shelf)) is None
-            else _ms(sequential(one.latency_ns for one in host)),
+            host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
         )
     estimate = replace(estimate, **_bounds(bound, path))
     known = {} if prediction is None else stored.members(prediction.weights)
