@@ -36,7 +36,7 @@ class Candidate:
     """A plan that may be executed.
 
     Attributes:
-        row: What is known of it; one with a reason is not tried.
+        row: What is known of it; one with a reason is not tried, one without a place gets the next one if it is built.
         start: Builds it; gives what enqueues one execution, and its workspace in bytes.
     """
 
@@ -71,7 +71,8 @@ def measured(
             continue
         try:
             run, workspace = candidate.start()
-            row, place = replace(row, place=place, workspace_bytes=workspace), place + 1
+            row = replace(row, place=place if row.place is None else row.place, workspace_bytes=workspace)
+            place += 1
             for buffer in loaded.outputs:
                 memory.erase(buffer)
             run()

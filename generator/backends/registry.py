@@ -13,6 +13,7 @@ __all__ = ["GROUP", "backends", "get", "names", "require_available"]
 GROUP = "dlbricks.backends"
 
 _OWN = (
+    EntryPoint("cublas", "dlbricks.generator.backends.cublas.backend:CublasBackend", GROUP),
     EntryPoint("cudnn", "dlbricks.generator.backends.cudnn.backend:CudnnBackend", GROUP),
     EntryPoint("mxnet", "dlbricks.generator.backends.mxnet.backend:MxnetBackend", GROUP),
     EntryPoint("onnxruntime", "dlbricks.generator.backends.onnxruntime.backend:OrtBackend", GROUP),

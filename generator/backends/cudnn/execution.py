@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from ....errors import UnsupportedBrick, UsageError
+from ....errors import UnsupportedBrick
 from ...device.device import Device, Run
 from ...network.network import Network
 from ..base import PlanTime, Settings
@@ -91,8 +91,7 @@ class Execution:
             wanted: Place of the plan among those that can be built.
 
         Raises:
-            UnsupportedBrick: None can be built.
-            UsageError: Not so many can be.
+            UnsupportedBrick: None can be built, or not so many.
             MemoryError: There is not enough memory for its workspace.
         """
         reasons: list[str] = []
@@ -107,9 +106,7 @@ class Execution:
                 return replace(self._loaded(), run=self._run(index, size))
             place += 1
         if place:
-            raise UsageError(
-                f"cuDNN has {place} plan(s) for this brick, not plan {wanted}", remedy="use a lower plan=N"
-            )
+            raise UnsupportedBrick(f"cuDNN has {place} plan(s) for this brick, not plan {wanted}; pass a lower plan=N")
         hint = "; pass tf32=on to multiply in TF32" if self._target.exact else ""
         raise UnsupportedBrick(f"{(reasons or ['cuDNN: no plan is offered'])[0]}{hint}")
 
