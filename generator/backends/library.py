@@ -18,7 +18,8 @@ from onnx import helper, numpy_helper
 from ...bricks.subgraphs import reads
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
-from ..device.device import Device, Run, open_device
+from ..device.device import Device, Run
+from ..device.opening import open_device
 from ..machine.nvidia import has_driver
 from ..network.network import Network
 from .base import AS_GIVEN, Option, Settings

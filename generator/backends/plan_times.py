@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...errors import BackendError
 from ..device.device import Device, Run
-from .base import PlanTime
+from .algorithms import PlanTime
 from .library import Loaded
 from .memory import Memory
 

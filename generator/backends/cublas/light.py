@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...device.device import Run
-from ..base import PlanTime
+from ..algorithms import PlanTime
 from ..memory import Memory
 from .operands import Operands
 from .problem import Matrix

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ....errors import UnsupportedBrick
 from ...device.device import Run
-from ..base import PlanTime
+from ..algorithms import PlanTime
 from ..memory import Memory
 from .light import Scalars, compute_type, cuda_type
 from .operands import Operands

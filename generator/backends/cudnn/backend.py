@@ -14,7 +14,8 @@ from typing import Any
 from ....errors import UnsupportedBrick
 from ...device.device import Device
 from ...network.network import Network
-from ..base import Option, PlanTime, Settings
+from ..algorithms import PlanTime
+from ..base import Option, Settings
 from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, Loaded
 from ..memory import Memory
 from ..wording import Wording

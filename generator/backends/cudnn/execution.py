@@ -14,7 +14,8 @@ from onnx import helper
 from ....errors import UnsupportedBrick
 from ...device.device import Device, Run
 from ...network.network import Network
-from ..base import PlanTime, Settings
+from ..algorithms import PlanTime
+from ..base import Settings
 from ..library import TF32, Loaded, computed_in, described, values_of
 from ..memory import Buffer, Memory, narrowed
 from ..plan_times import Candidate, measured

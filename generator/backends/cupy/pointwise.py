@@ -40,6 +40,9 @@ _FUNCTIONS = {
 """By operator: the function of CuPy that it is."""
 
 
+_TWO_NUMBERS = "T x, float32 alpha, float32 beta"
+
+
 def _unary(call: Call) -> Run:
     op_type = call.node.op_type
     if op_type == "Gelu":
@@ -48,7 +51,7 @@ def _unary(call: Call) -> Run:
         code, alpha, beta = _TUNED.get(op_type) or (_UNARY[op_type], 0.0, 0.0)
     x, y = call.fraction(), call.y()
     numbers = call.given.get("alpha", alpha), call.given.get("beta", beta)
-    kernel = _kernel(code, "T x, float32 alpha, float32 beta", "float a = (float)x;")
+    kernel = _kernel(code, _TWO_NUMBERS, "float a = (float)x;")
 
     def run() -> None:
         kernel(x, *numbers, y)
@@ -73,11 +76,9 @@ def _binary(call: Call) -> Run:
 
 def _clip(call: Call) -> Run:
     x, y = call.fraction(), call.y()
-    low = float(call.host(1)) if call.has(1) else float("-inf")
-    high = float(call.host(2)) if call.has(2) else float("inf")
-    kernel = _kernel(
-        "a < alpha ? alpha : a > beta ? beta : a", "T x, float32 alpha, float32 beta", "float a = (float)x;"
-    )
+    low = float(call.host(1).item()) if call.has(1) else float("-inf")
+    high = float(call.host(2).item()) if call.has(2) else float("inf")
+    kernel = _kernel("a < alpha ? alpha : a > beta ? beta : a", _TWO_NUMBERS, "float a = (float)x;")
 
     def run() -> None:
         kernel(x, low, high, y)

@@ -60,7 +60,7 @@ _LOOP = """
 """
 _VALUE = "(float)x[(plane * sizeh + at) * sizew + to]"
 _LARGEST = _LOOP.format(
-    begin="float found = -INFINITY;",
+    begin="float found = __int_as_float(0xff800000);",
     each=f"if (inside) {{ float v = {_VALUE}; if (v > found || v != v) found = v; }}",
     end="y = (T)found;",
 )
@@ -81,7 +81,7 @@ _RESPONSE = """
 """
 _SOFTMAX = """
     long long start = i / inner * length * inner + i % inner;
-    float largest = -INFINITY, sum = 0.f;
+    float largest = __int_as_float(0xff800000), sum = 0.f;
     for (long long c = 0; c < length; ++c) largest = fmaxf(largest, (float)x[start + c * inner]);
     for (long long c = 0; c < length; ++c) sum += expf((float)x[start + c * inner] - largest);
     for (long long c = 0; c < length; ++c)
