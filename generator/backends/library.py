@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -22,12 +22,14 @@ from ..device.device import Device, Run
 from ..device.opening import open_device
 from ..machine.nvidia import has_driver
 from ..network.network import Network
+from .algorithms import PADDED, Algorithm
 from .base import AS_GIVEN, Option, Settings
-from .memory import Buffer, Memory
+from .clock import clock
+from .memory import Loaded, Memory
 from .package import PackagedBackend
 from .wording import Wording
 
-__all__ = ["CUPY", "MODE", "PLAN", "TF32", "LibraryBackend", "Loaded", "computed_in", "described", "values_of"]
+__all__ = ["CUPY", "MODE", "PLAN", "TF32", "LibraryBackend", "computed_in", "described", "later_plans", "values_of"]
 
 Array = npt.NDArray[Any]
 
@@ -38,28 +40,13 @@ MODE = Option("mode", "stream", ("stream", "graph"), "enqueue each call, or laun
 TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
 PLAN = Option("plan", "0", (), "which of the library's plans for a brick is executed, in the library's order")
 
+_LATER_PLANS = 3
+
 _FLOATS = {
     onnx.TensorProto.FLOAT: "float32",
     onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.BFLOAT16: "bfloat16",
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """A brick in memory of the device, ready to be run.
-
-    Attributes:
-        run: Enqueues one execution; holds all that it needs.
-        inputs: Memory of the inputs.
-        outputs: Memory of the outputs.
-        read: Copies the outputs to the host, in the network's own types and shapes, in its order.
-    """
-
-    run: Run
-    inputs: Sequence[Buffer]
-    outputs: Sequence[Buffer]
-    read: Callable[[], list[Array]]
 
 
 class LibraryBackend(PackagedBackend):
@@ -80,6 +67,14 @@ class LibraryBackend(PackagedBackend):
     @abstractmethod
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> Loaded:
         """Load one copy of a brick; the network has a model. May raise whatever the library raises."""
+
+    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:  # noqa: ARG002
+        """Algorithms of the library's own beside what the effective options choose."""
+        return ()
+
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+        """The library's own, and padded channels (see ``AlgorithmBackend``)."""
+        return tuple(sorted((*self.others(options), *PADDED), key=lambda algorithm: algorithm.name))
 
     def missing(self, device: str) -> str:  # noqa: ARG002
         """CuPy or the driver (see ``PackagedBackend``)."""
@@ -127,7 +122,10 @@ class LibraryBackend(PackagedBackend):
         device = self.device(settings)
         memory = Memory(device)
         try:
-            parts = [self.load(copy, settings, memory, device) for copy in _copies(network, self.wording.runtime)]
+            parts = [
+                clock(copy, memory) or self.load(copy, settings, memory, device)
+                for copy in _copies(network, self.wording.runtime)
+            ]
             executable = LibraryExecutable(parts, memory, device, self.wording)
             executable.run()
             executable.refresh()
@@ -179,6 +177,15 @@ class LibraryExecutable:
     def _all(self) -> None:
         for part in self._parts:
             part.run()
+
+
+def later_plans(options: Mapping[str, str]) -> list[Algorithm]:
+    """The library's next plans for each brick, as algorithms; a brick that has fewer is refused by the others."""
+    first = int(options[PLAN.name]) + 1
+    return [
+        Algorithm(f"plan-{place}", {PLAN.name: str(place)}, f"the library's plan {place} for each brick, from 0")
+        for place in range(first, first + _LATER_PLANS)
+    ]
 
 
 def described(network: Network) -> onnx.ModelProto:

@@ -6,15 +6,16 @@ What lies there is for libraries that take addresses. It is bytes, whatever the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..device.device import Device
+from ..device.device import Device, Run
 
-__all__ = ["Buffer", "Memory", "narrowed"]
+__all__ = ["Buffer", "Loaded", "Memory", "narrowed"]
 
 Array = npt.NDArray[Any]
 
@@ -43,6 +44,23 @@ class Buffer:
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Any:
         """The same memory as an array of CuPy."""
         return self.bytes[: self.size].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A brick in memory of the device, ready to be run.
+
+    Attributes:
+        run: Enqueues one execution; holds all that it needs.
+        inputs: Memory of the inputs.
+        outputs: Memory of the outputs.
+        read: Copies the outputs to the host, in the network's own types and shapes, in its order.
+    """
+
+    run: Run
+    inputs: Sequence[Buffer]
+    outputs: Sequence[Buffer]
+    read: Callable[[], list[Array]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from ...errors import BackendError
 from ..device.device import Device, Run
 from .algorithms import PlanTime
-from .library import Loaded
-from .memory import Memory
+from .memory import Loaded, Memory
 
 __all__ = ["Candidate", "measured", "relative_error"]
 

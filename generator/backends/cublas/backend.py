@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....errors import UnsupportedBrick
 from ...device.device import Device
 from ...network.network import Network
-from ..algorithms import PlanTime
+from ..algorithms import Algorithm, PlanTime
 from ..base import Option, Settings
-from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, Loaded
-from ..memory import Memory
+from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, later_plans
+from ..memory import Loaded, Memory
 from ..wording import Wording
 
 __all__ = ["CublasBackend"]
@@ -32,6 +32,13 @@ class CublasBackend(LibraryBackend):
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
         """Those of the one device."""
         return (_LIBRARY, MODE, PLAN, TF32)
+
+    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
+        """The other library, and the next algorithms of cuBLASLt (see ``LibraryBackend``)."""
+        if options[_LIBRARY.name] == "cublas":
+            return [Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick")]
+        plain = {_LIBRARY.name: "cublas", PLAN.name: "0"}
+        return (Algorithm("cublas", plain, "cuBLAS itself, which chooses"), *later_plans(options))
 
     def open(self) -> None:
         """Load the bindings of both."""

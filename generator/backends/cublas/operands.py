@@ -12,8 +12,8 @@ from onnx import helper
 
 from ....errors import UnsupportedBrick
 from ...network.network import Network
-from ..library import Loaded, computed_in, described, values_of
-from ..memory import Buffer, Memory, narrowed
+from ..library import computed_in, described, values_of
+from ..memory import Buffer, Loaded, Memory, narrowed
 from .problem import Addend, Problem, problem_of
 
 __all__ = ["Operands", "added"]

@@ -7,23 +7,25 @@ is refused, and no operator is ever replaced by another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from ....errors import UnsupportedBrick
 from ...device.device import Device
 from ...network.network import Network
-from ..algorithms import PlanTime
+from ..algorithms import Algorithm, PlanTime
 from ..base import Option, Settings
-from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, Loaded
-from ..memory import Memory
+from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, later_plans
+from ..memory import Loaded, Memory
 from ..wording import Wording
 
 __all__ = ["CudnnBackend"]
 
+_LAYOUTS = {"contiguous": "images with their channels first", "channels_last": "images with their channels last"}
+
 _OPTIONS = (
-    Option("layout", "contiguous", ("contiguous", "channels_last"), "memory format of images and of their weights"),
+    Option("layout", "contiguous", tuple(_LAYOUTS), "memory format of images and of their weights"),
     MODE,
     PLAN,
     TF32,
@@ -46,6 +48,11 @@ class CudnnBackend(LibraryBackend):
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
         """Those of the one device."""
         return _OPTIONS
+
+    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
+        """The other layout, and the library's next plans (see ``LibraryBackend``)."""
+        layout = next(each for each in _LAYOUTS if each != options["layout"])
+        return (Algorithm(layout, {"layout": layout}, _LAYOUTS[layout]), *later_plans(options))
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""

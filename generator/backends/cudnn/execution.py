@@ -16,8 +16,8 @@ from ...device.device import Device, Run
 from ...network.network import Network
 from ..algorithms import PlanTime
 from ..base import Settings
-from ..library import TF32, Loaded, computed_in, described, values_of
-from ..memory import Buffer, Memory, narrowed
+from ..library import TF32, computed_in, described, values_of
+from ..memory import Buffer, Loaded, Memory, narrowed
 from ..plan_times import Candidate, measured
 from .dimensions import merged
 from .operations import OperationGraph, Role

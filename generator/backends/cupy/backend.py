@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ...device.device import Device
 from ...network.network import Network
 from ..base import Option, Settings
-from ..library import CUPY, MODE, LibraryBackend, Loaded
-from ..memory import Memory
+from ..library import CUPY, MODE, LibraryBackend
+from ..memory import Loaded, Memory
 from ..wording import Wording
 
 __all__ = ["CupyBackend"]
