@@ -49,6 +49,8 @@ def measured(
     memory: Memory,
     device: Device,
     reason_of: Callable[[Exception], str],
+    *,
+    most: int,
 ) -> tuple[PlanTime, ...]:
     """Build, execute and time each plan.
 
@@ -58,12 +60,15 @@ def measured(
         memory: Of the brick.
         device: Where.
         reason_of: One line of an exception of the library.
+        most: Plans that are executed at most; there are no rows of those behind.
     """
     rows: list[PlanTime] = []
     first: list[Array] = []
     place = 0
     gone = ""
     for candidate in candidates:
+        if place == most:
+            break
         row = candidate.row
         if row.reason or gone:
             rows.append(replace(row, reason=row.reason or gone))

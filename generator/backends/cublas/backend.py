@@ -83,10 +83,19 @@ class CublasBackend(LibraryBackend):
         try:
             operands = Operands(network, settings.dtype, memory)
             light = Light(operands, memory, device.stream, tf32=tf32)
-            found = [Candidate(light.row(place), light.starter(place)) for place in range(min(light.count, most))]
+            found = [
+                Candidate(light.row(place), light.starter(place)) for place in range(min(light.count, max(most - 1, 1)))
+            ]
             if operands.problem.is_plain:
                 found.append(Candidate(ROW, plain_starter(operands, memory, tf32=tf32)))
-            return measured(found, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)))
+            return measured(
+                found,
+                operands.loaded(),
+                memory,
+                device,
+                lambda error: str(self.wording.meaning(error)),
+                most=most,
+            )
         except Exception as error:  # the library's exceptions share no base class
             raise self.wording.meaning(error) from error
 

@@ -21,7 +21,7 @@ from ..memory import Buffer, Loaded, Memory, narrowed
 from ..plan_times import Candidate, measured
 from .dimensions import merged
 from .operations import OperationGraph, Role
-from .plans import MODES, engine_notes, planned, reason_of
+from .plans import DESELECTED, MODES, engine_notes, planned, reason_of
 from .translation import translate
 from .values import from_memory, in_memory
 
@@ -33,6 +33,7 @@ _NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
 """Notes of plans that do not multiply float32 as such."""
 _OF_THE_LIBRARY = re.compile(r"eng\d")
 """Names of plans of the library; the Python frontend mixes engines of its own into the list."""
+_LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
 _FOREIGN = "an engine of the Python frontend, not of the library"
 
 
@@ -101,19 +102,18 @@ class Execution:
             try:
                 size = self._workspace_of(index)
             except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the next one may do
-                reasons.append(reason_of(error))
+                reasons.append(_reason(error))
                 continue
             if place == wanted:
                 return replace(self._loaded(), run=self._run(index, size))
             place += 1
         if place:
             raise UnsupportedBrick(f"cuDNN has {place} plan(s) for this brick, not plan {wanted}; pass a lower plan=N")
-        hint = "; pass tf32=on to multiply in TF32" if self._target.exact else ""
-        raise UnsupportedBrick(f"{(reasons or ['cuDNN: no plan is offered'])[0]}{hint}")
+        raise UnsupportedBrick((reasons or ["cuDNN: no plan is offered"])[0])
 
     def plans(self, most: int) -> tuple[PlanTime, ...]:
         """Every plan with its time (see ``PlanBackend``)."""
-        rows = list(self._rows())[:most]
+        rows = list(self._rows())
         examples: dict[int, str] = {}
         for row in rows:
             if not row.reason:
@@ -123,7 +123,8 @@ class Execution:
             self._loaded(),
             self._memory,
             self._device,
-            reason_of,
+            _reason,
+            most=most,
         )
         notes = engine_notes(self._graph, examples, **self._how())
         return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
@@ -247,6 +248,10 @@ def _leave_out(built: Any) -> None:
     import cudnn
 
     built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
+
+
+def _reason(error: Exception) -> str:
+    return _LEFT_OUT if DESELECTED in str(error) else reason_of(error)
 
 
 def _unplanned() -> None:

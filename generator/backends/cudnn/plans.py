@@ -18,6 +18,7 @@ from .lowering import lower
 from .operations import OperationGraph
 
 __all__ = [
+    "DESELECTED",
     "MODES",
     "NOTES",
     "NOT_BUILT",
@@ -43,7 +44,8 @@ RUNTIME_COMPILATION = "RUNTIME_COMPILATION"
 NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
-_DESELECTED = "Deselecting execution plan"
+DESELECTED = "Deselecting execution plan"
+"""What the library says of a plan that was left out for one of its notes."""
 _DECLINED = "the backend declined:"
 _NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
 """What the library says of a graph that none of its engines can run."""
@@ -198,7 +200,7 @@ def _refused(built: Any, index: int) -> bool:
     try:
         built.build_plan_at_index(index)
     except Exception as error:  # noqa: BLE001  # as above; any other failure comes after the question was answered
-        return _DESELECTED in str(error)
+        return DESELECTED in str(error)
     return False
 
 
