@@ -30,7 +30,7 @@ ROOMS = {
     "generator": ["progress", "machine", "device", "network", "backends", "worker", "decomposition", "measurement",
                   "planning"],
     "generator/backends": ["base", "algorithms", "wording", "launches", "package", "registry", "environments",
-                           "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cudnn"],
+                           "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas", "cudnn", "cupy"],
     "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
                          "worker"],
     "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "holdings",
@@ -170,7 +170,7 @@ def test_the_rooms_of_two_runtimes_know_nothing_of_each_other() -> None:
         if {room(source, folder), room(target, folder)} <= runtimes and room(source, folder) != room(target, folder)
     ]
 
-    assert runtimes == {"onnxruntime", "torch", "openvino", "mxnet", "cudnn"}
+    assert runtimes == {"onnxruntime", "torch", "openvino", "mxnet", "cublas", "cudnn", "cupy"}
     assert not wrong
 
 

@@ -13,6 +13,9 @@ __all__ = ["GROUP", "backends", "get", "names", "require_available"]
 GROUP = "dlbricks.backends"
 
 _OWN = (
+    EntryPoint("cublas", "dlbricks.generator.backends.cublas.backend:CublasBackend", GROUP),
+    EntryPoint("cudnn", "dlbricks.generator.backends.cudnn.backend:CudnnBackend", GROUP),
+    EntryPoint("cupy", "dlbricks.generator.backends.cupy.backend:CupyBackend", GROUP),
     EntryPoint("mxnet", "dlbricks.generator.backends.mxnet.backend:MxnetBackend", GROUP),
     EntryPoint("onnxruntime", "dlbricks.generator.backends.onnxruntime.backend:OrtBackend", GROUP),
     EntryPoint("openvino", "dlbricks.generator.backends.openvino.backend:OpenVinoBackend", GROUP),

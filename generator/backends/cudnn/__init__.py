@@ -2,6 +2,6 @@
 
 ``operations`` holds the values. ``translation``, with ``building``, ``operators`` and ``attention``, leads from ONNX to
 them, ``dimensions`` to fewer dimensions, ``lowering`` to the library. ``plans`` is what the library offers, ``library``
-whether it can be loaded, ``device`` the GPU that plans are for; the process that asks stands in ``planning``. Nothing
-here executes a plan.
+whether it can be loaded, ``device`` the GPU that plans are for; the process that asks stands in ``planning`` and needs
+no GPU. ``backend`` executes plans on one: ``values`` is what lies in its memory, ``execution`` a brick there.
 """

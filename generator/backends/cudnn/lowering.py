@@ -24,7 +24,7 @@ def lower(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: A
         **target: What the graph is for: ``device_property`` or ``handle`` of the library's graph class.
 
     Returns:
-        A validated ``cudnn.pygraph``.
+        A validated ``cudnn.pygraph``; it has the tensors that are no virtual ones under their names.
 
     Raises:
         BackendError: The library infers other dimensions than the translation has.
@@ -43,6 +43,7 @@ def lower(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: A
         if written.role is Role.OUTPUT:
             strides = written.strides(channels_last=channels_last)
             result.set_output(True).set_data_type(memory).set_dim(list(written.shape)).set_stride(list(strides))
+            result.set_name(operation.output)
     built.validate()
     for operation in graph.operations:
         inferred, expected = tuple(found[operation.output].get_dim()), graph.tensors[operation.output].shape

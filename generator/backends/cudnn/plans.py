@@ -17,7 +17,19 @@ from ....errors import DlbricksError
 from .lowering import lower
 from .operations import OperationGraph
 
-__all__ = ["MODES", "NOTES", "NOT_BUILT", "RUNTIME_COMPILATION", "Offer", "Plan", "offered"]
+__all__ = [
+    "DESELECTED",
+    "MODES",
+    "NOTES",
+    "NOT_BUILT",
+    "RUNTIME_COMPILATION",
+    "Offer",
+    "Plan",
+    "engine_notes",
+    "offered",
+    "planned",
+    "reason_of",
+]
 
 MODES = ("A", "B", "FALLBACK")
 """The library's heuristics, as Benanza's "best against first suggestion" needs them: in order of trust."""
@@ -32,7 +44,8 @@ RUNTIME_COMPILATION = "RUNTIME_COMPILATION"
 NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
-_DESELECTED = "Deselecting execution plan"
+DESELECTED = "Deselecting execution plan"
+"""What the library says of a plan that was left out for one of its notes."""
 _DECLINED = "the backend declined:"
 _NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
 """What the library says of a graph that none of its engines can run."""
@@ -108,11 +121,11 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
     reasons = []
     for mode in MODES:
         try:
-            built = _planned(graph, [mode], **how)
+            built = planned(graph, [mode], **how)
         except DlbricksError:
             raise  # it is the translation that is wrong, not the library that has nothing
         except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the reason is kept
-            reasons.append(_reason(error))
+            reasons.append(reason_of(error))
             continue
         for rank in range(built.get_execution_plan_count()):
             tag = built.get_plan_name_at_index(rank)
@@ -120,14 +133,14 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
             found[tag] = (
                 _examined(built, rank, tag, mode) if known is None else replace(known, modes=(*known.modes, mode))
             )
-    engines = _engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, **how)
+    engines = engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, **how)
     plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in found.values())
     kinds = tuple(operation.kind for operation in graph.operations)
     reason = "" if found else (reasons or ["no heuristic offers a plan"])[0]
     return Offer(kinds, plans, reason, time.perf_counter_ns() - begun)
 
 
-def _planned(graph: OperationGraph, modes: Sequence[str], **how: Any) -> Any:
+def planned(graph: OperationGraph, modes: Sequence[str], **how: Any) -> Any:
     """The library's graph with the plans of some heuristics, none of them built."""
     import cudnn
 
@@ -149,10 +162,10 @@ def _examined(built: Any, index: int, tag: str, mode: str) -> Plan:
         built.build_plan_at_index(index)
         return replace(plan, workspace_bytes=int(built.get_workspace_size_plan_at_index(index)))
     except Exception as error:  # noqa: BLE001  # as above: an engine that refuses is a row, not the end
-        return replace(plan, reason=_reason(error))
+        return replace(plan, reason=reason_of(error))
 
 
-def _engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any) -> dict[int, tuple[str, ...]]:
+def engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any) -> dict[int, tuple[str, ...]]:
     """Numerical notes of each engine; they are the engine's, whatever its knobs.
 
     The Python frontend does not tell them; but it can leave out the plans that have a note, or that lack one, and
@@ -168,7 +181,7 @@ def _engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any
 
     found: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
     for note in NOTES if examples else ():
-        built = _planned(graph, MODES, **how)
+        built = planned(graph, MODES, **how)
         chosen = [getattr(cudnn.numerical_note, note)]
         refuses_with = note in _USUAL
         if refuses_with:
@@ -187,11 +200,11 @@ def _refused(built: Any, index: int) -> bool:
     try:
         built.build_plan_at_index(index)
     except Exception as error:  # noqa: BLE001  # as above; any other failure comes after the question was answered
-        return _DESELECTED in str(error)
+        return DESELECTED in str(error)
     return False
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """One line of an exception of the library, without the plans that it quotes."""
     text = " ".join(str(error).split())
     found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]

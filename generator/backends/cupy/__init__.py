@@ -1,0 +1,6 @@
+"""CuPy for what no library has: data movers, poolings, and pointwise operators, one per brick.
+
+Its kernels are CuPy's or of this room, no library's best: a latency of theirs bounds an operator's from above, where
+there is no other. ``call`` is a brick in memory; ``movers``, ``pointwise`` and ``pooling`` have a function per
+operator. It has never run on a GPU until a visit's data say otherwise.
+"""

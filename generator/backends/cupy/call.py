@@ -1,0 +1,194 @@
+"""A brick of one operator: its inputs and outputs as arrays on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, shape_inference
+
+from ....errors import UnsupportedBrick
+from ...network.network import Network
+from ..library import described, values_of
+from ..memory import Buffer, Memory, narrowed
+
+__all__ = ["Call", "attributes_of", "node_of", "refused"]
+
+Array = npt.NDArray[Any]
+
+_CARRIERS = {1: np.uint8, 2: np.uint16}
+"""Types that carry the bytes of what CuPy need not know, by size."""
+_SHARED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
+"""Types whose elements share bytes."""
+
+
+class Call:
+    """One operator with its values.
+
+    Inputs go to the device when they are asked for, so that what an operator takes as a number does not.
+
+    Args:
+        network: One copy, with a model.
+        dtype: What float32 is computed in.
+        memory: Where the values go.
+
+    Raises:
+        UnsupportedBrick: The brick has several operators, or values that cannot be held.
+    """
+
+    def __init__(self, network: Network, dtype: str, memory: Memory) -> None:
+        model = shape_inference.infer_shapes(described(network), strict_mode=True, data_prop=True)
+        self.node = node_of(model)
+        self.given = attributes_of(self.node)
+        self._network = network
+        self._dtype = dtype
+        self._memory = memory
+        self._values: Mapping[str, Array] = values_of(network)
+        self._held: dict[str, tuple[Buffer, Any]] = {}
+        declared = {value.name: value.type.tensor_type for value in model.graph.output}
+        if set(declared) - set(self.node.output):
+            raise refused(self.node, "passes a value on")
+        self._types = {
+            name: (helper.tensor_dtype_to_np_dtype(kind.elem_type), tuple(each.dim_value for each in kind.shape.dim))
+            for name, kind in declared.items()
+        }
+        self._written = {name: self._empty(*kind) for name, kind in self._types.items()}
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is given."""
+        return index < len(self.node.input) and bool(self.node.input[index])
+
+    def host(self, index: int) -> Array:
+        """Value of an input on the host: what an operator takes as numbers does not change."""
+        return self._values[self.node.input[index]]
+
+    def numbers(self, index: int) -> list[int]:
+        """Value of an input as a list of integers."""
+        return [int(each) for each in self.host(index).reshape(-1)]
+
+    def x(self, index: int = 0) -> Any:
+        """An input as an array of CuPy; of a type that it need not know, as integers of the same size.
+
+        Raises:
+            UnsupportedBrick: It is empty, or its elements share bytes.
+        """
+        name = self.node.input[index]
+        if name not in self._held:
+            array = narrowed(self._values[name], self._dtype)
+            self._require(array.dtype, array.shape)
+            buffer = self._memory.holding(array)
+            self._held[name] = buffer, buffer.array(_carrier(array.dtype), array.shape)
+        return self._held[name][1]
+
+    def number(self, index: int = 0) -> Any:
+        """As ``x``, of an input that is computed with.
+
+        Raises:
+            UnsupportedBrick: CuPy does not compute in its type.
+        """
+        kind = narrowed(self._values[self.node.input[index]], self._dtype).dtype
+        if kind.kind not in "biuf":
+            raise refused(self.node, f"of {kind.name}, in which CuPy is not asked to compute")
+        return self.x(index)
+
+    def fraction(self, index: int = 0) -> Any:
+        """As ``number``, of float32 or float16: kernels of this room compute in float32.
+
+        Raises:
+            UnsupportedBrick: It is of another type.
+        """
+        found = self.number(index)
+        if found.dtype not in {np.dtype(np.float32), np.dtype(np.float16)}:
+            raise refused(self.node, f"of {found.dtype.name}; only float32 and float16 have a kernel")
+        return found
+
+    def y(self, index: int = 0) -> Any:
+        """An output as an array of CuPy, as ``x``.
+
+        Raises:
+            UnsupportedBrick: It is no output of the brick.
+        """
+        name = self.node.output[index]
+        if name not in self._written:
+            raise refused(self.node, "without its output")
+        kind, shape = self._types[name]
+        return self._written[name].array(_carrier(self._computed(kind)), shape)
+
+    @property
+    def wanted(self) -> list[int]:
+        """Places of the outputs that are asked for."""
+        return [index for index, name in enumerate(self.node.output) if name in self._written]
+
+    @property
+    def stream(self) -> Any:
+        """Where kernels are enqueued."""
+        return self._memory.stream
+
+    @property
+    def inputs(self) -> list[Buffer]:
+        """Memory of the network's inputs that went to the device."""
+        return [buffer for name, (buffer, _) in self._held.items() if name in self._network.feeds]
+
+    @property
+    def outputs(self) -> list[Buffer]:
+        """Memory of the outputs."""
+        return list(self._written.values())
+
+    def constant(self, values: Array) -> Any:
+        """An array of ours on the device."""
+        return self._memory.holding(values).array(values.dtype, values.shape)
+
+    def read(self) -> list[Array]:
+        """Outputs on the host, in the network's own types."""
+        found = []
+        for name in self._network.outputs:
+            kind, shape = self._types[name]
+            found.append(self._memory.read(self._written[name], self._computed(kind), shape).astype(kind))
+        return found
+
+    def _empty(self, kind: np.dtype[Any], shape: tuple[int, ...]) -> Buffer:
+        self._require(kind, shape)
+        return self._memory.empty(math.prod(shape) * self._computed(kind).itemsize)
+
+    def _computed(self, kind: np.dtype[Any]) -> np.dtype[Any]:
+        return narrowed(np.zeros(0, kind), self._dtype).dtype
+
+    def _require(self, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        if kind.name in _SHARED or kind.kind in "OUS":
+            raise refused(self.node, f"of {kind.name}")
+        if 0 in shape:
+            raise refused(self.node, "of nothing")
+
+
+def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The one operator of a brick.
+
+    Raises:
+        UnsupportedBrick: There are several, or one of another domain.
+    """
+    first: onnx.NodeProto
+    first, *rest = model.graph.node
+    if rest:
+        raise UnsupportedBrick(f"CuPy: {first.op_type} beside {rest[0].op_type}; bricks of one operator are executed")
+    if first.domain not in {"", "ai.onnx"}:
+        raise refused(first, "is of another domain")
+    return first
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes by name; text is ``str``."""
+    found = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
+
+
+def refused(node: onnx.NodeProto, why: str) -> UnsupportedBrick:
+    """The error for what is not executed."""
+    return UnsupportedBrick(f"CuPy: {node.op_type} {why}")
+
+
+def _carrier(kind: np.dtype[Any]) -> np.dtype[Any]:
+    return kind if kind.kind in "biufc" else np.dtype(_CARRIERS[kind.itemsize])

@@ -1,0 +1,194 @@
+"""Backends that call a GPU's libraries: what they share, and on a GPU what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dlbricks.errors import BackendError, UnsupportedBrick
+from dlbricks.generator.backends import library
+from dlbricks.generator.backends.algorithms import AlgorithmBackend, PlanBackend, PlanTime
+from dlbricks.generator.backends.base import Settings, StreamBackend
+from dlbricks.generator.backends.memory import Loaded, narrowed
+from dlbricks.generator.backends.plan_times import Candidate, measured
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.machine.nvidia import has_driver
+from dlbricks.generator.measurement.agreement import TOLERANCES, difference
+from dlbricks.generator.network.network import synthetic_network
+from onnx.reference import ReferenceEvaluator
+
+LIBRARIES = ("cublas", "cudnn", "cupy")
+
+BRICKS = {
+    "cudnn": [
+        "(float[1,16,14,14] x, float[32,16,3,3] w0) => (float[1,32,14,14] y) { y = Conv<pads=[1,1,1,1]>(x, w0) }",
+        (
+            "(float[1,16,14,14] x, float[16,1,3,3] w0) => (float[1,16,7,7] y)"
+            "{ y = Conv<group=16, pads=[1,1,1,1], strides=[2,2]>(x, w0) }"
+        ),
+        "(float[64,128] x, float[128,64] w0) => (float[64,64] y) { y = MatMul(x, w0) }",
+        "(float[2,16,8,8] x, float[2,16,8,8] z) => (float[2,16,8,8] y) { y = Add(x, z) }",
+        "(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Relu(x) }",
+    ],
+    "cublas": [
+        "(float[64,128] x, float[128,64] w0) => (float[64,64] y) { y = MatMul(x, w0) }",
+        "(float[2,12,64,64] x, float[2,12,64,32] z) => (float[2,12,64,32] y) { y = MatMul(x, z) }",
+        "(float[1,256] x, float[64,256] w0, float[64] w1) => (float[1,64] y) { y = Gemm<transB=1>(x, w0, w1) }",
+        "(float[8,32] x, float[32,16] w0, float[8,16] z) => (float[8,16] y) { y = Gemm<alpha=0.5>(x, w0, z) }",
+        "(float[8,32] x, float[32,16] w0, float[16] w1) => (float[8,16] y) { a = Gemm(x, w0, w1) y = Relu(a) }",
+    ],
+    "cupy": [
+        "(float[2,3,4] x) => (float[4,2,3] y) { y = Transpose<perm=[2,0,1]>(x) }",
+        "(float[1,4,9,9] x) => (float[1,4,5,5] y){ y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x) }",
+        (
+            "(float[1,4,8] x) => (float[1,4,8] y)"
+            "{ y = AveragePool<kernel_shape=[3], pads=[1,1], count_include_pad=1>(x) }"
+        ),
+        "(float[1,8,5,5] x) => (float[1,8,5,5] y) { y = LRN<size=5>(x) }",
+        "(float[4,10] x) => (float[4,10] y) { y = Softmax(x) }",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_says_what_it_is_and_what_is_missing(name):
+    backend = get(name)
+
+    assert isinstance(backend, StreamBackend)
+    assert isinstance(backend, AlgorithmBackend)
+    assert isinstance(backend, PlanBackend) == (name != "cupy")
+    assert backend.resolve("cuda", {})["mode"] == "stream"
+    assert backend.probe().ok or "pip install" in backend.probe().reason
+    assert has_driver() or "driver" in get("cupy").missing("cuda")  # type: ignore[attr-defined]
+
+
+def test_plans_and_layouts_are_algorithms():
+    backend = get("cudnn")
+    assert isinstance(backend, AlgorithmBackend)
+
+    found = backend.algorithms("cuda", backend.resolve("cuda", {"plan": "2", "layout": "channels_last"}), "float32")
+
+    assert [each.name for each in found] == ["contiguous", "padded-16", "padded-8", "plan-3", "plan-4", "plan-5"]
+
+
+def test_copies_are_networks_of_their_own(skeleton_of):
+    text = "(float[3,4] x, float[4,500] w0) => (float[3,500] y) { y = MatMul(x, w0) }"
+    network = synthetic_network(skeleton_of(text), unroll=3)
+
+    found = library._copies(network, "a library")
+
+    assert [list(each.feeds) for each in found] == [["x"], ["x@1"], ["x@2"]]
+    assert [list(each.weights) for each in found] == [["w0"], ["w0@1"], ["w0@2"]]
+    assert [each.outputs for each in found] == [("y",), ("y@1",), ("y@2",)]
+
+
+def test_finite_values_stay_finite_when_they_are_narrowed():
+    values = np.array([-3.4e38, 1.0, np.inf, np.nan], np.float32)
+
+    found = narrowed(values, "float16")
+
+    np.testing.assert_array_equal(found, np.array([-65504, 1, np.inf, np.nan], np.float16))
+    assert narrowed(np.array([7]), "float16").dtype == np.int64
+
+
+class _Clock:
+    """A device whose executions take as long as they are told to."""
+
+    lost = False
+
+    def synchronize(self) -> None:
+        if self.lost:
+            raise BackendError("the GPU failed")
+
+    def timed_ns(self, run: Callable[[], None], synchronize: Callable[[], None]) -> float:
+        run()
+        return 1e6
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        raise BackendError("it cannot be captured")
+
+
+def _recorded(answers: list[Any], clock: _Clock, most: int = 9) -> tuple[PlanTime, ...]:
+    """Rows of plans that give an output, or raise an error when they are built or executed."""
+    current: list[Any] = [None]
+
+    def start(answer: Any) -> Callable[[], Any]:
+        def built() -> Any:
+            if isinstance(answer, MemoryError):
+                raise answer
+            return lambda: execute(answer), 64
+
+        return built
+
+    def execute(answer: Any) -> None:
+        if isinstance(answer, Exception):
+            clock.lost = True
+            raise answer
+        current[0] = np.array([answer], np.float32)
+
+    rows = [Candidate(PlanTime(f"eng{at}", at), start(answer)) for at, answer in enumerate(answers)]
+    loaded = Loaded(lambda: None, [], [], lambda: [current[0]])
+    return measured(rows, loaded, None, clock, lambda error: f"it said: {error}", most=most)  # type: ignore[arg-type]
+
+
+def test_a_plan_that_fails_is_a_row_and_the_others_go_on():
+    found = _recorded([MemoryError("no room"), 2.0, 2.5], _Clock())
+
+    assert [(row.place, row.ns, row.error) for row in found] == [(None, None, None), (0, 1e6, 0.0), (1, 1e6, 0.25)]
+    assert found[0].reason == "it said: no room"
+    assert found[1].workspace_bytes == 64
+
+
+def test_behind_a_plan_that_costs_the_gpu_none_is_tried():
+    found = _recorded([2.0, RuntimeError("illegal address"), 2.0], _Clock())
+
+    assert found[1].reason == "it said: illegal address"
+    assert found[2].reason == "not tried: the GPU failed in a plan before"
+
+
+def test_so_many_plans_are_executed():
+    assert len(_recorded([1.0] * 5, _Clock(), most=3)) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("mode", ["stream", "graph"])
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BRICKS.items() for text in texts])
+def test_a_library_computes_what_onnx_says(name, text, mode, dtype, skeleton_of):
+    backend = get(name)
+    if not has_driver() or not backend.probe().ok or backend.probe().missing:
+        pytest.skip("no CUDA device")
+    settings = Settings("cuda", 1, backend.resolve("cuda", {"mode": mode}), dtype=dtype)
+    network = synthetic_network(skeleton_of(text), seed=3)
+    backend.setup(settings)
+
+    try:
+        executable = backend.prepare(network, settings)
+    except UnsupportedBrick as error:
+        pytest.skip(f"refused: {error}")
+    executable.run()
+    executable.synchronize()
+    (found,) = executable.outputs()
+    executable.close()
+
+    expected = np.asarray(ReferenceEvaluator(network.self_contained()).run(None, dict(network.feeds))[0])
+    assert found.shape == expected.shape
+    assert difference(found, expected) <= TOLERANCES[dtype]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cudnn", "cublas"])
+def test_plans_of_a_library_are_timed(name, skeleton_of):
+    backend = get(name)
+    if not has_driver() or not backend.probe().ok or backend.probe().missing:
+        pytest.skip("no CUDA device")
+    assert isinstance(backend, PlanBackend)
+    settings = Settings("cuda", 1, backend.resolve("cuda", {}), dtype="float16")
+    backend.setup(settings)
+
+    found = backend.plans(synthetic_network(skeleton_of(BRICKS[name][0]), seed=3), settings, 8)
+
+    assert any(row.ns for row in found)
+    assert all(row.ns or row.reason for row in found)
