@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from ....errors import UnsupportedBrick
+from ....errors import BackendError, DlbricksError, UnsupportedBrick
 from ...device.device import Device, Run
 from ...network.network import Network
 from ..algorithms import PlanTime
@@ -21,7 +21,7 @@ from ..memory import Buffer, Loaded, Memory, narrowed
 from ..plan_times import Candidate, measured
 from .dimensions import merged
 from .operations import OperationGraph, Role
-from .plans import DESELECTED, MODES, engine_notes, planned, reason_of
+from .plans import DESELECTED, MODES, UNSUPPORTED, engine_notes, planned, reason_of
 from .translation import translate
 from .values import from_memory, in_memory
 
@@ -63,9 +63,9 @@ class Execution:
         handle: Of the library, which enqueues in the device's stream.
 
     Raises:
-        UnsupportedBrick: cuDNN's graph API does not have it.
+        UnsupportedBrick: cuDNN's graph API does not have it, or no engine does.
+        BackendError: The library failed.
         MemoryError: There is not enough memory for its tensors.
-        Exception: Whatever the library raises for a graph that it does not support.
     """
 
     def __init__(self, network: Network, settings: Settings, memory: Memory, device: Device, handle: Any) -> None:
@@ -77,7 +77,7 @@ class Execution:
         self._handle = handle
         whole = translate(described(network))
         self._graph = merged(whole, channels_last=self._target.channels_last)
-        self._built = self._planned(MODES)
+        self._built = self._offered()
         if exact:
             _leave_out(self._built)
         self._numbers: list[Array] = []  # scalars, which the library reads on the host
@@ -153,6 +153,16 @@ class Execution:
                 first.index(name) if name in first else None,
                 behavior=tuple(sorted(note.name for note in self._built.get_behavior_notes_for_plan_at_index(index))),
             )
+
+    def _offered(self) -> Any:
+        """The library's graph with the plans of all heuristics."""
+        try:
+            return self._planned(MODES)
+        except DlbricksError:
+            raise  # it is the translation that is wrong
+        except Exception as error:  # the library's exceptions share no base class
+            reason = reason_of(error)
+            raise (UnsupportedBrick if reason == UNSUPPORTED else BackendError)(reason) from error
 
     def _names(self, mode: str) -> list[str]:
         """Names of the plans of a heuristic, in its order."""

@@ -23,6 +23,7 @@ __all__ = [
     "NOTES",
     "NOT_BUILT",
     "RUNTIME_COMPILATION",
+    "UNSUPPORTED",
     "Offer",
     "Plan",
     "engine_notes",
@@ -44,6 +45,7 @@ RUNTIME_COMPILATION = "RUNTIME_COMPILATION"
 NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
+UNSUPPORTED = "cuDNN: no engine supports this graph"
 DESELECTED = "Deselecting execution plan"
 """What the library says of a plan that was left out for one of its notes."""
 _DECLINED = "the backend declined:"
@@ -209,7 +211,7 @@ def reason_of(error: Exception) -> str:
     text = " ".join(str(error).split())
     found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
     if any(words in found for words in _NONE):
-        return "cuDNN: no engine supports this graph"
+        return UNSUPPORTED
     if _DEVICE in found:
         return "cuDNN: this graph is not planned without a device"
     return f"cuDNN: {found or type(error).__name__}"

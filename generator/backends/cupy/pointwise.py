@@ -30,7 +30,7 @@ _GELU = {
 }
 _BINARY = {
     "Add": "a + b", "Div": "a / b", "Max": "a < b ? b : a", "Min": "b < a ? b : a", "Mul": "a * b",
-    "PRelu": "a < 0.f ? a * b : a", "Pow": "powf(a, b)", "Sub": "a - b",
+    "PRelu": "a < 0.f ? a * b : a", "Pow": "powf(a, b)", "Sub": "a - b", "Sum": "a + b",
 }  # fmt: skip
 """By operator: of ``a`` and ``b``; those of more operands are done two at a time."""
 _FUNCTIONS = {
