@@ -18,7 +18,6 @@ import onnx
 
 from ...db.values import KernelView, Stack
 from ...errors import BackendError, UsageError
-from ..device.device import Device, Run
 from ..machine.cores import pin
 from ..network.network import Network
 
@@ -39,8 +38,6 @@ __all__ = [
     "PackingBackend",
     "ProfilingBackend",
     "Settings",
-    "StreamBackend",
-    "StreamedExecutable",
     "ValueType",
     "bind",
     "is_packing",
@@ -312,34 +309,6 @@ class PackingBackend(OptimisingBackend, Protocol):
 def is_packing(backend: Backend, settings: Settings) -> TypeGuard[PackingBackend]:
     """Whether a backend runs many bricks in one network there: on the CPU alone, where its profile has a clock."""
     return settings.device == "cpu" and isinstance(backend, PackingBackend)
-
-
-class StreamedExecutable(Executable, Protocol):
-    """A network of a pass of bricks: ``run`` only enqueues in the stream of a device."""
-
-    def refresh(self) -> None:
-        """Enqueue what writes the inputs again, as the layer before does in a model; their values stay."""
-
-
-@runtime_checkable
-class StreamBackend(OptimisingBackend, Protocol):
-    """A backend that enqueues in the stream of a device, where events between bricks tell their times."""
-
-    def device(self, settings: Settings) -> Device:
-        """The device of this process; after ``setup``."""
-
-    def prepare_streamed(self, network: Network, settings: Settings) -> StreamedExecutable:
-        """Load a network of a pass, and run it as often as it must be run before it can be captured.
-
-        Raises as ``prepare``.
-        """
-
-    def captured(self, run: Run, settings: Settings) -> Run:
-        """A pass as the options have it: as one launch of what ``run`` enqueues, or ``run`` itself.
-
-        Raises:
-            BackendError: It cannot be captured.
-        """
 
 
 @runtime_checkable

@@ -17,9 +17,10 @@ from ...db.store import Store
 from ...db.values import Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
-from ..backends.base import AS_GIVEN, Backend, StreamBackend
+from ..backends.base import AS_GIVEN, Backend
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
+from ..backends.streams import StreamBackend
 from ..decomposition.executed import instruction_set, runtime_salt
 from ..decomposition.oracle import WorkerOracle
 from ..machine.lock import machine_lock

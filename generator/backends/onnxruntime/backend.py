@@ -12,18 +12,10 @@ from ...device.device import Device, Run
 from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import Algorithm
-from ..base import (
-    AS_GIVEN,
-    Executable,
-    ExecutedGraph,
-    Option,
-    PackedExecutable,
-    Settings,
-    StreamedExecutable,
-    bind,
-)
+from ..base import AS_GIVEN, Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
 from ..package import PackagedBackend
 from ..requirements import require_dtype
+from ..streams import StreamedExecutable
 from .configuration import SILENT, has_global_pool, level, session_options
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming

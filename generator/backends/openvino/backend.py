@@ -249,7 +249,7 @@ def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) 
 
 def _narrowed(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Values in a narrower type; finite ones stay finite, as masks are made of the largest number of float32."""
-    limit = np.float32(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    limit = np.float32(ml_dtypes.finfo(dtype).max)
     return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
 
 

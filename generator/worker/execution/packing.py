@@ -89,10 +89,10 @@ def load_pack(
     if not left:
         return None, refused, ()
     try:
-        loaded, _, alone = _loaded(left, copies, backend, settings)
+        loaded, more, alone = _loaded(left, copies, backend, settings)
     except BackendError as error:  # each half can be run, and both together cannot
         return None, refused | dict.fromkeys(left, error), ()
-    return loaded, refused, alone
+    return loaded, refused | more, alone
 
 
 def _culprits(
@@ -119,20 +119,24 @@ def _loaded(
     bricks: Mapping[str, Executed], copies: Mapping[str, int], backend: Backend, settings: Settings
 ) -> tuple[LoadedPack | None, dict[str, BackendError], tuple[str, ...]]:
     names = [*bricks]
+    refused: dict[str, BackendError] = {}
     loaded: LoadedPack
     if is_packing(backend, settings):
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
         loaded = _Profiled([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
         known = {name for group in groups for name in group}
     else:
-        loaded = StreamedPack(bricks, copies, backend, settings)
-        known = set(names)
+        loaded = streamed = StreamedPack(bricks, copies, backend, settings)
+        refused, known = streamed.refused, set(names)
+        if not streamed.loaded:
+            streamed.close()
+            return None, refused, ()
     try:
         loaded.run(visit=None)
     except BaseException:
         loaded.close()
         raise
-    return (loaded if known else None), {}, tuple(name for name in names if name not in known)
+    return (loaded if known else None), refused, tuple(name for name in names if name not in known)
 
 
 class _Profiled:

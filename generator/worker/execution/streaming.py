@@ -13,11 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...backends.base import Backend, Executable, Settings, StreamBackend, StreamedExecutable
+from ....errors import BackendError
+from ...backends.base import Backend, Executable, Settings
+from ...backends.streams import SharingExecutable, StreamBackend, StreamedExecutable
 from ...device.device import Device, Event
 from ...device.opening import open_device
 from ...network.network import Network, synthetic_network
@@ -62,6 +65,10 @@ _SINGLE, _CHAIN = -1, -2
 class StreamedPack:
     """Bricks that are enqueued in turn (see ``LoadedPack``).
 
+    Attributes:
+        loaded: How many bricks it holds.
+        refused: Bricks that cannot be loaded, and why; the pack is without them.
+
     Args:
         bricks: By the brick's id, in the order in which they are run.
         copies: How often each stands in the pass, by its id, each time with weights of its own.
@@ -73,21 +80,28 @@ class StreamedPack:
         self, bricks: Mapping[str, Executed], copies: Mapping[str, int], backend: Backend, settings: Settings
     ) -> None:
         self._names = [*bricks]
+        self.refused: dict[str, BackendError] = {}
         self._backend, self._settings = backend, settings
         self._device = device_of(backend, settings)
         self._steps: list[_Step] = []
         self._rows: list[Array] = []
         self._host: list[Array] = []
+        self._inputs: dict[object, Any] = {}
         self._visits: list[int | None] = []
         try:
             clock = [(owner, self._loaded(_built_in(name))) for owner, name in ((_SINGLE, OVERHEAD), (_CHAIN, CHAIN))]
             for place, (name, brick) in enumerate(bricks.items()):
                 if place % _BETWEEN == 0:
                     self._steps += (self._step(owner, executable) for owner, executable in clock)
-                for _ in range(copies.get(name, 1)):
-                    self._steps.append(self._step(place, self._loaded(brick.network)))
+                try:
+                    loaded = [self._loaded(brick.network) for _ in range(copies.get(name, 1))]
+                except BackendError as error:
+                    self.refused[name] = error
+                else:
+                    self._steps += (self._step(place, executable) for executable in loaded)
+            self.loaded = len(bricks) - len(self.refused)
             self._launch = self._enqueue
-            if isinstance(backend, StreamBackend):
+            if self.loaded and isinstance(backend, StreamBackend):
                 self._launch = backend.captured(self._enqueue, settings)
             if self._launch == self._enqueue and self._device.name != "cpu":
                 self._launch = self._enqueue_held
@@ -109,6 +123,7 @@ class StreamedPack:
         times = tuple(
             Times(name, rounded(even[:, place]), host_ns=rounded(host[:, place]))
             for place, name in enumerate(self._names)
+            if name not in self.refused
         )
         total = float(np.median(even.sum(axis=1))) if even.size else 0.0
         return Reading(times, clock, total, total)
@@ -122,7 +137,9 @@ class StreamedPack:
         owners = np.array([step.owner for step in self._steps])
         clock = _clock(rows, owners)
         visits = by_visit(rows, self._visits)
-        sums = np.stack([visits[:, owners == place].mean(axis=1) for place in range(len(self._names))], axis=1)
+        sums = np.zeros((len(visits), len(self._names)))
+        for place in {*owners[owners >= 0].tolist()}:
+            sums[:, place] = visits[:, owners == place].mean(axis=1)
         return clock, without_stalls((sums - clock).clip(min=0))
 
     def close(self) -> None:
@@ -150,10 +167,11 @@ class StreamedPack:
             for step in part:
                 step.executable.refresh()
                 self._device.record(step.begin)
-                begin = time.perf_counter_ns()
                 step.executable.run()
-                taken.append(time.perf_counter_ns() - begin)
                 self._device.record(step.end)
+                begin = time.perf_counter_ns()
+                step.executable.run()  # again: a model's code is in the processor's caches
+                taken.append(time.perf_counter_ns() - begin)
             self._device.synchronize()
         self._host.append(np.array(taken, dtype=float))
 
@@ -163,7 +181,10 @@ class StreamedPack:
     def _loaded(self, network: Network) -> StreamedExecutable:
         network = replace(network, as_is=True)
         if isinstance(self._backend, StreamBackend):
-            return self._backend.prepare_streamed(network, self._settings)
+            executable = self._backend.prepare_streamed(network, self._settings)
+            if isinstance(executable, SharingExecutable):
+                executable.share(self._inputs)
+            return executable
         return _Refreshed(self._backend.prepare(network, self._settings), network)
 
     def _step(self, owner: int, executable: StreamedExecutable) -> _Step:

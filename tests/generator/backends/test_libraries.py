@@ -10,10 +10,11 @@ import pytest
 from dlbricks.errors import BackendError, UnsupportedBrick
 from dlbricks.generator.backends import library
 from dlbricks.generator.backends.algorithms import AlgorithmBackend, PlanBackend, PlanTime
-from dlbricks.generator.backends.base import Settings, StreamBackend
+from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.memory import Loaded, narrowed
 from dlbricks.generator.backends.plan_times import Candidate, measured
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.backends.streams import StreamBackend
 from dlbricks.generator.machine.nvidia import has_driver
 from dlbricks.generator.measurement.agreement import TOLERANCES, difference
 from dlbricks.generator.network.network import synthetic_network

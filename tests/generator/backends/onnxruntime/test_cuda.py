@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dlbricks.db import Kernel
 from dlbricks.errors import BackendUnavailable, UsageError
-from dlbricks.generator.backends.base import Settings, StreamBackend, is_packing
+from dlbricks.generator.backends.base import Settings, is_packing
 from dlbricks.generator.backends.launches import kernel_view
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.onnxruntime.configuration import level, session_options
@@ -29,6 +29,7 @@ from dlbricks.generator.backends.onnxruntime.provider import (
 )
 from dlbricks.generator.backends.onnxruntime.session import WORDING
 from dlbricks.generator.backends.requirements import dtypes_on, require_dtype
+from dlbricks.generator.backends.streams import StreamBackend
 from dlbricks.generator.device.host import HostDevice
 from dlbricks.generator.machine.nvidia import has_driver
 from dlbricks.generator.network.network import synthetic_network
