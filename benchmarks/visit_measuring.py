@@ -52,7 +52,7 @@ def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
                 models=visit.sources(stage.batch, group) if stage.models else [],
                 algorithms=stage.algorithms,
                 item_timeout_s=_ITEM_TIMEOUT_S,
-                budget_s=left_s,
+                budget_s=None if sum(waiting[name] for name in group) <= _PLANNED * left_s else left_s,
                 processes=visit.settings["processes"],
                 **_place(visit, stage),
             )
@@ -110,9 +110,10 @@ class _Enough(Exception):
 def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     """The kernels that ran for what the stage of this precision measured, each kept as it comes."""
     until = time.monotonic() + allowed_s
-    measured = visit.folder.find(stage.dtype, record.system, record.stack)
+    name = stage.name.removeprefix("kernels-")
+    measured = visit.folder.find(name, record.system, record.stack)
     if measured is None or measured.status != "done":
-        record.reason = f"{stage.dtype} is not measured yet"
+        record.reason = f"{name} is not measured yet"
         return
 
     def watch(progress: Progress) -> None:
@@ -144,27 +145,27 @@ def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
 
 
 def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Whole models one by one: each takes long before its first sample."""
+    """Whole models; those that are compiled one by one, and few: each takes long before its first sample."""
     until = time.monotonic() + allowed_s
-    sources = visit.sources(stage.batch)[:_FEW]
+    compiled = stage.options.get("mode") == "compile"
+    sources = visit.sources(stage.batch)[: _FEW if compiled else None]
     rows = record.result.setdefault("rows", {})
     with _store(visit, record, len(sources)) as store:
-        for source in sources:
-            if _known(rows.get(source.name)):
-                continue
+        left = [source for source in sources if not _known(rows.get(source.name))]
+        for group in [[source] for source in left] if compiled else [left]:
             left_s = until - time.monotonic()
             if left_s < visit.clock.least_s:
                 return
-            (row,) = measure(
-                [source],
+            found = measure(
+                group,
                 store=store,
                 cache=stage.cache,
-                budget_s=left_s,
+                budget_s=left_s if compiled else None,
                 item_timeout_s=_MODEL_TIMEOUT_S,
                 processes=1,
                 **_place(visit, stage),
             ).rows
-            rows[source.name] = {"latency_ms": row.latency_ms, "error": row.error}
+            rows |= {row.name: {"latency_ms": row.latency_ms, "error": row.error} for row in found}
             record.result["left"] = sum(not _known(rows.get(source.name)) for source in sources)
             visit.folder.save()
     if all(_known(rows.get(source.name)) for source in sources):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _GRAPH = {"mode": "graph"}
+_TF32 = {"tf32": "on"}
+_NO_OPTIONS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +17,8 @@ class Stage:
     Attributes:
         name: Of the stage.
         kind: ``stack``, ``verify`` (a few bricks in every way in which they will be measured), ``agreement`` (all
-            bricks), ``bricks`` (measured with the models beside them), ``kernels`` (that ran for these) or ``models``
-            (alone, and few).
+            bricks), ``bricks`` (measured with the models beside them), ``kernels`` (that ran for these), ``models``
+            (alone) or ``plans`` (all that a library offers for a brick).
         share: Part of the visit that it may take while others wait.
         dtype: Precision.
         cache: Cache state.
@@ -67,20 +69,33 @@ def stages(batch: int, device: str) -> list[Stage]:
 def _gpu(batch: int) -> list[Stage]:
     """What a GPU alone has: CUDA graphs, and libraries of kernels."""
     libraries = [
-        Stage(f"{name}-{dtype}", "bricks", 0.2, dtype, backend=name, models=False, options=_GRAPH, algorithms=True)
+        Stage(f"{name}-{dtype}", "bricks", 0.15, dtype, backend=name, models=False, options=_GRAPH)
         for dtype in ("float32", "float16")
         for name in ("cudnn", "cublas", "cupy")
     ]
+    plans = [
+        Stage(f"plans-{name}-{label}", "plans", 0.12, dtype, backend=name, models=False, options=options)
+        for label, dtype, options in (
+            ("float32", "float32", _NO_OPTIONS), ("float16", "float16", _NO_OPTIONS), ("tf32", "float32", _TF32),
+        )
+        for name in ("cudnn", "cublas")
+    ]  # fmt: skip
     return [
         Stage("verify", "verify", 0.2),
-        Stage("float32-graph", "bricks", 0.3, options=_GRAPH),
-        Stage("float32", "bricks", 0.25),
-        Stage("onnxruntime-float32", "bricks", 0.3, backend="onnxruntime"),
+        Stage("float32-graph", "bricks", 0.28, options=_GRAPH),
+        Stage("onnxruntime-float32", "models", 0.1, options=_GRAPH, backend="onnxruntime"),
+        Stage("float32", "bricks", 0.28),
         *libraries[:3],
-        Stage("float16-graph", "bricks", 0.2, "float16", options=_GRAPH),
-        Stage("tf32-graph", "bricks", 0.2, options={"tf32": "on", **_GRAPH}),
-        Stage("bfloat16-graph", "bricks", 0.2, "bfloat16", options=_GRAPH),
+        *plans[:2],
+        Stage("float16-graph", "bricks", 0.28, "float16", options=_GRAPH),
+        Stage("tf32-graph", "bricks", 0.28, options={**_TF32, **_GRAPH}),
+        *plans[2:4],
+        Stage("onnxruntime-float16", "models", 0.1, "float16", options=_GRAPH, backend="onnxruntime"),
+        Stage("onnxruntime-tf32", "models", 0.1, options={**_TF32, **_GRAPH}, backend="onnxruntime"),
+        Stage("kernels-float32-graph", "kernels", 0.15, options=_GRAPH),
+        Stage("bfloat16-graph", "bricks", 0.28, "bfloat16", options=_GRAPH),
+        *plans[4:],
         *libraries[3:],
         Stage(f"float32-graph-b{batch}", "bricks", 0.3, options=_GRAPH, batch=batch),
-        Stage("onnxruntime-tf32", "bricks", 0.3, options={"tf32": "on"}, backend="onnxruntime"),
+        Stage("onnxruntime-stream", "bricks", 0.3, backend="onnxruntime"),
     ]

@@ -28,6 +28,7 @@ from dlbricks.generator.measurement.agreement import Verdict, agreements
 from visit_folder import Record
 from visit_measuring import bricks, kernels, models
 from visit_plan import Stage
+from visit_plans import plans
 from visit_state import Visit
 from visit_verifying import verify
 
@@ -53,6 +54,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
         "bricks": bricks,
         "kernels": kernels,
         "models": models,
+        "plans": plans,
     }
     kinds[stage.kind](visit, stage, record, allowed_s)
 

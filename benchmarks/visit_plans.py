@@ -1,0 +1,112 @@
+"""What a library offers for each brick: every plan is built and timed, in a process of its own.
+
+A plan that ends the process costs its brick alone: another process goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from dlbricks.errors import DlbricksError
+from dlbricks.generator.backends.algorithms import PlanBackend
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.network.network import read_network, synthetic_network
+from visit_folder import Record
+from visit_plan import Stage
+from visit_state import Visit
+
+FILE = "plans.jsonl"
+"""Of the folder: one line per brick, backend, precision and choice of options."""
+
+_WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
+"""What each library is asked for: there it has a choice."""
+
+_MOST = 40
+"""Plans of a brick that are timed at most."""
+
+
+def plans(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """Bricks with the most work first, each kept as it comes."""
+    until = time.monotonic() + allowed_s
+    backend, options = visit.backend(stage), visit.options(stage)
+    suite = visit.suite(stage.batch)
+    place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype, "backend": backend}
+    file = visit.folder.path / FILE
+    known = {row["key"] for row in rows_of(file) if place.items() <= row.items()}
+    bricks = {key: suite.brick(key) for key in suite.keys if key not in known}
+    wanted = [key for key, brick in bricks.items() if _WANTED[backend] & {*brick.operators}]
+    wanted.sort(key=lambda key: -(bricks[key].cost.macs if bricks[key].cost else 0))
+    done = 0
+    with file.open("a") as sink:
+        for row in _asked(wanted, suite.path, backend, stage.dtype, options, until):
+            more = place | {"operators": list(bricks[row["key"]].operators)}
+            sink.write(json.dumps(row | more) + "\n")
+            sink.flush()
+            done += 1
+    record.result = {"bricks": len(known) + done, "left": len(wanted) - done}
+    if done == len(wanted):
+        record.status = "done"
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """What was kept; a line that a kill cut short is left out."""
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _asked(
+    keys: Sequence[str], suite: Path, backend: str, dtype: str, options: Mapping[str, str], until: float
+) -> Iterator[dict[str, Any]]:
+    left = [*keys]
+    while left and time.monotonic() < until:
+        command = [sys.executable, __file__, backend, dtype, json.dumps(dict(options)), str(suite)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None  # asked for
+            assert process.stdout is not None
+            timer = Timer(max(0.1, until - time.monotonic()), process.kill)
+            timer.start()
+            try:
+                process.stdin.write("\n".join(left))
+                process.stdin.close()
+                for line in process.stdout:
+                    if line.endswith("\n"):
+                        left.pop(0)
+                        yield json.loads(line)
+            finally:
+                timer.cancel()
+                process.kill()
+        if left and time.monotonic() < until:
+            yield {"key": left.pop(0), "plans": [], "reason": f"the process ended with status {process.returncode}"}
+
+
+def _child(arguments: Sequence[str], keys: Iterable[str]) -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("backend", "dtype", "options", "suite"):
+        parser.add_argument(name)
+    asked = parser.parse_args(arguments)
+    backend = get(asked.backend)
+    assert isinstance(backend, PlanBackend)  # of _WANTED
+    settings = Settings("cuda", 1, backend.resolve("cuda", json.loads(asked.options)), dtype=asked.dtype)
+    backend.setup(settings)
+    for key in keys:
+        model = read_network(Path(asked.suite) / "bricks" / f"{key}.onnx")
+        row: dict[str, Any] = {"key": key, "plans": [], "reason": ""}
+        try:
+            row["plans"] = [asdict(one) for one in backend.plans(synthetic_network(model), settings, _MOST)]
+        except (DlbricksError, MemoryError) as error:
+            row["reason"] = str(error)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1:], [line.strip() for line in sys.stdin])
