@@ -328,7 +328,7 @@ def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
         ]
         > 0
     )
-    done = cli("estimate", branches, "--db", "home.db", "--cache", "hot", "--json")
+    done = cli("estimate", branches, "--db", "home.db", "--cache", "model", "--json")
     assert done.code == 0
     for name in ("sequential_ms", "critical_path_ms", "measured_ms", "lower_bound_sequential_ms"):
         assert done.json["results"][0][name] == stage["models"][0][name] > 0
@@ -403,7 +403,7 @@ def test_wrong_usage_is_refused_and_nothing_is_made(part, here, capsys, more, me
 
 def test_what_earlier_visits_did_counts_where_there_is_no_time(going, part, here, capsys):
     visit, plan = importlib.import_module("visit"), part("plan")
-    chosen = [stage for stage in plan.stages(2) if stage.name in {"agreement-float32", "float32", "bfloat16"}]
+    chosen = [stage for stage in plan.stages(2, "cpu") if stage.name in {"agreement-float32", "float32", "bfloat16"}]
     for stage in chosen[:2]:
         going.record(stage).status = "done"
 

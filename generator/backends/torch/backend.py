@@ -227,6 +227,7 @@ class _TorchExecutable:
         self._call = call
         self._graph: Run | None = None
         self._latest: Sequence[torch.Tensor] = ()
+        self.is_view = False
         self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
 
     def run(self) -> None:
@@ -260,6 +261,8 @@ class _TorchExecutable:
             seen[form] += 1
             shared.append(known.setdefault((form, seen[form]), tensor) if tensor.is_floating_point() else tensor)
         self._inputs = tuple(shared)
+        with self._guard():
+            self.is_view = _lie_in(self._call(*shared), shared)
 
     def refresh(self) -> None:
         with self._guard():
@@ -287,6 +290,12 @@ class _TorchExecutable:
         self._call = released
         self._graph = None
         self._inputs = self._latest = ()
+
+
+def _lie_in(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether all outputs lie in the memory of inputs."""
+    places = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    return all(tensor.untyped_storage().data_ptr() in places for tensor in outputs)
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +54,11 @@ def without_stalls(times: Array) -> Array:
     return even
 
 
-def by_visit(times: Array, visits: Sequence[int | None]) -> Array:
-    """Means over the executions of each visit: visits by nodes."""
+def by_visit(times: Array, visits: Sequence[int | None], middle: Callable[..., Array] = np.mean) -> Array:
+    """Means, or another middle, over the executions of each visit: visits by nodes."""
     numbers = np.array([-1 if visit is None else visit for visit in visits])
     return (
-        np.stack([times[numbers == number].mean(axis=0) for number in range(numbers.max() + 1)])
+        np.stack([middle(times[numbers == number], axis=0) for number in range(numbers.max() + 1)])
         if (numbers.max(initial=-1) >= 0)
         else times[:0]
     )

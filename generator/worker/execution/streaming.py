@@ -11,7 +11,7 @@ what the processor takes to enqueue each of them is told beside it. A model take
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, Settings
 from ...backends.streams import SharingExecutable, StreamBackend, StreamedExecutable
-from ...device.device import Device, Event
+from ...device.device import Device, Event, Run
 from ...device.opening import open_device
 from ...network.network import Network, synthetic_network
 from ...network.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
@@ -48,12 +48,14 @@ class _Step:
 
     Attributes:
         owner: Place of the brick; -1: one operation that tells the clock; -2: the chain that does.
+        is_view: Whether it launches nothing.
         executable: The network.
         begin: Before it.
         end: After it.
     """
 
     owner: int
+    is_view: bool
     executable: StreamedExecutable
     begin: Event
     end: Event
@@ -87,6 +89,9 @@ class StreamedPack:
         self._rows: list[Array] = []
         self._host: list[Array] = []
         self._inputs: dict[object, Any] = {}
+        self._unwatched: Run | None = None
+        self._ends = self._device.event(), self._device.event()
+        self._spans: list[tuple[float, float]] = []
         self._visits: list[int | None] = []
         try:
             clock = [(owner, self._loaded(_built_in(name))) for owner, name in ((_SINGLE, OVERHEAD), (_CHAIN, CHAIN))]
@@ -103,6 +108,8 @@ class StreamedPack:
             self._launch = self._enqueue
             if self.loaded and isinstance(backend, StreamBackend):
                 self._launch = backend.captured(self._enqueue, settings)
+                if self._launch != self._enqueue:
+                    self._unwatched = backend.captured(self._enqueue_unwatched, settings)
             if self._launch == self._enqueue and self._device.name != "cpu":
                 self._launch = self._enqueue_held
         except BaseException:
@@ -115,11 +122,16 @@ class StreamedPack:
         self._device.synchronize()
         self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
         self._visits.append(visit)
+        if self._unwatched is not None:
+            self._unwatched()
+            self._device.synchronize()
+            watched = self._device.elapsed_ns(self._steps[0].begin, self._steps[-1].end)
+            self._spans.append((watched, self._device.elapsed_ns(*self._ends)))
 
     def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is told by each pass
         """The times without the clock (see ``LoadedPack``)."""
-        clock, even = self._told(self._rows)
-        host = self._told(self._host)[1] if self._host else np.empty((0, len(self._names)))
+        clock, even = self._told(np.array(self._rows), self._event_ns())
+        host = self._launches() if self._host else np.empty((0, len(self._names)))
         times = tuple(
             Times(name, rounded(even[:, place]), host_ns=rounded(host[:, place]))
             for place, name in enumerate(self._names)
@@ -128,23 +140,45 @@ class StreamedPack:
         total = float(np.median(even.sum(axis=1))) if even.size else 0.0
         return Reading(times, clock, total, total)
 
-    def _told(self, passes: Sequence[Array]) -> tuple[float, Array]:
-        """What the clock shows of nothing, and nanoseconds of each brick without that: visits by bricks.
+    def _event_ns(self) -> float | None:
+        """What an event between two kernels costs a pass that is one launch; None where it is none.
 
-        A brick that launches nothing costs less than an event before a kernel does: it takes no time.
+        Told by the same pass without events between its bricks. Where a brick launches nothing, the events around it
+        stand together: there their distance and one of them are what is more.
         """
-        rows = np.array(passes)
+        if not self._spans:
+            return None
+        views = np.array([step.is_view for step in self._steps])
+        apart = float(np.median([watched - unwatched for watched, unwatched in self._spans]))
+        apart -= float(np.median(np.array(self._rows), axis=0)[views].sum())
+        return max(0.0, apart / max(1, 2 * int((~views).sum()) + int(views.sum()) - 2))
+
+    def _told(self, rows: Array, clock: float | None) -> tuple[float, Array]:
+        """What the clock shows of nothing, and nanoseconds of each brick without that: visits by bricks."""
         owners = np.array([step.owner for step in self._steps])
-        clock = _clock(rows, owners)
-        visits = by_visit(rows, self._visits)
+        if clock is None:
+            clock = _clock(rows, owners)
+        else:
+            rows[:, [step.is_view for step in self._steps]] = 0  # of one launch it is no part
+        return clock, without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
+
+    def _launches(self) -> Array:
+        """Nanoseconds to enqueue each brick: medians of each visit, since others run on the processor as well."""
+        rows = np.array(self._host)
+        clock = _clock(rows, np.array([step.owner for step in self._steps]))
+        return (self._by_brick(by_visit(rows, self._visits, np.median)) - clock).clip(min=0)
+
+    def _by_brick(self, visits: Array) -> Array:
+        """Means over the copies of each brick: visits by bricks."""
+        owners = np.array([step.owner for step in self._steps])
         sums = np.zeros((len(visits), len(self._names)))
         for place in {*owners[owners >= 0].tolist()}:
             sums[:, place] = visits[:, owners == place].mean(axis=1)
-        return clock, without_stalls((sums - clock).clip(min=0))
+        return sums
 
     def close(self) -> None:
         """Free all networks."""
-        self._launch = self._closed
+        self._launch, self._unwatched = self._closed, None
         for executable in {id(step.executable): step.executable for step in self._steps}.values():
             executable.close()
         self._steps = []
@@ -155,6 +189,17 @@ class StreamedPack:
             self._device.record(step.begin)
             step.executable.run()
             self._device.record(step.end)
+
+    def _enqueue_unwatched(self) -> None:
+        """The same without events, but for the first and the last one."""
+        last = len(self._steps) - 1
+        for place, step in enumerate(self._steps):
+            step.executable.refresh()
+            if place == 0:
+                self._device.record(self._ends[0])
+            step.executable.run()
+            if place == last:
+                self._device.record(self._ends[1])
 
     def _enqueue_held(self) -> None:
         """The same in parts, each of which the device begins when all of it is enqueued."""
@@ -167,11 +212,10 @@ class StreamedPack:
             for step in part:
                 step.executable.refresh()
                 self._device.record(step.begin)
-                step.executable.run()
-                self._device.record(step.end)
                 begin = time.perf_counter_ns()
-                step.executable.run()  # again: a model's code is in the processor's caches
+                step.executable.run()
                 taken.append(time.perf_counter_ns() - begin)
+                self._device.record(step.end)
             self._device.synchronize()
         self._host.append(np.array(taken, dtype=float))
 
@@ -188,7 +232,8 @@ class StreamedPack:
         return _Refreshed(self._backend.prepare(network, self._settings), network)
 
     def _step(self, owner: int, executable: StreamedExecutable) -> _Step:
-        return _Step(owner, executable, self._device.event(), self._device.event())
+        is_view = isinstance(executable, SharingExecutable) and executable.is_view
+        return _Step(owner, is_view, executable, self._device.event(), self._device.event())
 
 
 def device_of(backend: Backend, settings: Settings) -> Device:

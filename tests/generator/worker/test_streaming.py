@@ -1,0 +1,133 @@
+"""Bricks in the stream of a device. The CPU stands in for a GPU: the same code times, captures and holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dlbricks.errors import UnsupportedBrick
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.torch.backend import TorchBackend
+from dlbricks.generator.device.host import HostDevice
+from dlbricks.generator.network.network import synthetic_network
+from dlbricks.generator.worker.execution.executed import Executed
+from dlbricks.generator.worker.execution.packing import load_pack
+from dlbricks.generator.worker.execution.streaming import StreamedPack
+from onnx import TensorProto, helper
+
+VISITS = 4
+
+
+class Accelerator(HostDevice):
+    """A device that is not the caller: it can be held, and what it is given can be captured."""
+
+    name = "accelerator"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[float] = []
+        self.recorded = 0
+
+    def hold(self, ns: float) -> None:
+        self.held.append(ns)
+
+    def record(self, event: list[int]) -> None:
+        self.recorded += 1
+        super().record(event)
+
+
+class Torch(TorchBackend):
+    """PyTorch on the CPU, as if that were a device of its own."""
+
+    def __init__(self, *, captures: bool) -> None:
+        self.place = Accelerator()
+        self.captures = captures
+
+    def device(self, settings: Settings) -> Accelerator:  # noqa: ARG002
+        return self.place
+
+    def captured(self, run, settings):  # noqa: ARG002
+        return (lambda: run()) if self.captures else run
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings("cpu", 1, TorchBackend().resolve("cpu", {"pinning": "off"}))
+
+
+def brick(op_type: str, shape: tuple[int, ...] = (1, 64, 32, 32), **attributes: object) -> Executed:
+    names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    node = helper.make_node(op_type, ["x"], ["y"], **attributes)
+    graph = helper.make_graph([node], "brick", names[:1], names[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return Executed(replace(synthetic_network(model), as_is=True))
+
+
+def read(pack: StreamedPack) -> dict:
+    try:
+        for visit in range(VISITS):
+            pack.run(visit=visit)
+            pack.run(visit=visit)
+        return {one.id: one for one in pack.read(None).times}
+    finally:
+        pack.close()
+
+
+def test_one_launch_tells_the_device_alone_and_a_view_takes_nothing(settings):
+    backend = Torch(captures=True)
+    bricks = {"exp": brick("Exp"), "same": brick("Identity"), "small": brick("Exp", (1, 4))}
+
+    times = read(StreamedPack(bricks, {"small": 2}, backend, settings))
+
+    assert times.keys() == bricks.keys()
+    assert all(len(one.whole_ns) == VISITS and one.host_ns == () for one in times.values())
+    assert times["same"].whole_ns == (0,) * VISITS
+    assert np.mean(times["exp"].whole_ns) > np.mean(times["small"].whole_ns) >= 0
+    assert backend.place.held == []
+
+
+def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_told_beside(settings):
+    backend = Torch(captures=False)
+    bricks = {str(number): brick("Exp", (1, 64 + number)) for number in range(30)}
+
+    times = read(StreamedPack(bricks, {}, backend, settings))
+
+    parts = -(-(30 + 2 * 2) // 12)
+    assert len(backend.place.held) == parts * 2 * VISITS
+    assert min(backend.place.held) > 0
+    assert all(len(one.host_ns) == len(one.whole_ns) == VISITS for one in times.values())
+
+
+def test_on_the_cpu_the_caller_is_the_device(settings):
+    times = read(StreamedPack({"exp": brick("Exp")}, {}, TorchBackend(), settings))
+
+    assert times["exp"].host_ns == ()
+    assert min(times["exp"].whole_ns) > 0
+
+
+def test_what_cannot_be_loaded_costs_only_itself(settings):
+    bricks = {"exp": brick("Exp"), "odd": brick("Frobnicate")}
+
+    loaded, refused, alone = load_pack(bricks, {}, TorchBackend(), settings)
+    none, all_refused, _ = load_pack({"odd": brick("Frobnicate")}, {}, TorchBackend(), settings)
+
+    assert loaded is not None
+    loaded.run(visit=0)
+    assert [one.id for one in loaded.read(None).times] == ["exp"]
+    loaded.close()
+    assert (none, alone) == (None, ())
+    for found in (refused, all_refused):
+        assert [*found] == ["odd"]
+        assert isinstance(found["odd"], UnsupportedBrick)
+
+
+def test_networks_of_a_pass_read_the_same_memory_where_inputs_are_alike(settings):
+    one, other, small = (TorchBackend().prepare_streamed(brick("Exp", shape).network, settings) for shape in
+                         [(2, 3), (2, 3), (4, 1)])  # fmt: skip
+    known: dict = {}
+    for executable in (one, other, small):
+        executable.share(known)
+
+    assert one._inputs[0] is other._inputs[0]
+    assert small._inputs[0] is not one._inputs[0]
