@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +15,7 @@ from ..generator.backends.algorithms import AlgorithmBackend
 from ..generator.backends.base import AS_GIVEN
 from ..generator.backends.cudnn.library import availability as cudnn_availability
 from ..generator.backends.environments import Installed
+from ..generator.backends.requirements import dtypes_on
 from ..generator.machine.system import machine_state, probe_system, quietness
 from ..generator.measurement.agreement import AgreementReport, Verdict
 from ..models.zoo import names
@@ -65,14 +66,14 @@ def runtimes() -> Answer:
             "options": options.get(devices[0], {}) if devices else {},
             "options_by_device": options,
             "dtypes": found["dtypes"],
+            "dtypes_by_device": found["dtypes_by_device"],
             "algorithms": algorithms,
         }
         rows.append(row)
         for device in devices or [None]:  # none is known of a backend that cannot be loaded
             reason = availability.reason if device is None else availability.why_not(device)
             table.append(row | {"device": device, "available": not reason, "reason": reason or None})
-        if found["dtypes"]:
-            summary.append(f"precisions of {name}: {', '.join(found['dtypes'])}")
+        summary += _precision_lines(name, found["dtypes_by_device"])
         summary += _option_lines(name, options)
         if algorithms:
             summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
@@ -108,16 +109,25 @@ def _abilities(name: str) -> dict[str, Any]:
     try:
         backend = registry.get(name)
     except BackendUnavailable:  # its availability has the reason
-        return {"devices": [], "dtypes": [], "algorithms": {}, "options_by_device": {}}
+        return {"devices": [], "dtypes": [], "dtypes_by_device": {}, "algorithms": {}, "options_by_device": {}}
     options = {device: backend.resolve(device, {}) for device in backend.devices}
     device = backend.devices[0]
     offered = backend.algorithms(device, options[device], AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
     return {
         "devices": list(backend.devices),
         "dtypes": list(backend.dtypes),
+        "dtypes_by_device": {device: list(dtypes_on(backend, device)) for device in backend.devices},
         "algorithms": {algorithm.name: algorithm.help for algorithm in offered},
         "options_by_device": options,
     }
+
+
+def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The precisions of a backend; by device where these differ."""
+    if len({tuple(found) for found in dtypes.values()}) > 1:
+        yield from (f"precisions of {name} on {device}: {', '.join(found)}" for device, found in dtypes.items())
+    elif dtypes:
+        yield f"precisions of {name}: {', '.join(next(iter(dtypes.values())))}"
 
 
 def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

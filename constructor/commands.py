@@ -11,7 +11,7 @@ from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..generator.backends.base import Backend, GraphBackend
 from ..generator.backends.registry import get
-from ..generator.backends.requirements import in_turn
+from ..generator.backends.requirements import dtypes_on, in_turn
 from ..models import ModelSource
 from .runtime import executes_as_written
 from .selection import MODEL, Choice, Query
@@ -103,11 +103,12 @@ class Commands:
 
     def _measurable(self, graph: str) -> bool:
         """Whether bricks of a graph can be measured in the precision that was asked for."""
-        backend = _known(self._named().backend)
+        stack = self._named()
+        backend = _known(stack.backend)
         given = self._dtype in {None, _AS_GIVEN}
         if graph != "source" and backend is not None and not isinstance(backend, GraphBackend):
             return graph == "runtime" and given and self._executes_as_written()
-        return given or (graph != "runtime" and backend is not None and self._dtype in backend.dtypes)
+        return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
 
     def _executes_as_written(self) -> bool:
         return executes_as_written(self._named())

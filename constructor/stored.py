@@ -53,7 +53,8 @@ class Shelf:
         host: What the processor takes to enqueue a brick, where a device does the work.
         failures: Why a brick could not be measured.
         fastest: Lowest latency of each brick over all variants and stacks of the same system, device and conditions;
-            those that run branches at once, on more cores than their threads say, only beside their like.
+            those that run branches at once, on more cores than their threads say, only beside their like, and
+            those that compute in TF32 likewise.
     """
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
@@ -111,6 +112,11 @@ def in_parallel(stack: Stack) -> bool:
     """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
     options = dict(stack.options)
     return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1
+
+
+def narrows(stack: Stack) -> bool:
+    """Whether products and convolutions of float32 are computed in TF32: another function than the exact one."""
+    return dict(stack.options).get("tf32") == "on"
 
 
 def look_up(
@@ -217,6 +223,8 @@ def _fastest(store: Store, choice: Choice, conditions: Conditions, wanted: Wante
     without: set[str] = set()
     if not in_parallel(choice.stack):
         without = {key for key, stack in stacks.items() if in_parallel(stack)}
+    if not narrows(choice.stack):
+        without |= {key for key, stack in stacks.items() if narrows(stack)}
     eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
     keys = wanted.bricks | wanted.competing
     ordered = _lowest(store, choice, conditions, keys - wanted.views, without)

@@ -250,6 +250,38 @@ def test_the_lower_bound_stays_on_system_device_and_conditions(measured, fork, k
     assert answer.lower_bound_sequential_ms == 31.0
 
 
+def test_tf32_is_no_bound_for_exact_float32_but_exact_float32_is_one_for_tf32(lab, chain, keys_of):
+    exact, narrow = (Stack("torch", "cuda", (("torch", "2.11"),), (("tf32", tf32),)) for tf32 in ("off", "on"))
+    keys = {*keys_of(chain)}
+    for stack, ms in ((exact, 2.0), (narrow, 0.5)):
+        lab.store.put_stack(stack)
+        lab.put([(key, ms) for key in keys], stack=stack.key)
+    lab.put([(min(keys), 0.25)], stack=exact.key, variant="plan-1")
+
+    bounds = {row.key: row.lower_bound_ms for row in one(lab, chain, stack=exact.key).sequences}
+    narrower = {row.key: row.lower_bound_ms for row in one(lab, chain, stack=narrow.key).sequences}
+
+    assert bounds == {key: 0.25 if key == min(keys) else 2.0 for key in keys}
+    assert narrower == {key: 0.25 if key == min(keys) else 0.5 for key in keys}
+
+
+@pytest.mark.parametrize(("host_ms", "slower"), [(3.0, "host"), (1.0, "device")])
+def test_what_the_slower_of_processor_and_device_takes_is_estimated(lab, chain, keys_of, host_ms, slower):
+    gpu = Stack("torch", "cuda", (("torch", "2.11"),), (("mode", "eager"),))
+    lab.store.put_stack(gpu)
+    keys = keys_of(chain)
+    place = {"stack": gpu.key, "conditions": Conditions(threads=1, cache="8MiB")}
+    lab.put([(key, 2.0) for key in {*keys}], **place)
+    lab.put([(key, host_ms) for key in {*keys}], variant="host", **place)
+
+    answer = one(lab, chain, stack=gpu.key, cache="8MiB")
+
+    assert answer.sequential_ms == 2.0 * len(keys)
+    assert answer.host_ms == host_ms * len(keys)
+    assert answer.estimate_ms == pytest.approx({"host": host_ms, "device": 2.0}[slower] * len(keys))
+    assert answer.lower_bound_sequential_ms == answer.sequential_ms
+
+
 def test_ground_truth_and_ratios(measured, fork, graph_of):
     measured.put([(graph_of(fork).key, 62.0)], subject=Subject.MODEL)
     answer = one(measured, fork)

@@ -48,6 +48,9 @@ _VIEWS = frozenset(
 _MOVES = frozenset({"copy_", "fill_", "zero_"})
 """Operators of ``aten`` that write for others: what calls one of them and nothing else is what computes."""
 
+_RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]")
+"""Calls of CUDA's runtime and driver on the CPU: they launch and wait, and compute nothing."""
+
 _NUMBERED = re.compile(r"^graph_\d+_")
 """TorchInductor counts the graphs of a process: no part of a kernel's name."""
 
@@ -132,12 +135,12 @@ def _computing(event: FunctionEvent, operator: str) -> Iterator[tuple[FunctionEv
         outermost = operator or (child.name if "::" in child.name else "")
         if _short(child) in _VIEWS or any(_computes(inner) for inner in child.cpu_children):
             yield from _computing(child, outermost)
-        elif " " not in child.name:  # else a note of the framework about itself
+        elif " " not in child.name and not _RUNTIME_CALL.match(child.name):  # else a note of the framework about itself
             yield child, outermost
 
 
 def _computes(event: FunctionEvent) -> bool:
-    helps = _short(event) in _VIEWS | _MOVES or " " in event.name
+    helps = _short(event) in _VIEWS | _MOVES or " " in event.name or bool(_RUNTIME_CALL.match(event.name))
     return not helps or any(_computes(child) for child in event.cpu_children)
 
 

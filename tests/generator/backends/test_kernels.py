@@ -205,6 +205,21 @@ def test_kernels_of_another_device_are_those_that_it_ran():
     ]
 
 
+def test_calls_that_only_launch_or_wait_are_no_kernels():
+    """Of a brick that is a view: the replay of its empty graph, as PyTorch's profiler tells it."""
+    kinds = pytest.importorskip("torch.autograd").DeviceType
+    events = pytest.importorskip("torch.autograd.profiler_util")
+    names = ("execution", "cudaStreamIsCapturing", "cudaGraphLaunch", "cuLaunchKernelEx", "aten::add")
+    mark, *others = (
+        events.FunctionEvent(id=at, name=name, thread=1, start_us=at, end_us=at + 1, device_type=kinds.CPU)
+        for at, name in enumerate(names)
+    )
+    for one in others:
+        mark.append_cpu_child(one)
+
+    assert [found.name for found in launches(mark, [], [])] == ["aten::add"]
+
+
 def test_a_view_has_medians_over_executions():
     fast, slow, odd = Launch("a", "op", "cpu", 10), Launch("a", "op", "cpu", 30), Launch("b", "", "cpu", None)
     view = kernel_view([[fast, fast, odd], [odd, slow, fast], [fast, slow, odd]], [100, 140, 120], "a test")

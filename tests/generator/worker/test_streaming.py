@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,11 +45,11 @@ class Torch(TorchBackend):
         self.place = Accelerator()
         self.captures = captures
 
-    def device(self, settings: Settings) -> Accelerator:  # noqa: ARG002
+    def device(self, settings: Settings) -> Accelerator:
         return self.place
 
-    def captured(self, run, settings):  # noqa: ARG002
-        return (lambda: run()) if self.captures else run
+    def captured(self, run, settings):
+        return partial(run) if self.captures else run
 
 
 @pytest.fixture(scope="module")
