@@ -52,7 +52,7 @@ def runtimes() -> Answer:
     """The answer of ``backends list``."""
     rows: list[dict[str, object]] = []
     table: list[dict[str, object]] = []
-    summary = []
+    summary: list[str] = []
     for name, availability in registry.backends().items():
         found = _abilities(name)
         devices, algorithms, options = found["devices"], found["algorithms"], found["options_by_device"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ PAGES = (Path("README.md"), Path("docs/results/README.md"))
 
 _RESULTS = Path("docs/results")
 _BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
+
+_NEAR = 0.1
 
 Result = Mapping[str, Any]
 
@@ -151,11 +154,78 @@ def _cost(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
+def _gpu_stages(folder: Path) -> dict[str, dict[str, Result]]:
+    """What the visits of a GPU measured, by stage and model."""
+    found = json.loads((folder / "gpu" / "results.json").read_text())
+    return {one["stage"]: {row["name"]: row for row in one["models"]} for one in found["stages"]}
+
+
+def _gpu(folder: Path) -> str:
+    """Each model by the frameworks, its bound, and its estimate."""
+    stages = _gpu_stages(folder)
+    eager, graph, ort = (stages[name] for name in ("float32", "float32-graph", "onnxruntime-float32"))
+    lines = [
+        "",
+        "| | eager | graph | ONNX Runtime | bound | bound / graph | bound / ONNX Runtime | estimate / graph |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in graph.items():
+        times = [one["measured_ms"] for one in (eager[name], row, ort[name])]
+        bound = row["bound_with_plans_ms"]
+        cells = [f"{time:.3f}" for time in (*times, bound)]
+        cells += [number(bound / time) for time in times[1:]]
+        lines.append(f"| {name} | {' | '.join(cells)} | {number(row['ratio'])} |")
+    return "\n".join([*lines, ""])
+
+
+def _gpu_errors(folder: Path) -> str:
+    """How far estimates are off on a GPU, by stage."""
+    lines = ["", "| | models | median error | within 10 % | worst |", "|---|---|---|---|---|"]
+    for name, rows in _gpu_stages(folder).items():
+        ratios = {model: row["ratio"] for model, row in rows.items() if row["ratio"] is not None}
+        if not ratios:
+            continue
+        errors = sorted(abs(ratio - 1) for ratio in ratios.values())
+        worst = max(ratios, key=lambda model: abs(ratios[model] - 1))
+        within = sum(error <= _NEAR for error in errors) / len(errors)
+        cells = [name, str(len(errors)), percent(statistics.median(errors)), percent(within)]
+        lines.append(f"| {' | '.join(cells)} | {number(ratios[worst])} ({worst}) |")
+    return "\n".join([*lines, ""])
+
+
+def _gpu_precisions(folder: Path) -> str:
+    """How much faster than in float32 a CUDA graph of PyTorch is."""
+    stages = _gpu_stages(folder)
+    base = stages["float32-graph"]
+    others = ("tf32-graph", "float16-graph", "bfloat16-graph")
+    lines = ["", "| | float32, ms | TF32 | float16 | bfloat16 |", "|---|---|---|---|---|"]
+    for name, row in base.items():
+        gains = [number(row["measured_ms"] / stages[other][name]["measured_ms"]) for other in others]
+        lines.append(f"| {name} | {row['measured_ms']:.3f} | {' | '.join(gains)} |")
+    return "\n".join([*lines, ""])
+
+
+def _gpu_plans(folder: Path) -> str:
+    """The library's own choice beside the fastest of its plans."""
+    found = json.loads((folder / "gpu" / "results.json").read_text())
+    lines = ["", "| | bricks | plans timed | first is fastest | first / fastest, median | mean | most |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for one in found["plans"]:
+        cells = [one["stage"].removeprefix("plans-"), str(one["bricks"]), f"{one['timed']} of {one['plans']}"]
+        cells += [str(one["first_is_best"]), *(number(one[name]) for name in ("median", "mean", "most"))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _table,
     "headline": _headline,
     "calibration": _calibration,
     "cost": _cost,
+    "gpu": _gpu,
+    "gpu-errors": _gpu_errors,
+    "gpu-precisions": _gpu_precisions,
+    "gpu-plans": _gpu_plans,
 }
 
 

@@ -64,6 +64,12 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Nanoseconds of the library's own first choice that could be executed, and of the fastest; None: there is none."""
+    times = [plan["ns"] for plan in row["plans"] if plan["ns"]]
+    return (times[0], min(times)) if times else None
+
+
 def _asked(
     keys: Sequence[str], suite: Path, backend: str, dtype: str, options: Mapping[str, str], until: float
 ) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,10 @@ from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from visit_folder import Folder, Record
+from visit_plans import FILE, best_of, rows_of
+
+_AS_GOOD = 1.02
+"""A first choice so near to the fastest is as fast."""
 
 _FIGURES = (
     "measured_ms", "estimate_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
@@ -62,6 +69,7 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 for record in folder.records
                 if record.stage["kind"] == "kernels" and "views" in record.result
             ],
+            "plans": [found for folder in folders for found in _plans(folder)],
             "not_done": [
                 _about(record, stacks.get(record.stack)) | {"status": record.status, "reason": record.reason}
                 for folder in folders
@@ -92,14 +100,76 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
         yield from _measured(sources, store, threads=threads, cache=record.stage["cache"], **place)
         return
     found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
+    plans = _plans_for(folder, record)
     for row in found:
         yield {
             "name": row.name,
+            **_with_plans(row, plans),
             **{name: getattr(row, name) for name in _FIGURES},
             "known_ms": row.known_ms,
             "coverage": row.coverage.sequences if row.coverage else None,
             "note": _note(row),
         }
+
+
+def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
+    """Of each library and precision: how many plans there are, and how far its own choice is from the fastest."""
+    rows = rows_of(folder.path / FILE)
+    for record in folder.records:
+        if record.stage["kind"] != "plans" or not record.stack:
+            continue
+        mine = _of(record, rows)
+        pairs = [pair for row in mine if (pair := best_of(row)) is not None]
+        if not pairs:
+            continue
+        ratios = sorted(first / best for first, best in pairs)
+        reasons = Counter(plan["reason"] for row in mine for plan in row["plans"] if plan["reason"])
+        yield _about(record, None) | {
+            "backend": record.stage["backend"],
+            "status": record.status,
+            "bricks": len(mine),
+            "plans": sum(len(row["plans"]) for row in mine),
+            "timed": sum(plan["ns"] is not None for row in mine for plan in row["plans"]),
+            "first_is_best": sum(ratio < _AS_GOOD for ratio in ratios),
+            "median": statistics.median(ratios),
+            "mean": statistics.fmean(ratios),
+            "most": ratios[-1],
+            "untimed": dict(reasons.most_common()),
+        }
+
+
+def _of(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
+    return [row for row in rows if place.items() <= row.items()]
+
+
+def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]:
+    """By brick, of the libraries in the precision of a stage: their first choice and the fastest plan, in ms."""
+    rows = rows_of(folder.path / FILE)
+    tf32 = record.stage["options"].get("tf32")
+    found: dict[str, tuple[float, float]] = {}
+    for other in folder.records:
+        alike = all(other.stage[name] == record.stage[name] for name in ("dtype", "batch"))
+        if other.stage["kind"] == "plans" and alike and other.stage["options"].get("tf32") == tf32:
+            for row in _of(other, rows):
+                if (pair := best_of(row)) is not None:
+                    found[row["key"]] = (pair[0] / 1e6, pair[1] / 1e6)
+    return found
+
+
+def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
+    """What a model's convolutions and products take by the libraries, and its bound with them."""
+    known = [plans[one.key] for one in row.sequences if one.key in plans]
+    bounds = [
+        min((ms for ms in (one.lower_bound_ms, plans.get(one.key, (None, None))[1]) if ms is not None), default=None)
+        for one in row.sequences
+    ]
+    whole = bool(bounds) and None not in bounds
+    return {
+        "plans_first_ms": math.fsum(first for first, _ in known) if known else None,
+        "plans_best_ms": math.fsum(best for _, best in known) if known else None,
+        "bound_with_plans_ms": math.fsum(ms for ms in bounds if ms is not None) if known and whole else None,
+    }
 
 
 def _measured(
@@ -134,6 +204,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "Latencies are in milliseconds: of bricks at G=1, and of whole models that were visited in turn with them.",
         *_agreement(found["agreement"]),
         *_gains(found["stages"]),
+        *_choices(found),
     ]
     for stage in found["stages"]:
         lines += _stage(stage)
@@ -171,12 +242,43 @@ def _agreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, "", *wrong] if wrong else lines
 
 
+def _choices(found: Mapping[str, Any]) -> list[str]:
+    """What the libraries offer, and what that would save."""
+    if not found["plans"]:
+        return []
+    lines = [
+        "", "## What the libraries offer", "",
+        "Each plan of each brick with a convolution (cuDNN) or product (cuBLAS); first: the library's own choice.", "",
+        "| stage | bricks | plans | timed | first is fastest | first / fastest, median | mean | most |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in found["plans"]:
+        counts = " | ".join(str(row[name]) for name in ("bricks", "plans", "timed", "first_is_best"))
+        ratios = " | ".join(f"{row[name]:.2f}" for name in ("median", "mean", "most"))
+        lines.append(f"| {row['stage']} | {counts} | {ratios} |")
+    for stage in found["stages"]:
+        rows = [row for row in stage["models"] if row.get("plans_best_ms") is not None]
+        if stage["options"].get("mode") != "graph" or not any(row["measured_ms"] for row in rows):
+            continue
+        lines += [
+            "", f"### Convolutions and products, {stage['stage']}", "",
+            "| model | measured | the libraries' choices | fastest plans | bound with these | bound / measured |",
+            "|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        for row in rows:
+            bound, measured = row["bound_with_plans_ms"], row["measured_ms"]
+            cells = [measured, row["plans_first_ms"], row["plans_best_ms"], bound]
+            cells.append(None if bound is None or measured is None else bound / measured)
+            lines.append(f"| {row['name']} | {' | '.join(map(_number, cells))} |")
+    return lines
+
+
 def _gains(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Measured models beside the first stage of the same system and batch, which is float32 as the backend has it."""
     lines: list[str] = []
     for system, batch in dict.fromkeys((stage["system"], stage["batch"]) for stage in stages):
         group = [stage for stage in stages if (stage["system"], stage["batch"]) == (system, batch)]
-        group = [stage for stage in group if stage["cache"] == "hot" and any(map(_latency, stage["models"]))]
+        group = [stage for stage in group if any(map(_latency, stage["models"]))]
         times = [{row["name"]: _latency(row) for row in stage["models"]} for stage in group]
         if len(group) < 2:
             continue
@@ -200,6 +302,9 @@ def _stage(stage: Mapping[str, Any]) -> list[str]:
     rows = stage["models"]
     if not any(row["coverage"] for row in rows):
         return []  # nothing of it is measured yet, or models alone, which stand above
+    if not any(row["measured_ms"] for row in rows):
+        shares = ", ".join(f"{row['name']} {row['coverage'] or 0:.0%}" for row in rows)
+        return ["", f"## {stage['stage']}", "", f"Bricks alone. Sequences of a model that it has: {shares}."]
     versions = " ".join(f"{name} {version}" for name, version in stage["versions"].items())
     options = " ".join(f"{name}={value}" for name, value in stage["options"].items())
     lines = [

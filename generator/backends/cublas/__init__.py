@@ -1,5 +1,5 @@
 """cuBLAS as a library: bricks that are one matrix product, with what its epilogues do behind it.
 
 ``problem`` leads from ONNX to one call of the library, ``light`` executes it by cuBLASLt with any of its algorithms,
-``plain`` by cuBLAS itself. It has never run on a GPU until a visit's data say otherwise.
+``plain`` by cuBLAS itself.
 """

@@ -32,8 +32,19 @@ _H200: dict[str, Any] = {
     "driverVer": 13000, "cudaDeviceId": 0, "deviceId": 0, "pciDeviceId": 0, "isTccDriver": 0,
 }  # fmt: skip
 
-KNOWN: Mapping[str, Mapping[str, Any]] = {"h200": _H200}
-"""Descriptions by name. They were put together from documents and readings, not written by cuDNN on the device."""
+_H100: dict[str, Any] = {
+    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json).
+    "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
+    "multiProcessorCount": 132, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
+    "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
+    "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 6, "isTccDriver": 0,
+    "supportCoopLaunch": 1, "totalGlobalMem": 85017493504, "smClockRateKHz": 1980000, "memClockRateKHz": 2619000,
+    "l2CacheSize": 52428800, "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
+    "deviceName": "NVIDIA H100 80GB HBM3",
+}  # fmt: skip
+
+KNOWN: Mapping[str, Mapping[str, Any]] = {"h100": _H100, "h200": _H200}
+"""Descriptions by name. That of the H200 was put together from documents and readings, not written by cuDNN there."""
 
 
 @dataclass(frozen=True, slots=True)

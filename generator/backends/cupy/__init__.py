@@ -2,5 +2,5 @@
 
 Its kernels are CuPy's or of this room, no library's best: a latency of theirs bounds an operator's from above, where
 there is no other. ``call`` is a brick in memory; ``movers``, ``pointwise`` and ``pooling`` have a function per
-operator. It has never run on a GPU until a visit's data say otherwise.
+operator.
 """

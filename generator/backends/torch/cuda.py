@@ -41,6 +41,8 @@ def missing_for_torch() -> str:
     lacks = []
     if any(built_without_cuda(Path(folder) / "version.py") for folder in folders):
         lacks.append("built without CUDA")
+    if importlib.util.find_spec("cupy") is None:
+        lacks.append("CuPy is not installed")
     if not has_driver():
         lacks.append("no NVIDIA driver is found")
     return "; ".join(lacks)
