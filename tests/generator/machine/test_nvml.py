@@ -1,0 +1,70 @@
+"""What NVIDIA's management library tells of a GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from dlbricks.generator.machine.nvml import gpu_state, throttled
+from dlbricks.generator.machine.system import machine_state
+
+
+class NVMLError(Exception):
+    """As of nvidia-ml-py."""
+
+
+@pytest.fixture
+def nvml(monkeypatch) -> ModuleType:
+    """The functions that are asked, with what an H100 answered them on 2026-11-22; one that it does not have."""
+
+    def unknown(*_: object) -> None:
+        raise NVMLError("Not Supported")
+
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1980, 2: 2619}[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda *_: 1980,
+        "nvmlDeviceGetTemperature": lambda *_: 35,
+        "nvmlDeviceGetPowerUsage": lambda _: 116_064,
+        "nvmlDeviceGetEnforcedPowerLimit": unknown,
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(free=84_389_593_088),
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0,
+    }
+    module = ModuleType("pynvml")
+    vars(module).update(answers, NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+def test_what_the_gpu_does_not_tell_is_not_there(nvml):
+    state = gpu_state()
+
+    assert state == {
+        "sm_mhz": 1980, "memory_mhz": 2619, "most_sm_mhz": 1980, "temperature_c": 35, "power_w": 116.064,
+        "memory_free_bytes": 84_389_593_088, "held_back": [],
+    }  # fmt: skip
+    assert machine_state()["gpu"] == state
+    assert not throttled(state)
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons", "held"), [(0x1, ["idle"], False), (0x4 | 0x20, ["power cap", "thermal, software"], True)]
+)
+def test_clocks_are_held_back_by_power_and_heat(nvml, monkeypatch, bits, reasons, held):
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda _: bits)
+
+    assert gpu_state()["held_back"] == reasons
+    assert throttled(gpu_state()) is held
+
+
+def test_without_the_library_or_a_gpu_nothing_is_told(nvml, monkeypatch):
+    def fail() -> None:
+        raise NVMLError("Driver Not Loaded")
+
+    monkeypatch.setattr(nvml, "nvmlInit", fail)
+    assert gpu_state() == {}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_state() == {}
+    assert "gpu" not in machine_state()
