@@ -20,6 +20,7 @@ from dlbricks.errors import DlbricksError
 from dlbricks.generator.backends.algorithms import PlanBackend
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.device.opening import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
 from visit_folder import Record
 from visit_plan import Stage
@@ -30,6 +31,11 @@ FILE = "plans.jsonl"
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
 """What each library is asked for: there it has a choice."""
+
+WANTED = frozenset().union(*_WANTED.values())
+
+_FRUITLESS = 3
+"""Processes that end before their first brick, one after the other: then no other one will fare better."""
 
 _MOST = 40
 """Plans of a brick that are timed at most."""
@@ -73,8 +79,9 @@ def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
 def _asked(
     keys: Sequence[str], suite: Path, backend: str, dtype: str, options: Mapping[str, str], until: float
 ) -> Iterator[dict[str, Any]]:
-    left = [*keys]
-    while left and time.monotonic() < until:
+    left, fruitless = [*keys], 0
+    while left and time.monotonic() < until and fruitless < _FRUITLESS:
+        before = len(left)
         command = [sys.executable, __file__, backend, dtype, json.dumps(dict(options)), str(suite)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None  # asked for
@@ -91,7 +98,8 @@ def _asked(
             finally:
                 timer.cancel()
                 process.kill()
-        if left and time.monotonic() < until:
+        fruitless = fruitless + 1 if len(left) == before else 0
+        if left and time.monotonic() < until and len(left) == before and fruitless < _FRUITLESS:
             yield {"key": left.pop(0), "plans": [], "reason": f"the process ended with status {process.returncode}"}
 
 
@@ -112,6 +120,7 @@ def _child(arguments: Sequence[str], keys: Iterable[str]) -> None:
         except (DlbricksError, MemoryError) as error:
             row["reason"] = str(error)
         print(json.dumps(row), flush=True)
+        open_device("cuda").synchronize()  # a GPU that failed works no more for this process: the next one goes on
 
 
 if __name__ == "__main__":

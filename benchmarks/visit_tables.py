@@ -17,7 +17,7 @@ from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from visit_folder import Folder, Record
-from visit_plans import FILE, best_of, rows_of
+from visit_plans import FILE, WANTED, best_of, rows_of
 
 _AS_GOOD = 1.02
 """A first choice so near to the fastest is as fast."""
@@ -160,15 +160,17 @@ def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]
 def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
     """What a model's convolutions and products take by the libraries, and its bound with them."""
     known = [plans[one.key] for one in row.sequences if one.key in plans]
+    asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.sequences)
+    all_known = bool(known) and len(known) == asked
     bounds = [
         min((ms for ms in (one.lower_bound_ms, plans.get(one.key, (None, None))[1]) if ms is not None), default=None)
         for one in row.sequences
     ]
     whole = bool(bounds) and None not in bounds
     return {
-        "plans_first_ms": math.fsum(first for first, _ in known) if known else None,
-        "plans_best_ms": math.fsum(best for _, best in known) if known else None,
-        "bound_with_plans_ms": math.fsum(ms for ms in bounds if ms is not None) if known and whole else None,
+        "plans_first_ms": math.fsum(first for first, _ in known) if all_known else None,
+        "plans_best_ms": math.fsum(best for _, best in known) if all_known else None,
+        "bound_with_plans_ms": math.fsum(ms for ms in bounds if ms is not None) if all_known and whole else None,
     }
 
 
@@ -219,7 +221,8 @@ def markdown(found: Mapping[str, Any]) -> str:
 def _system(found: Mapping[str, Any]) -> str:
     system, packages = found["system"], found["packages"]
     parts = [system["cpu"], f"{system['physical_cores']} cores", *system["gpus"], f"Python {found['python']}"]
-    parts += [f"{name} {packages[name]}" for name in ("torch", "onnxruntime", "numpy") if name in packages]
+    runtime = "onnxruntime-gpu" if "onnxruntime-gpu" in packages else "onnxruntime"
+    parts += [f"{name} {packages[name]}" for name in ("torch", runtime, "numpy") if name in packages]
     return ", ".join(parts)
 
 

@@ -53,7 +53,7 @@ def test_every_extra_is_used_somewhere() -> None:
         path.read_text() for path in [*ROOT.glob("*.md"), *ROOT.rglob("db/*.py"), *ROOT.rglob("models/**/*.py")]
     )
 
-    assert extras == {"zoo", "torch", "openvino", "parquet", "postgres", "dev"}
+    assert extras == {"zoo", "torch", "openvino", "cuda", "parquet", "postgres", "dev"}
     assert all(f"dlbricks[{extra}]" in text or f"`{extra}` extra" in text for extra in extras - {"dev"})
 
 

@@ -1,7 +1,7 @@
 """Timing what a library offers for one brick, plan by plan.
 
 Not a measurement as a campaign takes it: a few executions with caches hot, between events in the stream, as one CUDA
-graph where that can be captured. It ranks plans; the option ``plan`` executes one of them in a campaign.
+graph. It ranks plans; the option ``plan`` executes one of them in a campaign.
 """
 
 from __future__ import annotations
@@ -117,14 +117,13 @@ def _time_ns(run: Run, device: Device) -> float:
 
 
 def _captured(run: Run, copies: int, device: Device) -> Run:
+    """Several executions as one launch; a plan that cannot be captured has no time beside those that can."""
+
     def repeat() -> None:
         for _ in range(copies):
             run()
 
-    try:
-        return device.capture(repeat)
-    except BackendError:  # a plan that cannot be captured is timed with its launches
-        return repeat
+    return device.capture(repeat)
 
 
 def _is_gone(device: Device) -> bool:

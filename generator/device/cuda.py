@@ -79,6 +79,10 @@ class CudaDevice:
         if status:
             raise BackendError(f"CUDA cannot record an event in a graph: error {status}")
 
+    def passed(self, event: Any) -> bool:
+        """CUDA tells without waiting (see ``Device``)."""
+        return bool(event.done)
+
     def elapsed_ns(self, begin: Any, end: Any) -> float:
         """CUDA tells it to half a microsecond (see ``Device``)."""
         try:
@@ -127,8 +131,10 @@ class CudaDevice:
                     run()
                 finally:
                     graph = self._stream.end_capture()
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise BackendError(f"CUDA cannot capture a graph: {error}") from error
+        except (BackendError, MemoryError):
+            raise
+        except Exception as error:  # CuPy refuses some libraries there, by exceptions of several kinds
+            raise BackendError(f"this cannot be captured as a CUDA graph: {' '.join(str(error).split())}") from error
 
         def launch() -> None:
             graph.launch(self._stream)

@@ -36,6 +36,9 @@ class Device(Protocol):
     def record(self, event: Event) -> None:
         """Enqueue an event; while a graph is captured, as part of it, to be recorded by each launch."""
 
+    def passed(self, event: Event) -> bool:
+        """Whether the stream has come to an event already."""
+
     def elapsed_ns(self, begin: Event, end: Event) -> float:
         """Nanoseconds between two events that the stream has passed.
 

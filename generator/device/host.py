@@ -42,6 +42,10 @@ class HostDevice:
         """Read the clock (see ``Device``)."""
         event[:] = [time.perf_counter_ns()]
 
+    def passed(self, event: list[int]) -> bool:
+        """Whether the clock was read (see ``Device``)."""
+        return bool(event)
+
     def elapsed_ns(self, begin: list[int], end: list[int]) -> float:
         """Between two readings (see ``Device``)."""
         if not (begin and end):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,11 +18,10 @@ _REASONS = {
 _HELD = frozenset({"power cap", "hardware slowdown", "thermal, software", "thermal, hardware", "power brake"})
 
 
-def gpu_state(index: int = 0) -> Mapping[str, Any]:
-    """The state of a GPU now; empty where nvidia-ml-py is not installed, and without what the driver does not tell.
+def gpu_state() -> Mapping[str, Any]:
+    """The state of the first GPU that this process may use, now; without what the driver does not tell.
 
-    Args:
-        index: Of the GPU, as NVML counts.
+    Empty where nvidia-ml-py is not installed.
 
     Returns:
         ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
@@ -34,7 +34,12 @@ def gpu_state(index: int = 0) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     try:
         pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+        gpu = (
+            pynvml.nvmlDeviceGetHandleByUUID(first)
+            if first.startswith(("GPU-", "MIG-"))
+            else pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
+        )
     except pynvml.NVMLError:
         return {}
     asked: dict[str, Callable[[], Any]] = {

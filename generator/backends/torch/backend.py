@@ -69,6 +69,10 @@ _ALGORITHMS = {
 """By option and the value that they choose."""
 
 
+_LARGE = 1024
+"""Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""
+
+
 class TorchBackend(PackagedBackend):
     """PyTorch on the CPU, or on a GPU through CUDA."""
 
@@ -196,7 +200,7 @@ class TorchBackend(PackagedBackend):
             algorithm
             for option, choices in _ALGORITHMS.items()
             for value, algorithm in choices.items()
-            if option in options and options[option] != value
+            if (option != "onednn" or device == "cpu") and options[option] != value
         ]
         return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
@@ -259,10 +263,13 @@ class _TorchExecutable:
         for tensor in self._inputs:
             form = (tensor.dtype, tensor.shape, tensor.stride())
             seen[form] += 1
-            shared.append(known.setdefault((form, seen[form]), tensor) if tensor.is_floating_point() else tensor)
+            large = tensor.is_floating_point() and tensor.numel() >= _LARGE
+            shared.append(known.setdefault((form, seen[form]), tensor) if large else tensor)
         self._inputs = tuple(shared)
-        with self._guard():
-            self.is_view = _lie_in(self._call(*shared), shared)
+        self.keeps = True
+        self.run()
+        self.is_view, self.keeps = _lie_in(self._latest, shared), False
+        self._latest = ()
 
     def refresh(self) -> None:
         with self._guard():

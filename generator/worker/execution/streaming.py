@@ -11,7 +11,7 @@ what the processor takes to enqueue each of them is told beside it. A model take
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,8 @@ _HELD = 12
 _HOLD_NS = 100_000.0
 _MARGIN = 2.0
 """How long it waits: so long for each brick at first, then so many times what enqueuing them took the last time."""
+
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,18 +94,25 @@ class StreamedPack:
         self._unwatched: Run | None = None
         self._ends = self._device.event(), self._device.event()
         self._spans: list[tuple[float, float]] = []
+        self._released = self._device.event()
+        self._waits: dict[int, float] = {}
         self._visits: list[int | None] = []
         try:
             clock = [(owner, self._loaded(_built_in(name))) for owner, name in ((_SINGLE, OVERHEAD), (_CHAIN, CHAIN))]
             for place, (name, brick) in enumerate(bricks.items()):
                 if place % _BETWEEN == 0:
                     self._steps += (self._step(owner, executable) for owner, executable in clock)
+                begun = len(self._steps)
                 try:
-                    loaded = [self._loaded(brick.network) for _ in range(copies.get(name, 1))]
+                    for copy in range(copies.get(name, 1)):
+                        self._steps.append(
+                            self._step(place, self._loaded(_apart(brick.network) if copy else brick.network))
+                        )
                 except BackendError as error:
                     self.refused[name] = error
-                else:
-                    self._steps += (self._step(place, executable) for executable in loaded)
+                    for step in self._steps[begun:]:
+                        step.executable.close()
+                    del self._steps[begun:]
             self.loaded = len(bricks) - len(self.refused)
             self._launch = self._enqueue
             if self.loaded and isinstance(backend, StreamBackend):
@@ -182,6 +191,7 @@ class StreamedPack:
         for executable in {id(step.executable): step.executable for step in self._steps}.values():
             executable.close()
         self._steps = []
+        self._inputs.clear()
 
     def _enqueue(self) -> None:
         for step in self._steps:
@@ -202,22 +212,36 @@ class StreamedPack:
                 self._device.record(self._ends[1])
 
     def _enqueue_held(self) -> None:
-        """The same in parts, each of which the device begins when all of it is enqueued."""
+        """The same in parts, each of which the device begins when all of it is enqueued.
+
+        Where the device began before, the part is enqueued once more, and it waits longer.
+        """
         taken: list[int] = []
-        latest = self._host[-1] if self._host else None
         for first in range(0, len(self._steps), _HELD):
             part = self._steps[first : first + _HELD]
-            known = _HOLD_NS * len(part) if latest is None else float(latest[first : first + len(part)].sum())
-            self._device.hold(_MARGIN * known + _HOLD_NS)
-            for step in part:
-                step.executable.refresh()
-                self._device.record(step.begin)
-                begin = time.perf_counter_ns()
-                step.executable.run()
-                taken.append(time.perf_counter_ns() - begin)
-                self._device.record(step.end)
-            self._device.synchronize()
+            for attempt in range(_ATTEMPTS):
+                begun, own = time.perf_counter_ns(), self._held(part, self._waits.get(first, _HOLD_NS * len(part)))
+                self._waits[first] = _MARGIN ** (attempt + 1) * (time.perf_counter_ns() - begun)
+                waited = not self._device.passed(self._released)
+                self._device.synchronize()
+                if waited:
+                    break
+            taken += own
         self._host.append(np.array(taken, dtype=float))
+
+    def _held(self, part: Sequence[_Step], wait_ns: float) -> list[int]:
+        """Enqueue some bricks while the device waits; what each took to enqueue."""
+        self._device.hold(wait_ns)
+        self._device.record(self._released)
+        taken: list[int] = []
+        for step in part:
+            step.executable.refresh()
+            self._device.record(step.begin)
+            begin = time.perf_counter_ns()
+            step.executable.run()
+            taken.append(time.perf_counter_ns() - begin)
+            self._device.record(step.end)
+        return taken
 
     def _closed(self) -> None:
         raise RuntimeError("this pack was closed")
@@ -226,7 +250,7 @@ class StreamedPack:
         network = replace(network, as_is=True)
         if isinstance(self._backend, StreamBackend):
             executable = self._backend.prepare_streamed(network, self._settings)
-            if isinstance(executable, SharingExecutable):
+            if self._device.name != "cpu" and isinstance(executable, SharingExecutable):
                 executable.share(self._inputs)
             return executable
         return _Refreshed(self._backend.prepare(network, self._settings), network)
@@ -266,6 +290,11 @@ class _Refreshed:
     def run(self) -> None:
         self._executable.run()
         self._executable.synchronize()
+
+
+def _apart(network: Network) -> Network:
+    """The same network with weights in memory of their own."""
+    return replace(network, weights={name: array.copy() for name, array in network.weights.items()})
 
 
 def _built_in(name: str) -> Network:

@@ -229,7 +229,7 @@ BY_CASE = {"int4-weight": 0.1}
 """ONNX Runtime multiplies weights of 4 bits with activations of 8."""
 
 
-@pytest.fixture(params=names(), scope="module")
+@pytest.fixture(params=[name for name in names() if "cpu" in get(name).devices], scope="module")
 def backend(request):
     """Every backend that can run here."""
     found = get(request.param)

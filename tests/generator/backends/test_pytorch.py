@@ -15,6 +15,7 @@ from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, 
 from dlbricks.generator.backends.algorithms import AlgorithmBackend
 from dlbricks.generator.backends.base import Executable, OptimisingBackend, PackingBackend, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.openvino.backend import OpenVinoBackend
 from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.decomposition.generate import generate
@@ -314,17 +315,12 @@ def test_what_decides_on_a_gpu_alone_is_recorded_there_alone():
 
 
 @pytest.mark.parametrize("cache", ["model", "cold"])
-def test_states_of_the_processors_caches_are_refused_on_a_gpu(cache):
+def test_caches_of_a_gpu_are_those_of_a_backend_that_works_in_its_stream(cache):
+    asked = CampaignSettings(backend="torch", device="cuda", cache=cache)
+
+    _check_cache(asked, TorchBackend())
     with pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
-        _check_cache(CampaignSettings(backend="torch", device="cuda", cache=cache), bricks=True)
-
-
-def test_a_whole_model_is_refused_on_a_gpu_only_where_it_would_be_cold():
-    asked = CampaignSettings(backend="torch", device="cuda")
-
-    _check_cache(asked, bricks=False)
-    with pytest.raises(UsageError, match="--cache hot"):
-        _check_cache(replace(asked, cache="cold"), bricks=False)
+        _check_cache(asked, OpenVinoBackend())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -59,6 +59,17 @@ def test_clocks_are_held_back_by_power_and_heat(nvml, monkeypatch, bits, reasons
     assert throttled(gpu_state()) is held
 
 
+def test_it_is_the_gpu_that_cuda_would_take(nvml, monkeypatch):
+    asked = []
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByIndex", asked.append)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByUUID", asked.append, raising=False)
+    for text in ("", "2,3", "GPU-2cfea6ed"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        gpu_state()
+
+    assert asked == [0, 2, "GPU-2cfea6ed"]
+
+
 def test_without_the_library_or_a_gpu_nothing_is_told(nvml, monkeypatch):
     def fail() -> None:
         raise NVMLError("Driver Not Loaded")

@@ -15,6 +15,7 @@ from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.execution.executed import Executed
 from dlbricks.generator.worker.execution.packing import load_pack
 from dlbricks.generator.worker.execution.streaming import StreamedPack
+from dlbricks.models.skeleton import mark_weight
 from onnx import TensorProto, helper
 
 VISITS = 4
@@ -29,9 +30,14 @@ class Accelerator(HostDevice):
         super().__init__()
         self.held: list[float] = []
         self.recorded = 0
+        self.late = 0
 
     def hold(self, ns: float) -> None:
         self.held.append(ns)
+
+    def passed(self, event: list[int]) -> bool:
+        self.late -= 1
+        return bool(event) and self.late >= 0
 
     def record(self, event: list[int]) -> None:
         self.recorded += 1
@@ -100,6 +106,49 @@ def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_told_beside
     assert all(len(one.host_ns) == len(one.whole_ns) == VISITS for one in times.values())
 
 
+def test_what_a_device_did_not_wait_for_is_enqueued_again_after_a_longer_wait(settings):
+    backend = Torch(captures=False)
+    backend.place.late = 2
+    pack = StreamedPack({"exp": brick("Exp")}, {}, backend, settings)
+
+    pack.run(visit=0)
+    pack.close()
+
+    assert len(backend.place.held) == 3
+
+
+def test_copies_have_weights_of_their_own(settings):
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    weight = mark_weight(helper.make_tensor_value_info("w", TensorProto.FLOAT, (8, 4, 3, 3)))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, n, 8, 8)) for name, n in (("x", 4), ("y", 8))]
+    graph = helper.make_graph([conv], "brick", [values[0], weight], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    network = replace(synthetic_network(model), as_is=True)
+    backend = Torch(captures=False)
+    seen = []
+    backend.prepare_streamed = lambda network, settings: (  # type: ignore[method-assign]
+        seen.append([array.ctypes.data for array in network.weights.values()])
+        or TorchBackend.prepare_streamed(backend, network, settings)
+    )
+
+    StreamedPack({"conv": Executed(network)}, {"conv": 3}, backend, settings).close()
+
+    places = [place for places in seen for place in places]
+    assert len({*places}) == len(places) >= 3
+
+
+def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
+    """Values decide times there: of a negative number a root is no number, which is slow."""
+    names = ("Exp", "Sqrt", "Log")
+    pack = StreamedPack({name: brick(name, (64, 64)) for name in names}, {}, TorchBackend(), settings)
+
+    inputs = [step.executable._inputs[0] for step in pack._steps if step.owner >= 0]
+
+    assert len({tensor.data_ptr() for tensor in inputs}) == len(names)
+    assert all(float(tensor.min()) > 0 for tensor in inputs[1:])
+    pack.close()
+
+
 def test_on_the_cpu_the_caller_is_the_device(settings):
     times = read(StreamedPack({"exp": brick("Exp")}, {}, TorchBackend(), settings))
 
@@ -125,10 +174,12 @@ def test_what_cannot_be_loaded_costs_only_itself(settings):
 
 def test_networks_of_a_pass_read_the_same_memory_where_inputs_are_alike(settings):
     one, other, small = (TorchBackend().prepare_streamed(brick("Exp", shape).network, settings) for shape in
-                         [(2, 3), (2, 3), (4, 1)])  # fmt: skip
+                         [(32, 64), (32, 64), (2, 3)])  # fmt: skip
     known: dict = {}
+    tiny = small._inputs[0]
     for executable in (one, other, small):
         executable.share(known)
 
     assert one._inputs[0] is other._inputs[0]
-    assert small._inputs[0] is not one._inputs[0]
+    assert small._inputs[0] is tiny
+    assert len(known) == 1
