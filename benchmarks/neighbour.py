@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -154,17 +154,24 @@ def memory() -> Callable[[], object]:
 BURSTS = {"compute": arithmetic, "memory": memory}
 
 
-def disturb(duty: float, schedule: list[dict[str, Any]], *, seed: int, alive: Callable[[], bool]) -> None:
+def disturb(
+    duty: float,
+    schedule: list[dict[str, Any]],
+    works: Mapping[str, Callable[[], object]],
+    *,
+    seed: int,
+    alive: Callable[[], bool],
+) -> None:
     """Alternate bursts and pauses.
 
     Args:
         duty: Part of the time that is busy, more than 0.
         schedule: Gets each burst, that which is interrupted included.
+        works: What is done in a burst, by kind.
         seed: Of the lengths and kinds.
         alive: Whether to go on.
     """
     draw = random.Random(seed)
-    works = {kind: make() for kind, make in BURSTS.items()}
     busy, idle = lengths(draw), lengths(draw)
     while True:
         kind = draw.choice(list(works))
@@ -201,10 +208,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent tells it to end
         signal.signal(signal.SIGTERM, _end)
+        works = {kind: make() for kind, make in BURSTS.items()}  # of a large cache that takes a second
         print(flush=True)
         disturb(
             options.duty,
             schedule,
+            works,
             seed=options.seed,
             alive=lambda: os.getppid() == options.parent and time.monotonic() < until,
         )
