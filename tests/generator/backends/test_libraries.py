@@ -98,6 +98,7 @@ class _Clock:
     """A device whose executions take as long as they are told to."""
 
     lost = False
+    captures = True
 
     def synchronize(self) -> None:
         if self.lost:
@@ -108,7 +109,9 @@ class _Clock:
         return 1e6
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        raise BackendError("it cannot be captured")
+        if not self.captures:
+            raise BackendError("it cannot be captured")
+        return run
 
 
 def _recorded(answers: list[Any], clock: _Clock, most: int = 9) -> tuple[PlanTime, ...]:
@@ -140,6 +143,15 @@ def test_a_plan_that_fails_is_a_row_and_the_others_go_on():
     assert [(row.place, row.ns, row.error) for row in found] == [(None, None, None), (0, 1e6, 0.0), (1, 1e6, 0.25)]
     assert found[0].reason == "it said: no room"
     assert found[1].workspace_bytes == 64
+
+
+def test_a_plan_that_cannot_be_captured_has_no_time_beside_those_that_can():
+    clock = _Clock()
+    clock.captures = False
+
+    (row,) = _recorded([2.0], clock)
+
+    assert (row.place, row.ns, row.reason) == (0, None, "it said: it cannot be captured")
 
 
 def test_behind_a_plan_that_costs_the_gpu_none_is_tried():
