@@ -1,6 +1,7 @@
 """What a visit leaves behind: a few small files, which are also all that the next visit needs to go on.
 
 ``visit.json`` says what was done, ``agreement.jsonl`` has one line per brick and precision that was checked,
+``plans.jsonl`` one per brick whose plans were timed,
 ``measurements-N.db`` hold what was measured, ``results.md`` the tables. A database that a killed visit had open has two
 side files more; together with the file that ``visit.json`` is replaced by these are at most ``MOST_FILES``.
 """
@@ -16,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.errors import StoreError, UsageError
+
+AGREEMENT = "agreement.jsonl"
+PLANS = "plans.jsonl"
+"""A line per brick of these stages."""
 
 MOST_FILES = 8
 MOST_BYTES = 15 << 20
@@ -73,7 +78,6 @@ class Folder:
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is no folder", remedy="name an empty folder, or a new one")
         self._state_file = path / "visit.json"
-        self._rows_file = path / "agreement.jsonl"
         if path.exists():
             (path / "visit.json.new").unlink(missing_ok=True)
         state = _read_state(self._state_file) if self._state_file.exists() else {}
@@ -159,20 +163,21 @@ class Folder:
 
     # Agreement ----------------------------------------------------------------------------------------------------
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Every brick that was checked; a line that a kill cut short is dropped."""
-        if not self._rows_file.exists():
+    def rows(self, name: str = AGREEMENT) -> list[dict[str, Any]]:
+        """Every brick that was checked, or of which plans were timed; a line that a kill cut short is dropped."""
+        path = self.path / name
+        if not path.exists():
             return []
-        text = self._rows_file.read_text()
+        text = path.read_text()
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
-            self._rows_file.write_text(whole)
+            path.write_text(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def add_row(self, row: Mapping[str, Any]) -> None:
+    def add_row(self, row: Mapping[str, Any], name: str = AGREEMENT) -> None:
         """Keep one brick's row, now."""
         self._make()
-        with self._rows_file.open("a") as file:
+        with (self.path / name).open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     # Databases ----------------------------------------------------------------------------------------------------

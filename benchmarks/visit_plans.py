@@ -22,12 +22,9 @@ from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.device.opening import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
-from visit_folder import Record
+from visit_folder import PLANS, Record
 from visit_plan import Stage
 from visit_state import Visit
-
-FILE = "plans.jsonl"
-"""Of the folder: one line per brick, backend, precision and choice of options."""
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
 """What each library is asked for: there it has a choice."""
@@ -47,27 +44,17 @@ def plans(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     backend, options = visit.backend(stage), visit.options(stage)
     suite = visit.suite(stage.batch)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype, "backend": backend}
-    file = visit.folder.path / FILE
-    known = {row["key"] for row in rows_of(file) if place.items() <= row.items()}
+    known = {row["key"] for row in visit.folder.rows(PLANS) if place.items() <= row.items()}
     bricks = {key: suite.brick(key) for key in suite.keys if key not in known}
     wanted = [key for key, brick in bricks.items() if _WANTED[backend] & {*brick.operators}]
     wanted.sort(key=lambda key: -(bricks[key].cost.macs if bricks[key].cost else 0))
     done = 0
-    with file.open("a") as sink:
-        for row in _asked(wanted, suite.path, backend, stage.dtype, options, until):
-            more = place | {"operators": list(bricks[row["key"]].operators)}
-            sink.write(json.dumps(row | more) + "\n")
-            sink.flush()
-            done += 1
+    for row in _asked(wanted, suite.path, backend, stage.dtype, options, until):
+        visit.folder.add_row(row | place | {"operators": list(bricks[row["key"]].operators)}, PLANS)
+        done += 1
     record.result = {"bricks": len(known) + done, "left": len(wanted) - done}
     if done == len(wanted):
         record.status = "done"
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    """What was kept; a line that a kill cut short is left out."""
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -16,8 +16,8 @@ from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
-from visit_folder import Folder, Record
-from visit_plans import FILE, WANTED, best_of, rows_of
+from visit_folder import PLANS, Folder, Record
+from visit_plans import WANTED, best_of
 
 _AS_GOOD = 1.02
 """A first choice so near to the fastest is as fast."""
@@ -114,7 +114,7 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
 
 def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
     """Of each library and precision: how many plans there are, and how far its own choice is from the fastest."""
-    rows = rows_of(folder.path / FILE)
+    rows = folder.rows(PLANS)
     for record in folder.records:
         if record.stage["kind"] != "plans" or not record.stack:
             continue
@@ -145,7 +145,7 @@ def _of(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]:
     """By brick, of the libraries in the precision of a stage: their first choice and the fastest plan, in ms."""
-    rows = rows_of(folder.path / FILE)
+    rows = folder.rows(PLANS)
     tf32 = record.stage["options"].get("tf32")
     found: dict[str, tuple[float, float]] = {}
     for other in folder.records:
