@@ -5,7 +5,6 @@ A brick is loaded into memory of the device once; each run enqueues the library'
 
 from __future__ import annotations
 
-import importlib.util
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
 from ..device.device import Device, Run
 from ..device.opening import open_device
-from ..machine.nvidia import has_driver
+from ..machine.nvidia import lacks_of_gpu
 from ..network.network import Network
 from .algorithms import PADDED, Algorithm
 from .base import AS_GIVEN, Option, Settings
@@ -78,12 +77,7 @@ class LibraryBackend(PackagedBackend):
 
     def missing(self, device: str) -> str:  # noqa: ARG002
         """CuPy or the driver (see ``PackagedBackend``)."""
-        lacks = []
-        if importlib.util.find_spec("cupy") is None:
-            lacks.append("CuPy is not installed: pip install cupy-cuda13x")
-        if not has_driver():
-            lacks.append("no NVIDIA driver is found")
-        return "; ".join(lacks)
+        return "; ".join(lacks_of_gpu("pip install cupy-cuda13x"))
 
     def setup(self, settings: Settings) -> None:
         """Open the GPU and load the library (see ``Backend``)."""

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ...errors import BackendError
 from ..device.device import Device, Run
+from ..network.difference import relative_difference
 from .algorithms import PlanTime
 from .memory import Loaded, Memory
 
-__all__ = ["Candidate", "measured", "relative_error"]
+__all__ = ["Candidate", "measured"]
 
 Array = npt.NDArray[Any]
 
@@ -83,24 +83,12 @@ def measured(
             device.synchronize()
             found = loaded.read()
             first = first or found
-            error = max(map(relative_error, found, first), default=0.0)
+            error = max(map(relative_difference, found, first), default=0.0)
             rows.append(replace(row, ns=_time_ns(run, device), error=error))
         except Exception as error:  # noqa: BLE001  # the exceptions of libraries share no base class; a row has the reason
             rows.append(replace(row, reason=reason_of(error)))
             gone = _GONE if _is_gone(device) else ""
     return tuple(rows)
-
-
-def relative_error(own: Array, other: Array) -> float:
-    """Largest difference over the largest value of ``other``; infinite where one is finite and the other is not."""
-    one, two = own.astype(np.float64), other.astype(np.float64)
-    finite = np.isfinite(two)
-    if not np.array_equal(one[~finite], two[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    largest, apart = float(np.abs(two[finite]).max()), float(np.abs(one[finite] - two[finite]).max())
-    return apart / largest if largest else apart
 
 
 def _time_ns(run: Run, device: Device) -> float:

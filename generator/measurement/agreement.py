@@ -25,6 +25,7 @@ from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageE
 from ..backends.base import AS_GIVEN
 from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
+from ..network.difference import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Worker
 from ..worker.messages.protocol import Prepare
@@ -318,12 +319,4 @@ def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
         return 0.0
     if other.dtype.kind != "f":
         return float(np.mean(own != other))
-    one, two = own.astype(np.float64), other.astype(np.float64)
-    finite = np.isfinite(two)
-    if not np.array_equal(one[~finite], two[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    largest = float(np.abs(two[finite]).max())
-    apart = float(np.abs(one[finite] - two[finite]).max())
-    return apart / largest if largest else apart
+    return relative_difference(own, other)

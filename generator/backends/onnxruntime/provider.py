@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from ....errors import BackendUnavailable
 from ...device.opening import open_device
-from ...machine.nvidia import has_driver
+from ...machine.nvidia import lacks_of_gpu
 from ..base import Settings
 
 __all__ = ["CPU", "CUDA", "Provider", "cuda_options", "missing_for_cuda", "providers", "require_cuda", "streaming"]
@@ -29,13 +29,9 @@ _LIBRARY = "libonnxruntime_providers_cuda.so"
 
 def missing_for_cuda() -> str:
     """What the installed package lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
-    lacks = []
+    lacks = lacks_of_gpu()
     if not any((folder / "capi" / _LIBRARY).exists() for folder in _folders("onnxruntime")):
-        lacks.append("package onnxruntime-gpu is not installed")
-    if importlib.util.find_spec("cupy") is None:
-        lacks.append("CuPy is not installed")
-    if not has_driver():
-        lacks.append("no NVIDIA driver is found")
+        lacks.insert(0, "package onnxruntime-gpu is not installed")
     return "; ".join(lacks)
 
 

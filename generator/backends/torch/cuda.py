@@ -11,7 +11,7 @@ from typing import Any
 
 from ....errors import BackendError
 from ...device.device import Device, Run
-from ...machine.nvidia import has_driver
+from ...machine.nvidia import lacks_of_gpu
 
 __all__ = ["as_graph", "built_without_cuda", "enter_stream", "missing_for_torch"]
 
@@ -38,13 +38,9 @@ def missing_for_torch() -> str:
     """What the installed PyTorch lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
     spec = importlib.util.find_spec("torch")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
-    lacks = []
+    lacks = lacks_of_gpu()
     if any(built_without_cuda(Path(folder) / "version.py") for folder in folders):
-        lacks.append("built without CUDA")
-    if importlib.util.find_spec("cupy") is None:
-        lacks.append("CuPy is not installed")
-    if not has_driver():
-        lacks.append("no NVIDIA driver is found")
+        lacks.insert(0, "built without CUDA")
     return "; ".join(lacks)
 
 

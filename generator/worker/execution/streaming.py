@@ -164,9 +164,8 @@ class StreamedPack:
 
     def _told(self, rows: Array, clock: float | None) -> tuple[float, Array]:
         """What the clock shows of nothing, and nanoseconds of each brick without that: visits by bricks."""
-        owners = np.array([step.owner for step in self._steps])
         if clock is None:
-            clock = _clock(rows, owners)
+            clock = _clock(rows, self._owners)
         else:
             rows[:, [step.is_view for step in self._steps]] = 0  # of one launch it is no part
         return clock, without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
@@ -174,16 +173,20 @@ class StreamedPack:
     def _launches(self) -> Array:
         """Nanoseconds to enqueue each brick: medians of each visit, since others run on the processor as well."""
         rows = np.array(self._host)
-        clock = _clock(rows, np.array([step.owner for step in self._steps]))
+        clock = _clock(rows, self._owners)
         return (self._by_brick(by_visit(rows, self._visits, np.median)) - clock).clip(min=0)
 
     def _by_brick(self, visits: Array) -> Array:
         """Means over the copies of each brick: visits by bricks."""
-        owners = np.array([step.owner for step in self._steps])
+        owners = self._owners
         sums = np.zeros((len(visits), len(self._names)))
         for place in {*owners[owners >= 0].tolist()}:
             sums[:, place] = visits[:, owners == place].mean(axis=1)
         return sums
+
+    @property
+    def _owners(self) -> npt.NDArray[np.int64]:
+        return np.array([step.owner for step in self._steps])
 
     def close(self) -> None:
         """Free all networks."""
