@@ -23,6 +23,7 @@ from ..network.network import Network
 
 __all__ = [
     "AS_GIVEN",
+    "TF32",
     "WORKER_COMMAND",
     "Availability",
     "Backend",
@@ -99,6 +100,10 @@ class Option:
 
     def __str__(self) -> str:
         return f"{self.name}={'|'.join(self.choices) or 'N'}"
+
+
+TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
+"""Of every backend on a GPU that has a choice: stacks with it on are told from others by this name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from .memory import Loaded, Memory
 from .package import PackagedBackend
 from .wording import Wording
 
-__all__ = ["CUPY", "MODE", "PLAN", "TF32", "LibraryBackend", "computed_in", "described", "later_plans", "values_of"]
+__all__ = ["CUPY", "MODE", "PLAN", "LibraryBackend", "computed_in", "described", "later_plans", "values_of"]
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,6 @@ CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 """Packages that bring CuPy."""
 
 MODE = Option("mode", "stream", ("stream", "graph"), "enqueue each call, or launch them as one CUDA graph")
-TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
 PLAN = Option("plan", "0", (), "which of the library's plans for a brick is executed, in the library's order")
 
 _LATER_PLANS = 3

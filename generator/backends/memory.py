@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.device import Device, Run
+from ..network.types import narrowed_to
 
 __all__ = ["Buffer", "Loaded", "Memory", "narrowed"]
 
@@ -136,7 +137,4 @@ def narrowed(values: Array, dtype: str) -> Array:
         return values
     import ml_dtypes
 
-    target = np.dtype(np.float16 if dtype == "float16" else ml_dtypes.bfloat16)
-    limits = ml_dtypes.finfo(target)
-    clipped = np.clip(values, np.float32(limits.min), np.float32(limits.max))
-    return np.asarray(np.where(np.isfinite(values), clipped, values).astype(target))
+    return narrowed_to(values, np.float16 if dtype == "float16" else ml_dtypes.bfloat16)

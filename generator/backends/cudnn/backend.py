@@ -15,8 +15,8 @@ from ....errors import UnsupportedBrick
 from ...device.device import Device
 from ...network.network import Network
 from ..algorithms import Algorithm, PlanTime
-from ..base import Option, Settings
-from ..library import CUPY, MODE, PLAN, TF32, LibraryBackend, later_plans
+from ..base import TF32, Option, Settings
+from ..library import CUPY, MODE, PLAN, LibraryBackend, later_plans
 from ..memory import Loaded, Memory
 from ..wording import Wording
 

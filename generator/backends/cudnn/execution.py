@@ -15,8 +15,8 @@ from ....errors import BackendError, DlbricksError, UnsupportedBrick
 from ...device.device import Device, Run
 from ...network.network import Network
 from ..algorithms import PlanTime
-from ..base import Settings
-from ..library import TF32, computed_in, described, values_of
+from ..base import TF32, Settings
+from ..library import computed_in, described, values_of
 from ..memory import Buffer, Loaded, Memory, narrowed
 from ..plan_times import Candidate, measured
 from .dimensions import merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..algorithms import PADDED, Algorithm
-from ..base import Option
+from ..base import TF32, Option
 
 __all__ = ["GPU_OPTIONS", "LEVELS", "OPTIONS", "algorithms"]
 
@@ -44,7 +44,7 @@ GPU_OPTIONS = (
         ("exhaustive", "heuristic", "default"),
         "cuDNN's algorithm of a convolution: all are tried by the first run, it is asked for, or always the same",
     ),
-    Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23"),
+    TF32,
 )
 """Part of every stack on a GPU."""
 

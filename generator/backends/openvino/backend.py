@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper
 from ....db.values import KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network
+from ...network.types import narrowed_to
 from ..base import AS_GIVEN, Executable, Option, Settings, bind, released
 from ..package import PackagedBackend
 from ..wording import Wording
@@ -241,16 +241,10 @@ def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) 
     tensor = request.get_input_tensor(index)
     target, kind = tensor.data, tensor.element_type.get_type_name()
     if array.dtype == np.float32 and kind in _NARROW:
-        array = _narrowed(array, helper.tensor_dtype_to_np_dtype(_NARROW[kind]))
+        array = narrowed_to(array, helper.tensor_dtype_to_np_dtype(_NARROW[kind]))
     if target.dtype.itemsize != array.dtype.itemsize or target.shape != array.shape:
         raise UnsupportedBrick(f"OpenVINO has no input of type {array.dtype} and shape {list(array.shape)}")
     target[...] = array.view(target.dtype)
-
-
-def _narrowed(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Values in a narrower type; finite ones stay finite, as masks are made of the largest number of float32."""
-    limit = np.float32(ml_dtypes.finfo(dtype).max)
-    return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
 
 
 def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:

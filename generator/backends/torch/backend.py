@@ -22,7 +22,7 @@ from ...device.device import Device, Run
 from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import PADDED, Algorithm
-from ..base import AS_GIVEN, Executable, Option, Settings, bind, released
+from ..base import AS_GIVEN, TF32, Executable, Option, Settings, bind, released
 from ..package import PackagedBackend
 from .cuda import as_graph, enter_stream, missing_for_torch
 
@@ -51,7 +51,7 @@ _GPU_MODE = Option(
 )
 
 _GPU_OPTIONS = (
-    Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23"),
+    TF32,
     Option("benchmark", "off", ("off", "on"), "convolutions try cuDNN's algorithms once, and take the fastest"),
 )
 """Of a GPU alone: on the CPU there is nothing that they would change."""
