@@ -25,7 +25,7 @@ def distinct(array: Array, copy: int) -> Array:
 
     Turned values keep their distribution and their range, whatever they mean.
     """
-    return np.roll(array.reshape(-1), copy).reshape(array.shape) if copy else array.copy()
+    return np.roll(array.reshape(-1), copy).reshape(array.shape)
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

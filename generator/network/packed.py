@@ -255,7 +255,8 @@ class _Assembly:
             twin.CopyFrom(tensor)
             twin.name = own
             if tensor.name in network.weights:
-                self._weights[own] = distinct(network.weights[tensor.name], copy)
+                array = network.weights[tensor.name]
+                self._weights[own] = distinct(array, copy) if copy else array
         names.update({value: prefix + value for node in graph.node for value in node.output if value})
         added = []
         for place, node in enumerate(graph.node):
