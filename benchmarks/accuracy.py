@@ -7,10 +7,12 @@ and which were set aside. All bricks and all models are visited in turn in one r
 bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
 (``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
 disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
-(its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit.
+(its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit. With
+``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
+(``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels.
 
-Written under ``--out``: ``accuracy-<graph>-g<G>-t<threads>-b<batch>[-n<duty>]`` as ``.json`` (every figure, with the
-stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
+Written under ``--out``: ``accuracy-<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere]`` as ``.json`` (every figure,
+with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
+from elsewhere import run_elsewhere
 from facts import earlier, entries, entry, middle, number, percent, provenance, quietness, share, spent, within, write
 from neighbour import Neighbour
 
@@ -49,12 +53,14 @@ def main() -> None:
     begun = time.monotonic()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-")))
-        store = resources.enter_context(Store.open(options.db or folder / "accuracy.db"))
+        options.db = options.db or folder / "accuracy.db"
+        store = resources.enter_context(Store.open(options.db))
         sources = find_models(options.models or list(entries()), batches=[options.batch] if options.batch != 1 else [])
         result = experiment(sources, store, folder, options)
     result["cost"]["wall_s"] = time.monotonic() - begun
     name = f"accuracy-{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}"
     name += f"-n{options.neighbour:g}" if options.neighbour else ""
+    name += "-elsewhere" if options.elsewhere else ""
     write(options.out, name, result, report(result))
 
 
@@ -68,6 +74,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
     parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to tell what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
+    parser.add_argument("--elsewhere", type=Path, metavar="PYTHON", help="measure in the environment of another Python")
     return shared(parser)
 
 
@@ -100,7 +107,11 @@ def experiment(
     if made.suite is None:
         raise SystemExit(f"no model can be decomposed: {made.rows[0].error}")
     with Neighbour(options.neighbour, threads=threads, seed=options.seed) as neighbour:
-        done = run(made.suite, store=store, models=usable, cache="model", **protocol(options))
+        if options.elsewhere:
+            names = [source.name for source in usable]
+            done = run_elsewhere(options.elsewhere, made.suite, options.db, names, cache="model", **protocol(options))
+        else:
+            done = run(made.suite, store=store, models=usable, cache="model", **protocol(options))
     examined = [source for source in usable if source.name.partition("@")[0] in options.data]
     if examined:
         measure_data(examined, store=store, threads=threads, seed=options.seed)
@@ -123,6 +134,7 @@ def experiment(
         "protocol": PROTOCOL,
         "method_sd": model_error_sd(options.graph, "model", threads=threads),
         "neighbour": neighbour.facts if options.neighbour else None,
+        "generated_with": version("onnxruntime") if options.elsewhere else None,
         "bricks": {
             "sequences": made.sequences,
             "unique": made.unique,

@@ -14,6 +14,9 @@ Within a chunk the walls are shared out among its models: executions by what was
 the first model that holds it), all else of the models evenly, of the suite by new bricks, of generation by layers. So
 the curve and the break-even are exact where a chunk ends, and an account in between.
 
+At equal sampling interval: the models' executions are counted only as far as they need them for the interval that the
+estimates have, with at least the fewest visits that make a measurement; all else that they cost stays.
+
 Written under ``--out``: ``cost-<graph>-t<threads>.json``.
 """
 
@@ -39,6 +42,7 @@ from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.generator.measurement.run import RunReport, run
+from dlbricks.generator.measurement.sampling.statistics import MIN_SAMPLES
 from dlbricks.models import ModelSource, find_models
 from facts import entries, middle, provenance, share, spent, write
 
@@ -196,10 +200,7 @@ def main() -> None:
                 "models": len(ledger.accounts),
                 "errors": ledger.errors | left_out,
                 **figures(ledger),
-                "median_half_width": {
-                    "models": middle(ledger.halves),
-                    "estimates_sampling_only": _half_width(sources, suites, options),
-                },
+                **equal_interval(ledger, _half_width(sources, suites, options), visits=options.visits),
             }
     write(options.out, f"cost-{options.graph}-t{options.threads}", result)
 
@@ -239,6 +240,31 @@ def figures(ledger: Ledger) -> dict[str, Any]:
         "models_alone": spent(totals.models_s, costs["models"]),
         "chunks": ledger.chunks,
         "curve": curve,
+    }
+
+
+def equal_interval(ledger: Ledger, suite_half: float | None, *, visits: int) -> dict[str, Any]:
+    """Half-widths of the 95 % intervals of sampling, and the cost where models are measured no better than estimated.
+
+    Args:
+        ledger: Both ways with as many visits.
+        suite_half: Median half-width of the estimates, as a share.
+        visits: Of each model.
+    """
+    models_half = middle(ledger.halves)
+    found: dict[str, Any] = {"median_half_width": {"models": models_half, "estimates_sampling_only": suite_half}}
+    if models_half is None or suite_half is None:
+        return found | {"at_equal_interval": None}
+    part = min(1.0, max(MIN_SAMPLES / visits, (models_half / suite_half) ** 2))
+    models_s = ledger.totals.models_s - (1 - part) * ledger.costs["models"].sample_s
+    suite_s, generate_s = ledger.totals.suite_s, ledger.totals.generate_s
+    return found | {
+        "at_equal_interval": {
+            "part_of_executions": part,
+            "models_s": models_s,
+            "ratio": share(suite_s, models_s),
+            "ratio_with_generation": share(suite_s + generate_s, models_s),
+        }
     }
 
 

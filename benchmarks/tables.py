@@ -65,7 +65,8 @@ def accuracies(folder: Path) -> list[Result]:
     return sorted(
         current,
         key=lambda one: (
-            graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"], bool(one["neighbour"])
+            graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"], bool(one["neighbour"]),
+            bool(one.get("generated_with")),
         ),
     )  # fmt: skip
 
@@ -88,19 +89,23 @@ def _row(label: str, summary: Result, whole: Result | None) -> str:
     cells += [percent(summary[name]) for name in ("median_error", "within_5", "within_10")]
     cells += [f"{percent(summary['worst'])} ({summary['worst_model']})"]
     cells += [percent(summary[name]) for name in ("inside_interval", "median_half_width")]
-    cells += ["" if whole is None else percent(whole["quiet"]["quiet_share"]), number(summary["slowdown"])]
+    slower = summary.get("slowdown_from_earlier") or summary["slowdown"]
+    cells += ["" if whole is None else percent(whole["quiet"]["quiet_share"]), number(slower)]
     return f"| {' | '.join(cells)} |"
 
 
 def _label(one: Result) -> str:
     name = f"accuracy-{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
     name += f"-n{one['neighbour']['duty']:g}" if one["neighbour"] else ""
+    name += "-elsewhere" if one.get("generated_with") else ""
     label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
     label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
     label += (
         f", {one['threads']} thread{'s' if one['threads'] > 1 else ''}, batch {one['batch']}, {one['visits']} visits"
     )
     label += ", a neighbour of our own" if one["neighbour"] else ""
+    if one.get("generated_with"):
+        label += f", generated with {one['generated_with']}, run by {one['stack']['versions']['onnxruntime']}"
     return f"[{label}]({name}.md)"
 
 
@@ -111,6 +116,7 @@ def _headline(folder: Path) -> str:
         for one in accuracies(folder)
         if (one["graph"], one["granularity"], one["threads"], one["batch"]) == ("runtime", 1, 1, 1)
         and not one["neighbour"]
+        and not one.get("generated_with")
     )
     summary = found["summary"]["all"]
     return (
@@ -136,8 +142,11 @@ def _calibration(folder: Path) -> str:
 def _cost(folder: Path) -> str:
     lines = [
         "",
-        "| | models | generation | suite | models alone | ratio | with generation | break-even | with generation |",
-        "|---|---|---|---|---|---|---|---|---|",
+        (
+            "| | models | generation | suite | models alone | ratio | with generation | at equal interval | "
+            "with generation | break-even | with generation |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     found = sorted(folder.glob("cost-*.json"))
     if not found:
@@ -147,7 +156,8 @@ def _cost(folder: Path) -> str:
         walls = one["walls_s"]
         cells = [path.stem.removeprefix("cost-"), str(one["models"])]
         cells += [f"{walls[key]:.0f} s" for key in ("generate_s", "suite_s", "models_s")]
-        cells += [number(one["ratio"]), number(one["ratio_with_generation"])]
+        for ratios in (one, one.get("at_equal_interval") or {}):
+            cells += [number(ratios.get(key)) for key in ("ratio", "ratio_with_generation")]
         evens = (one["break_even"], one["break_even_with_generation"])
         cells += ["never" if even is None else f"{even} models" for even in evens]
         lines.append(f"| {' | '.join(cells)} |")

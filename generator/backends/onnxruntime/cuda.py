@@ -20,7 +20,7 @@ from ...device.opening import open_device
 from ...network.network import Network
 from ..base import Settings
 from .provider import CUDA, providers
-from .session import OrtExecutable, OrtStrings, array_of, created, reads_strings, value_of
+from .session import OrtExecutable, OrtStrings, array_of, bytes_of, created, reads_strings, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -155,7 +155,7 @@ class CudaExecutable(OrtExecutable):
         if not value.is_tensor():
             raise BackendError(f"an output is a {value.data_type()}, not a tensor")
         dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
-        data = np.empty(value.tensor_size_in_bytes(), dtype=np.uint8)
+        data = np.empty(bytes_of(value), dtype=np.uint8)
         if data.size:
             stream = self._device.stream
             runtime.memcpyAsync(data.ctypes.data, value.data_ptr(), data.nbytes, runtime.memcpyDeviceToHost, stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ __all__ = [
     "OrtExecutable",
     "OrtStrings",
     "array_of",
+    "bytes_of",
     "created",
     "loaded",
     "loaded_profiled",
@@ -47,6 +49,9 @@ WORDING = Wording(
         r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Exception during initialization: )?|Load model from .+? failed:"
     ),
 )
+
+
+_NIBBLES = frozenset({"int4", "uint4", "float4_e2m1fn"})
 
 
 def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> OrtExecutable | OrtStrings:
@@ -152,7 +157,7 @@ class OrtExecutable:
 
     def output_bytes(self) -> int:
         """Of tensors (see ``Executable``)."""
-        return sum(value.tensor_size_in_bytes() for value in self._binding.get_outputs() if value.is_tensor())
+        return sum(bytes_of(value) for value in self._binding.get_outputs() if value.is_tensor())
 
     def close(self) -> None:
         """Free the session (see ``Executable``)."""
@@ -275,6 +280,15 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.isbuiltin == 1 and dtype.kind in "biufcO"
 
 
+def bytes_of(value: ort.OrtValue) -> int:
+    """Of a tensor; types of four bits share bytes (ONNX Runtime says it itself since 1.22)."""
+    from onnx import helper
+
+    dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
+    bits = 4 if dtype.name in _NIBBLES else 8 * dtype.itemsize
+    return -(-math.prod(value.shape()) * bits // 8)
+
+
 def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
     """A copy of a tensor, in NumPy's or ml_dtypes' type."""
     from onnx import helper
@@ -284,5 +298,5 @@ def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
     dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
     if _is_plain(dtype):
         return np.array(value.numpy())
-    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    data = ctypes.string_at(value.data_ptr(), bytes_of(value))
     return np.frombuffer(data, dtype=dtype).reshape(value.shape())
