@@ -30,8 +30,8 @@ from typing import Any
 
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
-from dlbricks.constructor.uncertainty.calibration import model_error_sd
-from dlbricks.db import Measurement, Store, Subject
+from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
+from dlbricks.db import Measurement, Stack, Store, Subject
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
@@ -132,7 +132,7 @@ def experiment(
         **{name: getattr(options, name) for name in ("graph", "granularity", "batch")},
         **protocol(options),
         "protocol": PROTOCOL,
-        "method_sd": model_error_sd(options.graph, "model", threads=threads),
+        "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch)),
         "neighbour": neighbour.facts if options.neighbour else None,
         "generated_with": version("onnxruntime") if options.elsewhere else None,
         "bricks": {
@@ -153,6 +153,12 @@ def experiment(
         },
         "models": rows,
     }
+
+
+def method_of(options: argparse.Namespace, stack: Stack, batch: int) -> Method:
+    """How estimates are composed."""
+    cut = {name: getattr(options, name) for name in ("graph", "granularity", "threads")}
+    return Method(backend=stack.backend, device=stack.device, cache="model", batch=batch, dtype="float32", **cut)
 
 
 def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:

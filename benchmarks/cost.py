@@ -30,10 +30,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from accuracy import protocol, shared
+from accuracy import method_of, protocol, shared
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import estimate
-from dlbricks.constructor.uncertainty.calibration import model_error_sd
+from dlbricks.constructor.uncertainty.calibration import method_error_sd
 from dlbricks.constructor.uncertainty.interval import NORMAL
 from dlbricks.db import Measurement, Store, Subject
 from dlbricks.errors import DlbricksError
@@ -307,12 +307,13 @@ def _executed(store: Store, measured: Sequence[Measurement]) -> list[tuple[Measu
 def _half_width(sources: Sequence[ModelSource], store: Store, options: argparse.Namespace) -> float | None:
     """Of the estimates' intervals, without the error of the method, which no sampling narrows."""
     cut = {"granularity": options.granularity, "graph": options.graph}
-    method = NORMAL * model_error_sd(options.graph, "model", threads=options.threads)
-    found = estimate(sources, store=store, cache="model", threads=options.threads, **cut)
-    halves = [
-        (row.ci95_ms[1] - row.ci95_ms[0]) / 2 / row.estimate_ms for row in found if row.ci95_ms and row.estimate_ms
-    ]
-    return middle([math.sqrt(max(0.0, half**2 - method**2)) for half in halves])
+    halves = []
+    for row in estimate(sources, store=store, cache="model", threads=options.threads, **cut):
+        if row.ci95_ms and row.estimate_ms and row.stack:
+            half = (row.ci95_ms[1] - row.ci95_ms[0]) / 2 / row.estimate_ms
+            sd = method_error_sd(method_of(options, store.stacks()[row.stack], row.batch or 1))
+            halves.append(half if sd is None else math.sqrt(max(0.0, half**2 - (NORMAL * sd) ** 2)))
+    return middle(halves)
 
 
 def _line(ledger: Ledger) -> str:

@@ -31,6 +31,7 @@ from .selection import COLD, Choice, Query, choose
 from .stored import Shelf, Stored, in_parallel, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
+from .uncertainty.calibration import Method
 
 __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate", "estimates_under"]
 
@@ -212,7 +213,17 @@ def _estimate(
         parallel = _at_once(stored.choice)
         own = state if state == COLD else executed.level or model.level
         prediction = predict(
-            Asked(model.own.key, graph, blank.graph, parts, quotient, state, own, parallel=parallel),
+            Asked(
+                model.own.key,
+                graph,
+                blank.graph,
+                parts,
+                quotient,
+                state,
+                own,
+                method=_method(model, blank, stored.choice, state),
+                parallel=parallel,
+            ),
             stored,
             executed,
             lambda kind, cache: (
@@ -226,6 +237,7 @@ def _estimate(
             estimate,
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
+            calibrated=prediction.method_sd is not None,
             sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
             host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
@@ -312,6 +324,22 @@ def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
     terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
     sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and name != "bricks"]
     return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
+
+
+def _method(model: Decomposition, blank: Estimate, choice: Choice | None, state: str) -> Method | None:
+    """How the sum of the bricks is composed."""
+    if choice is None:
+        return None
+    return Method(
+        backend=choice.stack.backend,
+        device=choice.stack.device,
+        graph=blank.graph,
+        granularity=2 if blank.overlap or blank.connected else blank.granularity,
+        cache=state,
+        threads=choice.conditions.threads,
+        batch=model.source.batch or 1,
+        dtype=choice.conditions.dtype,
+    )
 
 
 def _at_once(choice: Choice | None) -> bool:

@@ -130,7 +130,10 @@ class Estimate:
         unique: Different bricks among its sequences.
         estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
             (``prediction``).
-        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and the method's error.
+        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and, where ``calibrated``,
+            the method's error.
+        calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``); where
+            it is not, the intervals are too narrow by it. None where there is no estimate.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
         host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured:
@@ -144,7 +147,7 @@ class Estimate:
         measured_ci95_ms: Its interval.
         measured_undisturbed_ms: The same on a quiet machine.
         ratio: ``estimate_ms / measured_ms``; means of visits that alternated, where ``paired``.
-        ratio_ci95: Its interval: what time blocks differ by, and the error of the method.
+        ratio_ci95: Its interval: what time blocks differ by, and, where ``calibrated``, the error of the method.
         paired: Whether bricks and model were visited in turn; False where they come from different sessions, whose
             scatter is part of the interval; None where there is no ratio.
         disturbed: Whether the machine was disturbed: ``disturbance`` is more than 10 %.
@@ -191,6 +194,7 @@ class Estimate:
     unique: int | None = None
     estimate_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
+    calibrated: bool | None = None
     sequential_ms: float | None = None
     critical_path_ms: float | None = None
     host_ms: float | None = None

@@ -38,9 +38,13 @@ def test_every_data_file_is_packaged() -> None:
     data = {path.relative_to(ROOT) for folder in folders for path in folder.iterdir() if path.is_file()}
 
     found = {path for path in data if path.suffix != ".py"}
-    assert found == {Path("generator/backends/mxnet/pins.txt")}
+    assert found == {
+        Path("constructor/uncertainty/calibration.json"),
+        Path("generator/backends/mxnet/pins.txt"),
+    }
     assert PROJECT["tool"]["setuptools"]["package-data"] == {
         "dlbricks": ["py.typed"],
+        "dlbricks.constructor.uncertainty": ["calibration.json"],
         "dlbricks.generator.backends.mxnet": ["pins.txt"],
     }
 

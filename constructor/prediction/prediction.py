@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
@@ -35,7 +35,7 @@ from ..decomposition import Interventions
 from ..result import SIGNS, Term
 from ..selection import COLD, MODEL
 from ..stored import Stored
-from ..uncertainty.calibration import model_error_sd
+from ..uncertainty.calibration import Method, method_error_sd
 from ..uncertainty.interval import NORMAL, Weights, combined
 from .terms import (
     Known,
@@ -72,6 +72,7 @@ class Asked:
         quotient: Their quotient DAG.
         state: Cache state; a level's name for a reuse distance.
         level: The state that the model itself is in: its own reuse distance, or ``cold`` where it is measured cold too.
+        method: How that is composed; None where nothing is stored.
         parallel: Whether independent branches run at once.
     """
 
@@ -82,6 +83,7 @@ class Asked:
     quotient: Quotient
     state: str
     level: str
+    method: Method | None
     parallel: bool = False
 
 
@@ -91,9 +93,9 @@ class Prediction:
 
     Attributes:
         ms: The prediction.
-        half_ms: Half of its 95 % interval, model error included.
+        half_ms: Half of its 95 % interval, the method's own error included where that is known.
         weights: The measurements that it is composed of.
-        method: Relative standard deviation of the method's own error.
+        method_sd: Relative standard deviation of the method's own error; None where it is not calibrated.
         terms: The causes, but for what is left unexplained.
         explained_ms: What they come to together; None where one that is needed is not known.
         explained_half_ms: Half of its interval, without model error.
@@ -102,7 +104,7 @@ class Prediction:
     ms: float
     half_ms: float
     weights: Weights
-    method: float
+    method_sd: float | None
     terms: Mapping[str, Term]
     explained_ms: float | None
     explained_half_ms: float
@@ -144,28 +146,39 @@ def predict(
     if isinstance(there, Total):
         once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
         basis, lacking = there, [once, significant(terms["data"], stored)]
-        kind = ("written" if written else "runtime", COLD if asked.level == COLD else MODEL)
     else:
-        state = MODEL if is_level(asked.state) and asked.state == asked.level else asked.state
-        basis, kind = total, ("written" if written else asked.kind, state)
+        basis = total
         lacking = [minus({}, terms["overhead"]), minus({}, terms["layout"])]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, stored)
-    threads = stored.choice.conditions.threads if stored.choice is not None else 1
-    method = model_error_sd(*kind, threads=threads)
+    method_sd = _method_sd(asked, executed=isinstance(there, Total) and not written)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in terms.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), stored)
     return Prediction(
         ms=ms,
-        half_ms=math.hypot(half_ms, NORMAL * method * ms),
+        half_ms=half_ms if method_sd is None else math.hypot(half_ms, NORMAL * method_sd * ms),
         weights=weights,
-        method=method,
+        method_sd=method_sd,
         terms={name: term_of(term, stored) for name, term in terms.items()},
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,
     )
+
+
+def _method_sd(asked: Asked, *, executed: bool) -> float | None:
+    """Error of the method, of the bricks that were asked for or of those of the executed graph."""
+    method = asked.method
+    if method is None:
+        return None
+    if executed:  # at the model's own footprint, layer by layer unless they were asked for
+        granularity = method.granularity if asked.kind == "runtime" else 1
+        cache = COLD if asked.level == COLD else MODEL
+        method = replace(method, graph="runtime", granularity=granularity, cache=cache)
+    elif is_level(asked.state) and asked.state == asked.level:
+        method = replace(method, cache=MODEL)
+    return method_error_sd(method)
 
 
 def unexplained(prediction: Prediction, measured: tuple[float, float] | None, reason: str | None) -> Term:

@@ -52,8 +52,20 @@ def test_a_block_without_a_table_is_refused(tables, tmp_path):
 def test_only_accuracies_of_this_protocol_are_calibrated(monkeypatch):
     monkeypatch.syspath_prepend(TOP / "benchmarks")
     calibrate = importlib.import_module("calibrate")
-    for path in (TOP / "docs" / "results").glob("accuracy-*.json"):
-        result = json.loads(path.read_text())
-        if result.get("protocol") == calibrate.PROTOCOL:
-            known = json.loads((TOP / "docs" / "results" / "calibration.json").read_text())[path.stem]
-            assert calibrate.calibrated(result["models"], result["method_sd"]) == pytest.approx(known)
+    results = calibrate.accuracies(calibrate.RESULTS)
+    told = json.loads((calibrate.RESULTS / "calibration.json").read_text())
+
+    assert told.keys() == results.keys()
+    for name, result in results.items():
+        assert calibrate.calibrated(result["models"], result["method_sd"]) == pytest.approx(told[name])
+
+
+def test_what_estimates_go_by_is_calibrated_from_what_is_committed(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    calibrate = importlib.import_module("calibrate")
+
+    rows = calibrate.constants(calibrate.accuracies(calibrate.RESULTS))
+
+    assert rows == json.loads(calibrate.CONSTANTS.read_text()), "run python benchmarks/calibrate.py"
+    assert len({tuple(row["method"].items()) for row in rows}) == len(rows) > 0, "one row for each method"
+    assert all(not row["source"].endswith("elsewhere") for row in rows)

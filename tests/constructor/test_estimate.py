@@ -11,7 +11,6 @@ import uuid
 
 import pytest
 from dlbricks.constructor import estimate
-from dlbricks.constructor.uncertainty.calibration import model_error_sd
 from dlbricks.db import Conditions, Run, Stack, Store, Subject, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -41,8 +40,8 @@ def test_sums_and_path_of_a_fork(measured, fork):
     assert [row.on_path for row in answer.sequences] == [True, False, False, True, True]
     assert [row.latency_ms for row in answer.sequences] == list(MS)
     single = math.hypot(*(0.01 * ms for ms in MS))  # without blocks each has its own interval, of 1 %
-    half = math.hypot(single, 1.96 * model_error_sd("source", "hot") * 31)
-    assert answer.ci95_ms == pytest.approx((31.0 - half, 31.0 + half), rel=1e-3)
+    assert answer.ci95_ms == pytest.approx((31.0 - single, 31.0 + single), rel=1e-3)
+    assert answer.calibrated is False, "hot bricks of the source were held against no models"
     assert (answer.coverage.sequences, answer.coverage.macs, answer.missing) == (1.0, None, ())
     assert (answer.layers, answer.folded, answer.unique) == (5, 0, 5)
     assert (answer.system, answer.stack, answer.backend, answer.device) == (

@@ -286,7 +286,8 @@ def bytes_of(value: ort.OrtValue) -> int:
 
     dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
     bits = 4 if dtype.name in _NIBBLES else 8 * dtype.itemsize
-    return -(-math.prod(value.shape()) * bits // 8)
+    elements: int = math.prod(value.shape())
+    return -(-elements * bits // 8)
 
 
 def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:

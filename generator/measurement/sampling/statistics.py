@@ -192,13 +192,7 @@ def undisturbed(blocks: Sequence[Block], unroll: int, baseline: Baseline | None)
 
 
 def student(degrees: float) -> float:
-    """97.5 % quantile of Student's t; between whole degrees its logarithm is nearly linear in their inverse."""
-    if degrees < 1:
-        return _STUDENT[0]
-    return math.exp(float(np.interp(1 / degrees, _INVERSE_DEGREES, _LOG_STUDENT)))
+    """97.5 % quantile of Student's t; of one degree of freedom below that."""
+    from scipy.special import stdtrit
 
-
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""97.5 % quantile of Student's t for 1, 2, ... degrees of freedom."""
-_INVERSE_DEGREES = (0.0, *(1 / degrees for degrees in range(len(_STUDENT), 0, -1)))
-_LOG_STUDENT = tuple(math.log(quantile) for quantile in (1.95996, *reversed(_STUDENT)))
+    return float(stdtrit(max(1.0, degrees), 0.975))

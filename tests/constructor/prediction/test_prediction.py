@@ -13,7 +13,7 @@ from dlbricks.constructor import estimate
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.runtime import why_not_here
 from dlbricks.constructor.stored import built_in_key
-from dlbricks.constructor.uncertainty.calibration import model_error_sd
+from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
 from dlbricks.errors import AmbiguousQuery, UsageError
 from dlbricks.generator.backends.registry import get
@@ -27,6 +27,8 @@ from dlbricks.models import find_models
 
 LEVEL, OTHER = (level_name(level) for level in (REUSE_LEVELS[0], REUSE_LEVELS[-1]))
 """That of every small model, and another."""
+
+EXECUTED = Method("onnxruntime", "cpu", "runtime", 1, "model", 1, 1, "float32")
 
 
 def under(cache: str, threads: int = 1) -> Conditions:
@@ -116,7 +118,6 @@ def test_cold_calls_are_cold(lab, fork, keys_of):
 
     answer = one(lab, fork, cache="cold")
     assert answer.estimate_ms == pytest.approx(5.0 - 4 * 0.5)
-    assert answer.ci95_ms[1] - answer.estimate_ms > 1.96 * model_error_sd("source", "cold") * answer.estimate_ms
 
 
 # Levels of reuse distance ---------------------------------------------------------------------------------------------
@@ -219,7 +220,8 @@ def test_the_executed_graph_at_the_models_own_level(home, model, executed):
     assert balance(answer) == pytest.approx(8.0)
     assert answer.ratio == pytest.approx(expected / 8.0)
     half = (answer.ci95_ms[1] - answer.ci95_ms[0]) / 2
-    assert half > 1.96 * model_error_sd("runtime", "model") * expected
+    assert answer.calibrated
+    assert half > 1.96 * method_error_sd(EXECUTED) * expected
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.constructor.uncertainty.calibration import PROCESS_SD, model_error_sd
+from dlbricks.constructor.uncertainty.calibration import PROCESS_SD
 from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty, combined
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
 
@@ -111,7 +111,7 @@ def test_it_covers_what_it_promises(scene):
 
 
 def test_with_the_error_of_the_method_it_covers_the_model():
-    sd = model_error_sd("runtime", "model")
+    sd = 0.03
     rng, hits, found = np.random.default_rng(8), 0, list(simulated(20, 0.2, 0.01, PROCESS_SD))
     for low, high in found:
         centre, truth = (low + high) / 2, 1 + rng.normal(0, sd)
