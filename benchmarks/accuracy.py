@@ -11,8 +11,8 @@ disturbed: by the undisturbed latencies of the same run, or, with ``--against``,
 ``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
 (``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels.
 
-Written under ``--out``: ``accuracy-<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere]`` as ``.json`` (every figure,
-with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
+Written under ``--out``: ``accuracy-[<backend>-]<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere]`` as ``.json``
+(every figure, with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def main() -> None:
         sources = find_models(options.models or list(entries()), batches=[options.batch] if options.batch != 1 else [])
         result = experiment(sources, store, folder, options)
     result["cost"]["wall_s"] = time.monotonic() - begun
-    name = f"accuracy-{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}"
+    backend = "" if options.backend == "onnxruntime" else f"{options.backend}-"
+    name = f"accuracy-{backend}{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}"
     name += f"-n{options.neighbour:g}" if options.neighbour else ""
     name += "-elsewhere" if options.elsewhere else ""
     write(options.out, name, result, report(result))
@@ -74,6 +75,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
     parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to tell what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
+    parser.add_argument("--backend", default="onnxruntime", help="others compose from the model's own graph alone")
     parser.add_argument("--elsewhere", type=Path, metavar="PYTHON", help="measure in the environment of another Python")
     return shared(parser)
 
@@ -111,7 +113,9 @@ def experiment(
             names = [source.name for source in usable]
             done = run_elsewhere(options.elsewhere, made.suite, options.db, names, cache="model", **protocol(options))
         else:
-            done = run(made.suite, store=store, models=usable, cache="model", **protocol(options))
+            done = run(
+                made.suite, store=store, models=usable, backend=options.backend, cache="model", **protocol(options)
+            )
     examined = [source for source in usable if source.name.partition("@")[0] in options.data]
     if examined:
         measure_data(examined, store=store, threads=threads, seed=options.seed)

@@ -65,8 +65,8 @@ def accuracies(folder: Path) -> list[Result]:
     return sorted(
         current,
         key=lambda one: (
-            graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"], bool(one["neighbour"]),
-            bool(one.get("generated_with")),
+            one["stack"]["backend"], graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"],
+            bool(one["neighbour"]), bool(one.get("generated_with")),
         ),
     )  # fmt: skip
 
@@ -95,10 +95,12 @@ def _row(label: str, summary: Result, whole: Result | None) -> str:
 
 
 def _label(one: Result) -> str:
-    name = f"accuracy-{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
+    backend = "" if one["stack"]["backend"] == "onnxruntime" else f"{one['stack']['backend']}-"
+    name = f"accuracy-{backend}{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
     name += f"-n{one['neighbour']['duty']:g}" if one["neighbour"] else ""
     name += "-elsewhere" if one.get("generated_with") else ""
     label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
+    label += f" in {one['stack']['backend']}" if backend else ""
     label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
     label += (
         f", {one['threads']} thread{'s' if one['threads'] > 1 else ''}, batch {one['batch']}, {one['visits']} visits"
@@ -114,7 +116,8 @@ def _headline(folder: Path) -> str:
     (found,) = (
         one
         for one in accuracies(folder)
-        if (one["graph"], one["granularity"], one["threads"], one["batch"]) == ("runtime", 1, 1, 1)
+        if (one["stack"]["backend"], one["graph"], one["granularity"]) == ("onnxruntime", "runtime", 1)
+        and one["threads"] == one["batch"] == 1
         and not one["neighbour"]
         and not one.get("generated_with")
     )
