@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
 from ...generator.measurement.sampling.statistics import student
 
 __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
@@ -34,11 +32,6 @@ processes each tell apart no less than 2 %."""
 
 _LEVEL = 0.05
 """Share of chance among the differences that are found."""
-
-_NORMAL_DEGREES = 1e4
-"""Degrees of freedom from which on Student's distribution is the normal one."""
-
-_STEPS = 2001
 
 
 class Relation(StrEnum):
@@ -114,13 +107,7 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
 
 
 def two_sided(t: float, degrees: float) -> float:
-    """Probability that Student's t is at least so far from 0, on either side.
+    """Probability that Student's t is at least so far from 0, on either side."""
+    from scipy.special import stdtr
 
-    With t = sqrt(degrees) tan(angle) it is an integral of cos(angle) ** (degrees - 1), over a finite range and smooth.
-    """
-    if degrees >= _NORMAL_DEGREES:
-        return math.erfc(t / math.sqrt(2))
-    angles = np.linspace(math.atan2(t, math.sqrt(degrees)), math.pi / 2, _STEPS)
-    density = np.cos(angles) ** (degrees - 1)
-    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
-    return min(1.0, 2 * scale * float(np.trapezoid(density, angles)))
+    return 2 * float(stdtr(degrees, -abs(t)))
