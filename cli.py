@@ -150,6 +150,9 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 @binding_options
 @stack_options
 @click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
+@click.option(
+    "--algorithm", "named", multiple=True, metavar="NAME", help="Also measure each brick with this algorithm."
+)
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
 @pace_options
@@ -158,7 +161,16 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
 )
 @database_option
 @format_options
-def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, form: str, **options: Any) -> None:
+def run(
+    *,
+    suite: Path,
+    more: tuple[str, ...],
+    named: tuple[str, ...],
+    dry_run: bool,
+    database: str,
+    form: str,
+    **options: Any,
+) -> None:
     """Measure the bricks of a suite that are not measured yet; resumes by itself.
 
     \b
@@ -168,6 +180,7 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
     if more and not options["models"]:
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
+    options["algorithms"] = options["algorithms"] or named
     from .analyzer.answers import ran
     from .bricks.suite.suite import Suite
     from .db import Store

@@ -27,8 +27,9 @@ class Row:
         ms: The total, or what the cause adds (negative: takes off); None where it is not known.
         half_ms: Half of its 95 % interval; None likewise.
         total: Whether it is a total.
-        reason: Why it is not known.
+        reason: Why it is not known, or not counted.
         command: What would measure it.
+        counted: Whether it is part of the sums.
     """
 
     label: str
@@ -37,20 +38,34 @@ class Row:
     total: bool = False
     reason: str | None = None
     command: str | None = None
+    counted: bool = True
 
 
 def rows_of(entry: Estimate) -> Iterator[Row]:
     """From the sum of bricks by way of the estimate to the measured latency; nothing where there is no attribution."""
+    explained = 0.0
     for name, sign in SIGNS.items():
         term = (entry.attribution or {}).get(name)
         if term is None:
             continue
         if name == "unexplained":
-            yield Row("estimate", entry.estimate_ms, _half(entry.ci95_ms), total=True)
+            yield _explained(entry, explained)
+        elif term.ms is not None and term.counted:
+            explained += sign * term.ms
         ms = None if term.ms is None else sign * term.ms
-        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", term.reason, term.command)
+        reason = term.reason if term.counted else "not counted: its interval includes zero"
+        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.command, term.counted)
     if entry.attribution:
         yield Row("measured", entry.measured_ms, _half(entry.measured_ci95_ms), total=True, reason="not measured")
+
+
+def _explained(entry: Estimate, explained_ms: float) -> Row:
+    """What bricks and causes come to: the estimate, unless that has bricks of its own."""
+    unknown = entry.attribution is not None and entry.attribution["unexplained"].ms is None
+    estimate_ms = entry.estimate_ms
+    if unknown or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
+        return Row("estimate", estimate_ms, _half(entry.ci95_ms), total=True)
+    return Row("explained", explained_ms, None, total=True)
 
 
 def written(entry: Estimate) -> list[str]:
@@ -85,10 +100,12 @@ def _digits(rows: list[Row]) -> int:
 
 def _line(row: Row, digits: int) -> str:
     mark = "=" if row.total else "+" if (row.ms or 0.0) >= 0 else "-"
+    mark = mark if row.counted else " "
     if row.ms is None:
         return f"  {' ' if not row.total else mark} {row.label:<18}{'-':>12}     {row.reason or ''}".rstrip()
     half = f"  ± {row.half_ms:,.{digits}f}" if row.half_ms else ""
-    return f"  {mark} {row.label:<18}{abs(row.ms):>12,.{digits}f} ms{half}"
+    note = "" if row.counted else f"  {row.reason}"
+    return f"  {mark} {row.label:<18}{abs(row.ms):>12,.{digits}f} ms{half}{note}"
 
 
 def _half(bounds: tuple[float, float] | None) -> float | None:

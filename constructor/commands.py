@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ..bricks.graph.footprint import is_level
 from ..db import Stack, Store
@@ -59,7 +59,14 @@ class Commands:
         self._query = query
         self._database = str(store.place)
 
-    def measure(self, source: ModelSource, *, graph: str | None = None, cache: str | None = None) -> str | None:
+    def measure(
+        self,
+        source: ModelSource,
+        *,
+        graph: str | None = None,
+        cache: str | None = None,
+        algorithms: Sequence[str] = (),
+    ) -> str | None:
         """Decompose the model and measure what is not stored; None where nothing here measures it.
 
         A runtime that cannot measure at reuse distances measures with hot caches instead, unless they are what it is
@@ -69,6 +76,7 @@ class Commands:
             source: The model.
             graph: Another graph than the one that was decomposed.
             cache: Another cache state than the one that was asked for; all levels are one, ``model``.
+            algorithms: By which bricks are measured as well.
         """
         kind = graph or self._graph
         if not self._measurable(kind) or (cache is not None and _at_distances(cache) and not self._in_turn()):
@@ -86,6 +94,7 @@ class Commands:
         suite = f"suite-g{granularity}-{digest[:8]}"
         generate = shlex.join(["dlbricks", "generate", *model, "-o", suite])
         run = ["dlbricks", "run", suite, *self._options(cache)]
+        run += [word for name in algorithms for word in ("--algorithm", name)]
         return f"{generate} && {shlex.join([*run, '--db', self._database])}"
 
     def truth(self, source: ModelSource) -> str | None:

@@ -73,6 +73,8 @@ class Interventions:
         level: Name of the level of reuse distance that they are measured at.
         reason: Why it is not known; empty where it is.
         written: The model's own graph, where the runtime executes that as it is written.
+        units: Sequences of the model's own layers that the runtime's fusions do not reach beyond, all of them; None
+            where nobody asked.
     """
 
     executed: ExecutedModel | None = None
@@ -80,6 +82,7 @@ class Interventions:
     level: str = ""
     reason: str = ""
     written: ModelGraph | None = None
+    units: tuple[Part, ...] | None = None
 
     @property
     def graph(self) -> ModelGraph | None:

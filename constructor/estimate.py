@@ -28,7 +28,7 @@ from .prediction.terms import host_of
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose
-from .stored import Shelf, Stored, in_parallel, look_up
+from .stored import FUSION, Shelf, Stored, in_parallel, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 from .uncertainty.calibration import Method
@@ -229,6 +229,8 @@ def _estimate(
             lambda kind, cache: (
                 commands.examine(model.source)
                 if kind == "data"
+                else commands.measure(model.source, graph="fused", cache=cache, algorithms=FUSION)
+                if kind == "fusion"
                 else commands.measure(model.source, graph=kind, cache=cache)
             ),
         )
@@ -322,7 +324,7 @@ def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
         low, high = estimate.measured_ci95_ms
         measured = (estimate.measured_ms, (high - low) / 2)
     terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
-    sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and name != "bricks"]
+    sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and term.counted and name != "bricks"]
     return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
 
 

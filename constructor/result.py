@@ -14,7 +14,8 @@ __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
 }  # fmt: skip
-"""The terms of an attribution, in order, and how each counts: with these signs they add up to the measured latency."""
+"""The terms of an attribution, in order, and how each counts: with these signs those that are ``counted`` add up to the
+measured latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,14 @@ class Term:
         ci95_ms: Its interval.
         reason: Why it is not known; None where it is.
         command: What would measure it; None where it is known, or no command does.
+        counted: Whether it is part of the sums; a cause whose interval includes nothing is not.
     """
 
     ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     reason: str | None = None
     command: str | None = None
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ class Estimate:
         known_ms: Sum over the measured sequences.
         attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the
             bricks are not all measured.
-        attribution_absolute_ms: Sum of the sizes of the causes that are known, so that they cannot hide each other.
+        attribution_absolute_ms: Sum of the sizes of the causes that are counted, so that they cannot hide each other.
         missing: What is not measured.
         sequences: Every sequence, in the model's order.
         path: Those on the critical path, from start to end; empty where it is not known.

@@ -18,7 +18,10 @@ from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
 from .uncertainty.interval import Uncertainty, Weights
 
-__all__ = ["Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
+__all__ = ["FUSION", "UNFUSED", "Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
+
+FUSION = UNFUSED, _FUSED = "unfused", "extended"
+"""Algorithms that differ by fusion alone: neither has a layout of its own."""
 
 _NO_LATENCIES = (*PARTS, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
@@ -36,11 +39,13 @@ class Wanted:
         competing: Of which only the lowest latency is.
         views: Of both those that end in a rearrangement: where operators are executed as they are written, that is left
             to whoever reads the result, and a latency without it is no bound.
+        windows: Of which the latencies with and without fusion are wanted.
     """
 
     bricks: set[str] = field(default_factory=set)
     competing: set[str] = field(default_factory=set)
     views: set[str] = field(default_factory=set)
+    windows: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Shelf:
         fastest: Lowest latency of each brick over all variants and stacks of the same system, device and conditions;
             those that run branches at once, on more cores than their threads say, only beside their like, and
             those that compute in TF32 likewise.
+        fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
     """
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
@@ -62,6 +68,7 @@ class Shelf:
     host: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     fastest: Mapping[str, Fastest] = field(default_factory=dict)
+    fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,7 @@ def look_up(
         for kind in (shelf.bricks, shelf.inner, shelf.host)
         for measurement in kind.values()
     ]
+    measured += [one for shelf in shelves.values() for both in shelf.fusion.values() for one in both]
     data = stored_data_effects(
         store,
         models,
@@ -192,11 +200,11 @@ def _conditions(choice: Choice, state: str) -> Conditions:
 def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
 
-    def found(variant: str) -> dict[str, Measurement]:
+    def found(variant: str, every: AbstractSet[str] = wanted.bricks) -> dict[str, Measurement]:
         """In this state; in the nearest footprint class that a brick was measured in, where it was not in this one."""
         known: dict[str, Measurement] = {}
         for place in nearest_levels(state):
-            keys = wanted.bricks - known.keys()
+            keys = every - known.keys()
             if keys:
                 at = replace(conditions, cache=place)
                 measured = store.measurements(
@@ -208,12 +216,14 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     failed = store.failures(
         subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
     )
+    plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
     return Shelf(
         bricks=found(""),
         inner=found(INNER),
         host=found(HOST),
         failures={failure.key: failure for failure in failed},
         fastest=_fastest(store, choice, conditions, wanted),
+        fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
     )
 
 

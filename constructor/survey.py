@@ -21,7 +21,7 @@ from .decomposition import Decomposition, Interventions, as_written, cut_of, dec
 from .result import Estimate
 from .runtime import executes_as_written, why_not_here
 from .selection import COLD, MODEL, Choice
-from .stored import Wanted
+from .stored import UNFUSED, Wanted
 from .views import ends_in_view
 
 __all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bricks"]
@@ -115,7 +115,31 @@ def executed_graphs(
             else:
                 assert executed is not None  # noqa: S101  # the cut is of the executed graph
                 found[model.own.key] = intervened(executed)
-    return found
+    return _with_units(rest, found, store, choice, oracle)
+
+
+def _with_units(
+    models: Sequence[Decomposition],
+    found: Mapping[str, Interventions],
+    store: Store,
+    choice: Choice,
+    oracle: ShapeOracle,
+) -> dict[str, Interventions]:
+    """Add what the runtime fuses of each model, where bricks are measured without fusion."""
+    conditions = [replace(choice.conditions, cache=state) for state in {state_of(model, choice) for model in models}]
+    places = ((choice.system_key, choice.stack_key, one, Subject.BRICK, UNFUSED) for one in conditions)
+    if not any(store.measured_keys(*place) for place in places):
+        return {**found}
+    cut = cut_of(Cut(1), "fused", choice.stack, choice.conditions.threads)
+    archive = _archive(store, cut, oracle)
+    added = {**found}
+    with Decomposer(cut, oracle=oracle) as decomposer:
+        for model in models:
+            key = model.own.key
+            if found[key].executed is not None:
+                units = _decomposed(model.source, decomposer, cut, archive, model.own).sequences
+                added[key] = replace(found[key], units=units)
+    return added
 
 
 def _why_not(choice: Choice) -> str | None:
@@ -139,6 +163,7 @@ def wanted_bricks(
         asked = {part.key for part in model.sequences}
         wanted[state].bricks |= asked
         wanted[state].competing |= {window.key for window in model.windows}
+        wanted[state].windows |= {part.key for part in found.units or ()}
         if choice is not None and found.graph is not None:
             bricks = asked if model.graph is found.graph else {part.key for part in found.parts}
             wanted[state].bricks |= bricks

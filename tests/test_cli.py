@@ -26,7 +26,7 @@ MEASURE = {
     "verdict", "error",
     "data_effect_ms", "data_ci95_ms", "data_layers", "data_error",
 }  # fmt: skip
-ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unpacked"]
+ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unfused", "unpacked"]
 DATA_LAYER = {"layer", "op_type", "effect_ms", "factor", "subnormal_in", "subnormal_out"}
 ESTIMATE = {
     "name", "system", "stack", "backend", "device", "threads", "cache", "dtype", "granularity", "graph", "batch",
@@ -188,12 +188,12 @@ def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> No
     done = cli("run", "suite", "--algorithms", "--json")
     again = cli("run", "suite", "--algorithms")
 
-    assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 20]
-    assert [done.json[name] for name in counts] == [0, 4, 0, 14, 0]
+    assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 24]
+    assert [done.json[name] for name in counts] == [0, 4, 0, 18, 0]
     assert (forecast.code, done.code, again.code) == (0, 0, 0)
     assert {row["variant"] for row in done.json["results"]} == {"padded-8", "padded-16"}  # of what has no channels
     assert done.json["algorithms_failed"] == len(done.json["results"]) == 6
-    assert "with other algorithms: 14 known, 6 not offered, 0 failed, 0 measured" in again.out
+    assert "with other algorithms: 18 known, 6 not offered, 0 failed, 0 measured" in again.out
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
     assert {part["fastest_variant"] for part in row["parts"]} <= {"", *ALGORITHMS}
     assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])

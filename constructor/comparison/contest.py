@@ -226,13 +226,24 @@ class Contest:
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
         apart = self._timeline.apart(*(self._standing(model, side, figures[side.name]) for side in (base, other)))
+        reason = None
         if kind == "bricks":
             error, degrees = self._error_of_sums(model, base, other)
         else:
             # Each with the error of the method, by itself: how far those of two stacks are the same is not known.
             error, degrees = math.hypot(*(figure.error for figure in figures.values())), _MANY
+            reason = self._not_calibrated(
+                model, [side for side in (base, other) if figures[side.name].basis == "estimate"]
+            )
         seen = difference(first, second, error=error, degrees=degrees, apart=apart)
-        return replace(pair, basis=kind, difference=seen, apart=apart > 0)
+        return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0)
+
+    def _not_calibrated(self, model: Decomposition, sides: Sequence[Side]) -> str | None:
+        """Why estimates on some sides say nothing of a difference; None where the error of all is known."""
+        names = [side.name for side in sides if not self.estimate(model, side).calibrated]
+        if not names:
+            return None
+        return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
 
     def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
         noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}

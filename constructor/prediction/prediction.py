@@ -9,16 +9,17 @@ With every sum over the sequences of the model,
   network has), the model once. What is measured at a reuse distance is free of calls already; then one is added.
 * *layout*: changes of memory layout at the edges of bricks, beyond the share that the model has at the same edges
   itself (``generator.fused.edge_layouts``).
-* *fusion*: what the runtime saves by fusing and removing operators across the edges of bricks: what is left of the sum
-  beyond the bricks of the graph that is executed, under the same cache state.
+* *fusion*: what the runtime saves by fusing operators across the edges of bricks: of each window of layers that it
+  fuses, the window as it is written less the same window fused, both in the network's own layout.
 * *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.
 * *data*: the values of this model (such as denormal numbers), less synthetic ones.
 
 A model that is asked for in cold caches stays there: *cache* is none of its causes.
 
-None of these uses the measured latency of the model. The prediction is *bricks* corrected by what is known of them;
-where the executed bricks are measured at the model's footprint, that is their sum and one call, whichever bricks were
-asked for.
+None of these uses the measured latency of the model, and none is the difference of two sums that are others, so that
+what is left unexplained is no term's doing by construction. A term whose interval includes nothing is not counted.
+The prediction is *bricks* corrected by what is known of them; where the executed bricks are measured at the model's
+footprint, it is their sum, one call and *data*, whichever bricks were asked for.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from .terms import (
     change,
     data_effect,
     executed_total,
+    fusion_saving,
     layout_changes,
     minus,
-    net,
     significant,
     term_of,
     total_of,
@@ -57,7 +58,10 @@ from .terms import (
 __all__ = ["Asked", "Prediction", "predict", "unexplained"]
 
 _OPTIONAL = ("layout", "data")
-"""Terms that may stay unknown: what they would say is then part of fusion, and of what is unexplained."""
+"""Terms that may stay unknown: what they would say is then part of what is unexplained."""
+
+_ALWAYS = ("bricks", "overhead")
+"""Terms that are counted whatever their intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +135,9 @@ def predict(
     if asked.kind != "runtime" and not written:
         layout = layout_changes(total, stored.shelf(asked.state), interventions, asked.parts)
     fusion: Known = {}
-    if asked.kind != "runtime":
-        removed = {} if isinstance(layout, Unknown) else layout
-        fusion = same if isinstance(same, Unknown) else minus(minus(net(total, call), net(same, call)), removed)
+    if asked.kind == "source" and not written:
+        measured = command("fusion", asked.state)
+        fusion = fusion_saving(stored.shelf(asked.state), interventions, asked.parts, measured)
     terms: dict[str, Known] = {
         "bricks": total.weights,
         "fusion": fusion,
@@ -148,20 +152,23 @@ def predict(
         basis, lacking = there, [once, significant(terms["data"], stored)]
     else:
         basis = total
-        lacking = [minus({}, terms["overhead"]), minus({}, terms["layout"])]
+        lacking = [minus({}, terms["overhead"])]
+        lacking += [minus({}, significant(terms[name], stored)) for name in ("fusion", "layout")]
+        lacking += [significant(terms["data"], stored)]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, stored)
     method_sd = _method_sd(asked, executed=isinstance(there, Total) and not written)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
-        known = [(SIGNS[name], term) for name, term in terms.items() if not isinstance(term, Unknown)]
+        counted = {name: term if name in _ALWAYS else significant(term, stored) for name, term in terms.items()}
+        known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), stored)
     return Prediction(
         ms=ms,
         half_ms=half_ms if method_sd is None else math.hypot(half_ms, NORMAL * method_sd * ms),
         weights=weights,
         method_sd=method_sd,
-        terms={name: term_of(term, stored) for name, term in terms.items()},
+        terms={name: term_of(term, stored, counted=name in _ALWAYS) for name, term in terms.items()},
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,
     )

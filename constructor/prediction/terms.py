@@ -26,6 +26,7 @@ __all__ = [
     "change",
     "data_effect",
     "executed_total",
+    "fusion_saving",
     "host_of",
     "layout_changes",
     "minus",
@@ -150,6 +151,25 @@ def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
     return unknown or minus(net(there, call), net(same, call))
 
 
+def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Part], command: str | None) -> Known:
+    """What the runtime saves by fusing layers that are in different bricks.
+
+    Of each window of layers that it fuses, as often as it occurs: the window as it is written, less the same window
+    fused, both in the network's own layout.
+    """
+    if interventions.executed is None:
+        return Unknown(interventions.reason, command)
+    home = {layer: number for number, part in enumerate(parts) for layer in part.layers}
+    if interventions.units is None:
+        return Unknown("what fusion saves is not measured", command)
+    cut = [unit.key for unit in interventions.units if len({home.get(layer) for layer in unit.layers}) > 1]
+    missing = {key for key in cut if key not in shelf.fusion}
+    if missing:
+        return Unknown(f"{len(missing)} of {len({*cut})} windows are not measured with and without fusion", command)
+    both = (shelf.fusion[key] for key in cut)
+    return combined(*((1, {plain.id: 1.0, fused.id: -1.0}) for plain, fused in both))
+
+
 def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, parts: tuple[Part, ...]) -> Known:
     """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
 
@@ -159,7 +179,7 @@ def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, par
         (part.layers, shelf.bricks[part.key], shelf.inner[part.key]) for part in total.parts if part.key in shelf.inner
     ]
     if not pairs:
-        return Unknown("layout changes at the edges of bricks are not measured by themselves: fusion includes them")
+        return Unknown("layout changes at the edges of bricks are not measured by themselves")
     if interventions.executed is None:
         return Unknown(f"the layouts that the model has itself are not known: {interventions.reason}")
     own = edge_layouts(interventions.executed, parts)
@@ -195,9 +215,15 @@ def value_ms(weights: Weights, stored: Stored) -> tuple[float, float]:
     return stored.uncertainty.value_ns(weights) / _NS_PER_MS, stored.uncertainty.half_ns(weights) / _NS_PER_MS
 
 
-def term_of(found: Known, stored: Stored) -> Term:
-    """As it is reported."""
+def term_of(found: Known, stored: Stored, *, counted: bool = True) -> Term:
+    """As it is reported.
+
+    Args:
+        found: The term.
+        stored: What is known.
+        counted: Whether it counts even where its interval includes nothing.
+    """
     if isinstance(found, Unknown):
         return Term(reason=found.reason, command=found.command)
     ms, half = value_ms(found, stored)
-    return Term(ms, (ms - half, ms + half))
+    return Term(ms, (ms - half, ms + half), counted=counted or abs(ms) > half or not found)

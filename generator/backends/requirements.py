@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ...errors import UsageError
@@ -104,11 +104,20 @@ def require_profiling(backend: Backend) -> ProfilingBackend:
     return backend
 
 
-def require_algorithms(backend: Backend, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
+def require_algorithms(
+    backend: Backend, device: str, options: Mapping[str, str], dtype: str, names: Collection[str] = ()
+) -> tuple[Algorithm, ...]:
     """The algorithms of a backend beside the one that it chooses with these effective options.
 
+    Args:
+        backend: The backend.
+        device: Its device.
+        options: Effective ones.
+        dtype: Precision.
+        names: Of those that are wanted; empty: all.
+
     Raises:
-        UsageError: It offers no choice.
+        UsageError: It offers no choice, or has none of such a name.
     """
     if not isinstance(backend, AlgorithmBackend):
         raise UsageError(
@@ -121,7 +130,13 @@ def require_algorithms(backend: Backend, device: str, options: Mapping[str, str]
             f"backend {backend.name} offers no choice of algorithms in {dtype} with these options",
             remedy="leave out --algorithms",
         )
-    return found
+    unknown = sorted({*names} - {algorithm.name for algorithm in found})
+    if unknown:
+        raise UsageError(
+            f"backend {backend.name} has no algorithm {unknown[0]!r} here",
+            remedy=f"it has {', '.join(algorithm.name for algorithm in found)}",
+        )
+    return tuple(algorithm for algorithm in found if not names or algorithm.name in names)
 
 
 def with_algorithm(backend: Backend, settings: Settings, name: str) -> Settings:

@@ -17,6 +17,7 @@ from ...db.store import Store
 from ...db.values import Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
+from ..backends.algorithms import Algorithm
 from ..backends.base import AS_GIVEN, Backend
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
@@ -95,7 +96,7 @@ def conduct(
     suite: Suite | None = None,
     models: Sequence[ModelSource] = (),
     again: Collection[str] = (),
-    algorithms: bool = False,
+    algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
@@ -109,7 +110,7 @@ def conduct(
         suite: Bricks to measure.
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
-        algorithms: Also measure each brick once with each of the backend's other algorithms.
+        algorithms: Also measure each brick once with each of the backend's other algorithms, or with those named.
         kernels: Afterwards also tell which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
         progress: Told between requests.
@@ -133,7 +134,7 @@ def conduct(
         effective = dict(stack.options)
         _check_backend(settings, backend, effective, bricks=suite is not None, kernels=kernels)
         together = settings.cache == "model" and in_turn(backend, effective)
-        choices = require_algorithms(backend, settings.device, effective, settings.dtype) if algorithms else ()
+        choices = _choices(backend, settings, effective, wanted=algorithms)
         system, conditions = probe_system(), settings.conditions
         _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
@@ -252,6 +253,16 @@ def _check_backend(
         require_profiling(backend)
     if settings.cache == "model" and bricks:
         require_in_turn(backend, options)  # a whole model is only repeated, which every backend can
+
+
+def _choices(
+    backend: Backend, settings: Settings, options: Mapping[str, str], *, wanted: bool | Collection[str]
+) -> tuple[Algorithm, ...]:
+    """The algorithms that are measured beside the backend's own choice."""
+    if not wanted:
+        return ()
+    names = () if wanted is True else wanted
+    return require_algorithms(backend, settings.device, options, settings.dtype, names)
 
 
 def _check_cache(settings: Settings, backend: Backend) -> None:

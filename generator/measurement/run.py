@@ -108,7 +108,7 @@ def run(
     seed: int = 0,
     memory_bytes: int | None = None,
     again: Collection[str] = (),
-    algorithms: bool = False,
+    algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
@@ -137,8 +137,9 @@ def run(
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
-        algorithms: Also measure each brick once with each of the backend's other algorithms, in the same visits. These
-            measurements bear the algorithm's name as their variant; they compete in lower bounds, and nowhere else.
+        algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
+            names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
+            lower bounds, and ``unfused`` and ``extended`` tell what fusion saves (docs/estimates.md).
         kernels: Afterwards, in a pass of its own, also tell which kernels run for each brick and model that is measured
             and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.

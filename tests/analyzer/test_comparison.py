@@ -289,12 +289,11 @@ def test_estimates_stand_in_where_models_are_not_measured(bench) -> None:
     bench.run(bench.torch, ms=2.5)
     mixed = only(bench)
 
-    assert (row.basis, row.verdict) == ("estimate", Relation.SLOWER)
+    assert (row.basis, row.verdict) == ("estimate", Relation.UNCLEAR)
+    assert "not known (onnxruntime, torch): measure the model itself" in row.reason
     assert row.base_estimate_ci95_ms[0] < row.base_estimate_ms < row.base_estimate_ci95_ms[1]
     assert (row.base_measured_ms, row.other_measured_ms) == (None, None)
     assert row.ratio == pytest.approx(row.other_estimate_ms / row.base_estimate_ms)
-    # The error of the method is in it: a quarter of the estimate on either side.
-    assert row.ratio_ci95[1] / row.ratio > 1.5
     assert mixed.basis == "estimate"  # like with like
     assert mixed.other_measured_ms == pytest.approx(2.5, rel=0.01)
 
@@ -305,7 +304,8 @@ def test_one_measured_and_the_other_estimated_are_compared_as_such(bench) -> Non
 
     row = only(bench)
 
-    assert (row.basis, row.verdict) == ("measured and estimate", Relation.SLOWER)
+    assert (row.basis, row.verdict) == ("measured and estimate", Relation.UNCLEAR)
+    assert "(onnxruntime)" in row.reason
     answer = compared(of(bench)).results[0]
     assert (answer["base_ms"], answer["other_ms"]) == (row.base_estimate_ms, row.other_measured_ms)
 

@@ -48,10 +48,12 @@ GPU_OPTIONS = (
 )
 """Part of every stack on a GPU."""
 
+_UNFUSED = ("unfused", "optimization", "disabled", "as it is written: nothing is optimised")
 _PLAIN = ("basic", "optimization", "basic", "no fused operators: each writes its result for the next")
 
 _ALGORITHMS = {
     "cpu": (
+        _UNFUSED,
         _PLAIN,
         ("extended", "optimization", "extended", "fused operators in the network's own layout, not the blocked one"),
         ("full", "optimization", "all", "fused operators, and convolutions in the blocked layout"),
@@ -59,6 +61,7 @@ _ALGORITHMS = {
         ("unpacked", "prepacking", "off", "matrix products read weights as they are stored, and pack as they go"),
     ),
     "cuda": (
+        _UNFUSED,
         _PLAIN,
         ("full", "optimization", "all", "fused operators"),
         ("channels_last", "layout", "channels_last", "images with their channels last"),

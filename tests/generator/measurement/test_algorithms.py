@@ -16,7 +16,7 @@ from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.protocol import Prepare, Visit
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1}
-NAMES = ("basic", "extended", "padded-16", "padded-8", "unpacked")
+NAMES = ("basic", "extended", "padded-16", "padded-8", "unfused", "unpacked")
 OF_ALL = tuple(name for name in NAMES if not name.startswith("padded"))
 """Algorithms that every brick has."""
 
@@ -71,10 +71,10 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
     report = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
 
     assert (plain.measured, plain.algorithms, plain.algorithms_remaining) == (10, 0, 0)
-    assert (forecast.remaining, forecast.algorithms_remaining, forecast.complete) == (0, 50, True)
+    assert (forecast.remaining, forecast.algorithms_remaining, forecast.complete) == (0, 60, True)
     assert forecast.forecast_s > 0
     assert (report.bricks, report.measured, report.reused, report.remaining) == (10, 0, 10, 0)
-    assert (report.algorithms, report.algorithms_reused, report.algorithms_remaining) == (30 + PADDED, 0, 0)
+    assert (report.algorithms, report.algorithms_reused, report.algorithms_remaining) == (40 + PADDED, 0, 0)
     assert report.complete
     assert report.stack == plain.stack
     for name in NAMES:
@@ -86,7 +86,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
         assert all(one.unroll == 1 for one in found) or cache != "cold"
         assert all(one.samples >= 10 for one in found)
     again = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
-    assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 30 + PADDED)
+    assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 40 + PADDED)
     (answer,) = estimate(small_models, store=store, cache=cache)
     latencies = {one.key: one.latency_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
     for row in answer.sequences:
@@ -99,7 +99,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
 def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, store):
     report = run(small_suite, store=store, cache="hot", algorithms=True, **QUICKEST)
 
-    assert (report.measured, report.algorithms) == (10, 30 + PADDED)
+    assert (report.measured, report.algorithms) == (10, 40 + PADDED)
     assert {one.run for one in store.measurements(subject=Subject.BRICK, variant=None)} == {report.run}
     (stored,) = store.runs()
     assert stored.options["algorithms"] == list(NAMES)
@@ -112,13 +112,13 @@ def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, 
 
     failed = {(failure.variant, failure.kind, failure.reason) for failure in report.algorithm_failures}
     assert failed == {("unpacked", "unsupported", "no unpacked Sqrt"), ("basic", "unsupported", "no basic Exp")}
-    assert (report.measured, report.failed, report.failures, report.algorithms) == (10, 0, (), 28)
+    assert (report.measured, report.failed, report.failures, report.algorithms) == (10, 0, (), 38)
     assert report.complete  # that there is none is an answer
     assert store.failures(subject=Subject.BRICK) == []
     again = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
-    assert (again.run, again.algorithms_reused, len(again.algorithm_failures)) == (None, 28, 2)
+    assert (again.run, again.algorithms_reused, len(again.algorithm_failures)) == (None, 38, 2)
     tried = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, again=["failed"], **QUICKEST)
-    assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 28, 2)
+    assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 38, 2)
 
 
 def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install_backend, monkeypatch):
@@ -129,7 +129,7 @@ def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install
 
     kinds = {failure.variant: failure.kind for failure in report.algorithm_failures}
     assert kinds == {"unpacked": "unsupported", "basic": "crashed"}
-    assert (report.measured, report.failed, report.algorithms) == (10, 0, 28)
+    assert (report.measured, report.failed, report.algorithms) == (10, 0, 38)
     assert not report.complete
     assert store.info()["counts"]["open"] == 0
 
@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert store.info()["counts"]["open"] > 0  # of algorithms: nothing was asked about them
     report = run(small_suite, store=store, cache="hot", algorithms=True, **protocol)
     assert (report.measured, report.reused) == (0, 10)
-    assert report.algorithms + report.algorithms_reused == len(measured()) == 30 + PADDED
+    assert report.algorithms + report.algorithms_reused == len(measured()) == 40 + PADDED
     assert store.info()["counts"]["open"] == 0
 
 
@@ -176,7 +176,7 @@ def test_only_what_differs_from_the_options_is_offered():
         return tuple(one.name for one in require_algorithms(backend, "cpu", effective, "float32"))
 
     assert names() == NAMES
-    assert names(optimization="basic") == ("extended", "full", "padded-16", "padded-8", "unpacked")
+    assert names(optimization="basic") == ("extended", "full", "padded-16", "padded-8", "unfused", "unpacked")
     assert names(optimization="disabled", prepacking="off") == (
         "basic", "extended", "full", "packed", "padded-16", "padded-8",
     )  # fmt: skip
@@ -206,6 +206,7 @@ def test_a_worker_runs_algorithms_in_turn_and_knows_no_others(small_suite):
         for name in ("", *OF_ALL):
             assert worker.visit(Visit(name)).elapsed_ns > 0
         with pytest.raises(
-            UsageError, match=r"no algorithm 'winograd' here; it has basic, extended, padded-16, padded-8, unpacked"
+            UsageError,
+            match=r"no algorithm .winograd. here; it has basic, extended, padded-16, padded-8, unf",
         ):
             worker.prepare(Prepare(id="w", path=path, synthetic=True, variant="winograd"))
