@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
-from ...db import Measurement, Store, Verdict
+from ...db import Measurement, Store, Subject, Verdict
 from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
@@ -23,7 +23,7 @@ from ..survey import decompose_all, state_of
 from ..uncertainty.interval import NORMAL, Uncertainty
 from .difference import Difference, difference
 from .sides import By, Holding, Side, find_sides, read_side
-from .timeline import Timeline
+from .timeline import Timeline, visited_in_turn
 
 __all__ = ["Contest", "Figure", "Pair", "open_contest"]
 
@@ -225,7 +225,8 @@ class Contest:
         first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
-        apart = self._timeline.apart(*(self._standing(model, side, figures[side.name]) for side in (base, other)))
+        one, two = (self._standing(model, side, figures[side.name]) for side in (base, other))
+        apart = self._timeline.apart(one, two, in_turn=self._in_turn(one, two))
         reason = None
         if kind == "bricks":
             error, degrees = self._error_of_sums(model, base, other)
@@ -237,6 +238,13 @@ class Contest:
             )
         seen = difference(first, second, error=error, degrees=degrees, apart=apart)
         return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0)
+
+    def _in_turn(self, base: Measurement, other: Measurement) -> bool:
+        taken = (
+            (self._brick_doubts if one.subject is Subject.BRICK else self._model_doubts).blocks(one.id)
+            for one in (base, other)
+        )
+        return visited_in_turn(base, other, *taken)
 
     def _not_calibrated(self, model: Decomposition, sides: Sequence[Side]) -> str | None:
         """Why estimates on some sides say nothing of a difference; None where the error of all is known."""
@@ -250,7 +258,7 @@ class Contest:
         pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
         if base.latency_ns <= 0 or other.latency_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
-        stand = self._timeline.between(base, other)
+        stand = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
         error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
         seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
         return replace(pair, difference=seen, apart=stand.apart > 0)

@@ -8,14 +8,14 @@ quiet, by how much it was disturbed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...db import Measurement, Store
-from ...db.values import Run
+from ...db.values import Block, Run
 from ..uncertainty.calibration import RUN_SD
 
-__all__ = ["Standing", "Timeline"]
+__all__ = ["Standing", "Timeline", "visited_in_turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,45 @@ class Timeline:
         """When the run of a measurement began."""
         return self._runs[measurement.run].started
 
-    def between(self, base: Measurement, other: Measurement) -> Standing:
+    def between(self, base: Measurement, other: Measurement, *, in_turn: bool) -> Standing:
         """Two measurements of one kind."""
-        if base.run == other.run:
+        if in_turn:
             return Standing(base.latency_ns, other.latency_ns, 0.0)
         if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
             return Standing(base.undisturbed_ns, other.undisturbed_ns, math.hypot(RUN_SD, RUN_SD))
-        return Standing(base.latency_ns, other.latency_ns, self.apart(base, other))
+        return Standing(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
 
-    def apart(self, base: Measurement, other: Measurement) -> float:
-        """What the means of two runs may differ by; nothing within one run."""
-        if base.run == other.run:
+    def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
+        """What two means may differ by because of the machine; nothing where they were visited in turn."""
+        if in_turn:
             return 0.0
         return math.hypot(RUN_SD, RUN_SD, _disturbance(base) / 2, _disturbance(other) / 2)
+
+
+def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
+    """Whether one run visited both in the same minutes.
+
+    What it did one after the other met a machine that may have changed in between. Measurements that do not know when
+    they were visited are taken to have been visited in turn by their run.
+
+    Args:
+        base: One measurement.
+        other: Another one.
+        ours: Raw samples of the first.
+        theirs: Of the other one.
+    """
+    if base.run != other.run:
+        return False
+    known, wanted = _spans(ours), _spans(theirs)
+    if not known or not wanted:
+        return True
+    places = known.keys() & wanted.keys()
+    return any(known[at][0] <= wanted[at][1] and wanted[at][0] <= known[at][1] for at in places)
+
+
+def _spans(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
+    """When the first and the last visit of each session began, by process and round."""
+    return {(one.process, one.round): (one.visits[0].begun_us, one.visits[-1].begun_us) for one in blocks if one.visits}
 
 
 def _disturbance(measurement: Measurement) -> float:
