@@ -1,0 +1,90 @@
+"""Recipes of models that take images. Data only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .recipe import Recipe, vision
+
+__all__ = ["VISION"]
+
+_BASIC: dict[str, Any] = {"layer_type": "basic", "hidden_sizes": [64, 128, 256, 512]}
+_RESNET50_C5: dict[str, Any] = {"class": "ResNetConfig", "out_features": ["stage4"]}
+_DETECTION: dict[str, Any] = {"task": "object detection", "outputs": ("logits", "pred_boxes")}
+_SEGMENTATION: dict[str, Any] = {"task": "segmentation"}
+
+_CLASSIFIERS = (
+    vision("resnet18", "cnn", "ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], **_BASIC),
+    vision("resnet34", "cnn", "ResNetForImageClassification", "ResNetConfig", depths=[3, 4, 6, 3], **_BASIC),
+    vision("resnet101", "cnn", "ResNetForImageClassification", "ResNetConfig", depths=[3, 4, 23, 3]),
+    vision("bit_50", "cnn", "BitForImageClassification", "BitConfig"),
+    vision("mobilenet_v1", "cnn", "MobileNetV1ForImageClassification", "MobileNetV1Config", num_labels=1001),
+    vision("mobilenet_v2", "cnn", "MobileNetV2ForImageClassification", "MobileNetV2Config", num_labels=1001),
+    vision("efficientnet_b0", "cnn", "EfficientNetForImageClassification", "EfficientNetConfig",
+           width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280),
+    vision("regnet_y_040", "cnn", "RegNetForImageClassification", "RegNetConfig"),
+    vision("convnext_tiny", "cnn", "ConvNextForImageClassification", "ConvNextConfig"),
+    vision("convnextv2_tiny", "cnn", "ConvNextV2ForImageClassification", "ConvNextV2Config"),
+    vision("poolformer_s12", "cnn", "PoolFormerForImageClassification", "PoolFormerConfig"),
+    vision("focalnet_tiny", "cnn", "FocalNetForImageClassification", "FocalNetConfig"),
+    vision("vit_small", "transformer", "ViTForImageClassification", "ViTConfig",
+           hidden_size=384, num_attention_heads=6, intermediate_size=1536),
+    vision("deit_tiny", "transformer", "DeiTForImageClassification", "DeiTConfig",
+           hidden_size=192, num_attention_heads=3, intermediate_size=768),
+    vision("beit_base", "transformer", "BeitForImageClassification", "BeitConfig",
+           use_relative_position_bias=True, use_mask_token=False),
+    vision("dinov2_small", "transformer", "Dinov2ForImageClassification", "Dinov2Config",
+           hidden_size=384, num_attention_heads=6, patch_size=14, image_size=224),
+    vision("swin_tiny", "transformer", "SwinForImageClassification", "SwinConfig",
+           denormals="shifted windows are masked with -100, and softmax makes exp(-100) = 4e-44 of that"),
+    vision("swinv2_tiny", "transformer", "Swinv2ForImageClassification", "Swinv2Config",
+           image_size=256, window_size=8),
+    vision("pvt_tiny", "transformer", "PvtForImageClassification", "PvtConfig"),
+    vision("pvt_v2_b0", "transformer", "PvtV2ForImageClassification", "PvtV2Config"),
+    vision("levit_128", "hybrid", "LevitForImageClassification", "LevitConfig"),
+    vision("cvt_13", "hybrid", "CvtForImageClassification", "CvtConfig"),
+    vision("mobilevit_small", "hybrid", "MobileViTForImageClassification", "MobileViTConfig", image_size=256),
+    vision("mobilevitv2", "hybrid", "MobileViTV2ForImageClassification", "MobileViTV2Config", image_size=256),
+    vision("swiftformer_xs", "hybrid", "SwiftFormerForImageClassification", "SwiftFormerConfig"),
+    vision("clip_vit_b32", "transformer", "CLIPVisionModelWithProjection", "CLIPVisionConfig",
+           task="image encoding", outputs=("image_embeds",)),
+)  # fmt: skip
+
+_DETECTORS = (
+    vision("detr_resnet50", "hybrid", "DetrForObjectDetection", "DetrConfig", image_size=512,
+           backbone_config=_RESNET50_C5, use_timm_backbone=False, backbone=None, num_labels=91, **_DETECTION),
+    vision("conditional_detr", "hybrid", "ConditionalDetrForObjectDetection", "ConditionalDetrConfig", image_size=512,
+           backbone_config=_RESNET50_C5, use_timm_backbone=False, backbone=None, num_labels=91, **_DETECTION),
+    vision("table_transformer", "hybrid", "TableTransformerForObjectDetection", "TableTransformerConfig",
+           image_size=512, use_timm_backbone=False, backbone=None, num_labels=2, num_queries=15,
+           backbone_config={"class": "ResNetConfig", "depths": [2, 2, 2, 2], "out_features": ["stage4"], **_BASIC},
+           **_DETECTION),
+    vision("yolos_tiny", "transformer", "YolosForObjectDetection", "YolosConfig", image_size=512,
+           hidden_size=192, num_attention_heads=3, intermediate_size=768, num_labels=91,
+           use_mid_position_embeddings=False, **_DETECTION),
+    vision("rt_detr_r18", "hybrid", "RTDetrForObjectDetection", "RTDetrConfig", image_size=640,
+           backbone_config={"class": "RTDetrResNetConfig", "depths": [2, 2, 2, 2],
+                            "out_features": ["stage2", "stage3", "stage4"], **_BASIC},
+           encoder_in_channels=[128, 256, 512], hidden_expansion=0.5, decoder_layers=3, num_labels=80, **_DETECTION),
+)  # fmt: skip
+
+_SEGMENTERS = (
+    vision("segformer_b0", "transformer", "SegformerForSemanticSegmentation", "SegformerConfig", image_size=512,
+           num_labels=150, **_SEGMENTATION),
+    vision("upernet_convnext_tiny", "cnn", "UperNetForSemanticSegmentation", "UperNetConfig", image_size=256,
+           backbone_config={"class": "ConvNextConfig", "hidden_sizes": [96, 192, 384, 768],
+                            "out_features": ["stage1", "stage2", "stage3", "stage4"]},
+           num_labels=150, **_SEGMENTATION),
+    vision("mobilenet_v2_deeplab", "cnn", "MobileNetV2ForSemanticSegmentation", "MobileNetV2Config", image_size=512,
+           num_labels=21, output_stride=16, **_SEGMENTATION),
+    vision("mobilevit_deeplab", "hybrid", "MobileViTForSemanticSegmentation", "MobileViTConfig", image_size=512,
+           num_labels=21, output_stride=16, **_SEGMENTATION),
+    vision("depth_anything_small", "transformer", "DepthAnythingForDepthEstimation", "DepthAnythingConfig",
+           task="depth estimation", outputs=("predicted_depth",), image_size=364,
+           backbone_config={"class": "Dinov2Config", "hidden_size": 384, "num_attention_heads": 6, "patch_size": 14,
+                            "image_size": 518, "out_indices": [3, 6, 9, 12], "reshape_hidden_states": False,
+                            "apply_layernorm": True},
+           reassemble_hidden_size=384, neck_hidden_sizes=[48, 96, 192, 384], fusion_hidden_size=64),
+)  # fmt: skip
+
+VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS)
