@@ -4,8 +4,8 @@
 
 A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval tells,
 and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
-intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Written under
-``--out``: ``calibration.json``.
+intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Models of the half
+``new`` are left out altogether: nothing is fitted to them. Written under ``--out``: ``calibration.json``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     found = {}
     for path in options.results:
         result = json.loads(path.read_text())
-        if result.get("protocol") == PROTOCOL:
+        if result.get("protocol") == PROTOCOL and not result.get("half"):
             found[path.stem] = calibrated(result["models"], result["method_sd"])
             print(path.stem, {name: round(value, 4) for name, value in found[path.stem].items()})
     (options.out / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -44,10 +44,10 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float) -> dict[st
     """The error of the method over some models.
 
     Args:
-        models: With their ratios.
+        models: With their ratios; at least one is not of the half ``new``.
         method_sd: The error of the method that is in the ratios' intervals.
     """
-    rows = [row for row in models if row["ratio"] is not None]
+    rows = [row for row in models if row["ratio"] is not None and row["half"] != "new"]
     errors = np.log([row["ratio"] for row in rows])
     halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
     sampling = np.sqrt(np.maximum(0, halves**2 - (NORMAL * method_sd) ** 2))

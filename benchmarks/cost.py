@@ -14,7 +14,7 @@ Within a chunk the walls are shared out among its models: executions by what was
 the first model that holds it), all else of the models evenly, of the suite by new bricks, of generation by layers. So
 the curve and the break-even are exact where a chunk ends, and an account in between.
 
-Written under ``--out``: ``cost-<graph>-t<threads>.json``.
+Written under ``--out``: ``cost-<graph>-t<threads>[-<half>].json``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
-from facts import entries, middle, provenance, share, spent, write
+from facts import chosen, middle, provenance, restriction, share, spent, write
 
 
 @dataclass(slots=True)
@@ -201,12 +201,12 @@ def main() -> None:
                     "estimates_sampling_only": _half_width(sources, suites, options),
                 },
             }
-    write(options.out, f"cost-{options.graph}-t{options.threads}", result)
+    write(options.out, f"cost-{options.graph}-t{options.threads}{restriction(options.half)}", result)
 
 
 def catalogue(options: argparse.Namespace) -> tuple[list[ModelSource], dict[str, str]]:
     """The zoo, then the zoo at each other batch and dimension; without what cannot be had or is there already."""
-    names = options.models or list(entries())
+    names = chosen(options.models, options.half)
     shapes: list[tuple[str, int | None, dict[str, int]]] = [("", None, {})]
     shapes += [(f"@b{batch}", batch, {}) for batch in options.batches]
     shapes += [(f"@l{length}", None, {"sequence_length": length}) for length in options.sequence_lengths]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .recipe import Recipe, decoder, encoder, translator
+from .recipe import Input, Recipe, decoder, encoder, general, translator
 
 __all__ = ["TEXTS"]
 
@@ -51,4 +51,15 @@ _TRANSLATORS = (
                decoder_start_token_id=58100),
 )  # fmt: skip
 
-TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS)
+_TOKENS = Input("input_ids", "tokens", ("batch", "sequence_length"))
+
+# What earlier results have not seen; no family of theirs.
+_NEWCOMERS = (
+    # YituTech/conv-bert-base, the defaults.
+    encoder("convbert_base", "ConvBertModel", "ConvBertConfig"),
+    # google/fnet-base, the defaults; it takes no mask.
+    general("fnet_base", "text encoding", "transformer", "FNetModel", "FNetConfig", _TOKENS,
+            outputs=("last_hidden_state",), dims={"sequence_length": 128}),
+)  # fmt: skip
+
+TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS, *_NEWCOMERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .recipe import Recipe, vision
+from .recipe import Input, Recipe, general, vision
 
 __all__ = ["VISION"]
 
@@ -12,6 +12,13 @@ _BASIC: dict[str, Any] = {"layer_type": "basic", "hidden_sizes": [64, 128, 256, 
 _RESNET50_C5: dict[str, Any] = {"class": "ResNetConfig", "out_features": ["stage4"]}
 _DETECTION: dict[str, Any] = {"task": "object detection", "outputs": ("logits", "pred_boxes")}
 _SEGMENTATION: dict[str, Any] = {"task": "segmentation"}
+
+# HGNetV2-B0 with learnable affine blocks, as D-FINE-N has it (github.com/Peterande/D-FINE, src/nn/backbone/hgnetv2.py).
+_HGNETV2_B0: dict[str, Any] = {
+    "stem_channels": [3, 16, 16], "hidden_sizes": [64, 256, 512, 1024], "stage_in_channels": [16, 64, 256, 512],
+    "stage_mid_channels": [16, 32, 64, 128], "stage_out_channels": [64, 256, 512, 1024],
+    "stage_num_blocks": [1, 1, 2, 1], "stage_numb_of_layers": [3, 3, 3, 3], "use_learnable_affine_block": True,
+}  # fmt: skip
 
 _CLASSIFIERS = (
     vision("resnet18", "cnn", "ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], **_BASIC),
@@ -87,4 +94,48 @@ _SEGMENTERS = (
            reassemble_hidden_size=384, neck_hidden_sizes=[48, 96, 192, 384], fusion_hidden_size=64),
 )  # fmt: skip
 
-VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS)
+# What earlier results have not seen; no family of theirs.
+_NEWCOMERS = (
+    # Hiera-Tiny (Ryali et al. 2023, table 9; facebook/hiera-tiny-224-hf).
+    vision("hiera_tiny", "transformer", "HieraForImageClassification", "HieraConfig", depths=[1, 2, 7, 2]),
+    # nvidia/groupvit-gcc-yfcc, the defaults.
+    vision("groupvit", "transformer", "GroupViTVisionModel", "GroupViTVisionConfig", task="image encoding",
+           outputs=("pooler_output",)),
+    vision("hgnetv2_b0", "cnn", "HGNetV2ForImageClassification", "HGNetV2Config", **_HGNETV2_B0),
+    # The defaults (Chen et al. 2021, FAST: its backbone).
+    vision("textnet", "cnn", "TextNetForImageClassification", "TextNetConfig"),
+    # PP-LCNet x1.0 (Cui et al. 2021), the defaults.
+    vision("pp_lcnet", "cnn", "PPLCNetForImageClassification", "PPLCNetConfig", outputs=("last_hidden_state",)),
+    # D-FINE-N (github.com/Peterande/D-FINE, configs/dfine/dfine_hgnetv2_n_coco.yml).
+    vision("d_fine_n", "hybrid", "DFineForObjectDetection", "DFineConfig", image_size=640,
+           backbone_config={"class": "HGNetV2Config", "out_features": ["stage3", "stage4"], **_HGNETV2_B0},
+           encoder_in_channels=[512, 1024], feat_strides=[16, 32], encoder_hidden_dim=128, encode_proj_layers=[1],
+           encoder_ffn_dim=512, hidden_expansion=0.34, depth_mult=0.5, d_model=128, decoder_in_channels=[128, 128],
+           decoder_ffn_dim=512, num_feature_levels=2, decoder_layers=3, decoder_n_points=[6, 6], num_labels=80,
+           **_DETECTION),
+    # UVDoc (Verhoeven et al. 2023; PaddlePaddle/UVDoc_safetensors): the defaults, at the only size that it is used at.
+    general("uvdoc", "document rectification", "cnn", "UVDocModel", "UVDocConfig",
+            Input("pixel_values", "float32", ("batch", 3, 712, 488)), outputs=("last_hidden_state",),
+            backbone_config={"class": "UVDocBackboneConfig",
+                             "out_features": ["stage1", "stage2", "stage3", "stage4", "stage5", "stage6"]}),
+    # PP-OCRv5 mobile (PaddlePaddle/PP-OCRv5_mobile_det_safetensors), the defaults.
+    vision("pp_ocrv5_det", "cnn", "PPOCRV5MobileDetForObjectDetection", "PPOCRV5MobileDetConfig",
+           task="text detection", outputs=("last_hidden_state",), image_size=640),
+    # Its recogniser; strides of the backbone as PaddleOCR has them for lines of text (rec_lcnetv3.py, NET_CONFIG_rec).
+    general("pp_ocrv5_rec", "text recognition", "hybrid", "PPOCRV5MobileRecForTextRecognition",
+            "PPOCRV5MobileRecConfig", Input("pixel_values", "float32", ("batch", 3, 48, "width")),
+            outputs=("last_hidden_state",), dims={"width": 320},
+            backbone_config={
+                "class": "PPLCNetV3Config", "scale": 0.95, "divisor": 16, "out_features": ["stage5"],
+                "block_configs": [
+                    [[3, 16, 32, 1, False]],
+                    [[3, 32, 64, 1, False], [3, 64, 64, 1, False]],
+                    [[3, 64, 128, [2, 1], False], [3, 128, 128, 1, False]],
+                    [[3, 128, 256, [1, 2], False], *[[5, 256, 256, 1, False]] * 4],
+                    [[5, 256, 512, [2, 1], True], [5, 512, 512, 1, True], [5, 512, 512, [2, 1], False],
+                     [5, 512, 512, 1, False]],
+                ],
+            }),
+)  # fmt: skip
+
+VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS, *_NEWCOMERS)
