@@ -1,18 +1,20 @@
 """How well estimates add up, on a machine as it is.
 
-    python benchmarks/accuracy.py [--graph runtime] [-g 1] [--threads 1] [--batch 1] [--neighbour DUTY] [--models ...]
+    python benchmarks/accuracy.py [--graph runtime] [-g 1] [--threads 1] [--batch 1] [--neighbour DUTY] [--half HALF]
+                                  [--models ...]
 
 The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says which models the protocol was tuned on
-and which were set aside. All bricks and all models are visited in turn in one run. A ratio enters the tables only where
-bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
+(``tune``), which were set aside then and have been seen since (``held``), and which were added after that (``new``);
+``--half`` takes some of these. All bricks and all models are visited in turn in one run. A ratio enters the tables only
+where bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
 (``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
 disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
 (its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit. With
 ``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
 (``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels.
 
-Written under ``--out``: ``accuracy-[<backend>-]<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere]`` as ``.json``
-(every figure, with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
+Written under ``--out``: ``accuracy-[<backend>-]<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere][-<half>]`` as
+``.json`` (every figure, with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,22 @@ from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
 from elsewhere import run_elsewhere
-from facts import earlier, entries, entry, middle, number, percent, provenance, quietness, share, spent, within, write
+from facts import (
+    HALVES,
+    chosen,
+    earlier,
+    entry,
+    middle,
+    number,
+    percent,
+    provenance,
+    quietness,
+    restriction,
+    share,
+    spent,
+    within,
+    write,
+)
 from neighbour import Neighbour
 
 _LIMITS = (3, 5, 10, 15)
@@ -55,13 +72,15 @@ def main() -> None:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-accuracy-")))
         options.db = options.db or folder / "accuracy.db"
         store = resources.enter_context(Store.open(options.db))
-        sources = find_models(options.models or list(entries()), batches=[options.batch] if options.batch != 1 else [])
+        batches = [options.batch] if options.batch != 1 else []
+        sources = find_models(chosen(options.models, options.half), batches=batches)
         result = experiment(sources, store, folder, options)
     result["cost"]["wall_s"] = time.monotonic() - begun
     backend = "" if options.backend == "onnxruntime" else f"{options.backend}-"
     name = f"accuracy-{backend}{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}"
     name += f"-n{options.neighbour:g}" if options.neighbour else ""
     name += "-elsewhere" if options.elsewhere else ""
+    name += restriction(options.half)
     write(options.out, name, result, report(result))
 
 
@@ -83,6 +102,9 @@ def arguments() -> argparse.ArgumentParser:
 def shared(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Options that other benchmarks have as well."""
     parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv")
+    parser.add_argument(
+        "--half", action="append", choices=HALVES, default=[], help="models of this half of zoo.csv alone; repeatable"
+    )
     parser.add_argument("--graph", choices=("runtime", "fused", "source"), default="runtime")
     parser.add_argument("-g", "--granularity", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="0: all cores")
@@ -136,6 +158,7 @@ def experiment(
         **{name: getattr(options, name) for name in ("graph", "granularity", "batch")},
         **protocol(options),
         "protocol": PROTOCOL,
+        "half": [half for half in HALVES if half in options.half] or None,
         "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch)),
         "neighbour": neighbour.facts if options.neighbour else None,
         "generated_with": version("onnxruntime") if options.elsewhere else None,

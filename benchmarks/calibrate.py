@@ -4,9 +4,10 @@
 
 A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval tells,
 and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
-intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Written are
-``docs/results/calibration.json``, of each accuracy there, and ``constructor/uncertainty/calibration.json``, of those
-that ``estimate`` goes by: of machines as they are, without models that are held out, and of ten models at least.
+intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Models of the half
+``new`` are left out altogether: nothing is fitted to them. Written are ``docs/results/calibration.json``, of each
+accuracy there, and ``constructor/uncertainty/calibration.json``, of those that ``estimate`` goes by: of machines as
+they are, and of ten models at least.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ def main() -> None:
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Those that the protocol of today measured, by name."""
+    """Those of the whole zoo that the protocol of today measured, by name."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("accuracy-*.json"))}
-    return {name: one for name, one in found.items() if one.get("protocol") == PROTOCOL}
+    return {name: one for name, one in found.items() if one.get("protocol") == PROTOCOL and not one.get("half")}
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows that ``estimate`` goes by."""
     rows = []
     for name, one in results.items():
-        known = [row for row in one["models"] if row["ratio"] is not None]
-        if one["neighbour"] or one.get("generated_with") or one.get("halves") or len(known) < _FEWEST:
+        known = [row for row in one["models"] if row["ratio"] is not None and row["half"] != "new"]
+        if one["neighbour"] or one.get("generated_with") or len(known) < _FEWEST:
             continue
         method = Method(
             backend=one["stack"]["backend"],
@@ -72,10 +73,10 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
     """The error of the method over some models.
 
     Args:
-        models: With their ratios.
+        models: With their ratios; at least one is not of the half ``new``.
         method_sd: The error of the method that is in the ratios' intervals; None where none is.
     """
-    rows = [row for row in models if row["ratio"] is not None]
+    rows = [row for row in models if row["ratio"] is not None and row["half"] != "new"]
     errors = np.log([row["ratio"] for row in rows])
     halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
     sampling = np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))

@@ -17,7 +17,7 @@ the curve and the break-even are exact where a chunk ends, and an account in bet
 At equal sampling interval: the models' executions are counted only as far as they need them for the interval that the
 estimates have, with at least the fewest visits that make a measurement; all else that they cost stays.
 
-Written under ``--out``: ``cost-<graph>-t<threads>.json``.
+Written under ``--out``: ``cost-<graph>-t<threads>[-<half>].json``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.generator.measurement.sampling.statistics import MIN_SAMPLES
 from dlbricks.models import ModelSource, find_models
-from facts import entries, middle, provenance, share, spent, write
+from facts import chosen, middle, provenance, restriction, share, spent, write
 
 
 @dataclass(slots=True)
@@ -202,12 +202,12 @@ def main() -> None:
                 **figures(ledger),
                 **equal_interval(ledger, _half_width(sources, suites, options), visits=options.visits),
             }
-    write(options.out, f"cost-{options.graph}-t{options.threads}", result)
+    write(options.out, f"cost-{options.graph}-t{options.threads}{restriction(options.half)}", result)
 
 
 def catalogue(options: argparse.Namespace) -> tuple[list[ModelSource], dict[str, str]]:
     """The zoo, then the zoo at each other batch and dimension; without what cannot be had or is there already."""
-    names = options.models or list(entries())
+    names = chosen(options.models, options.half)
     shapes: list[tuple[str, int | None, dict[str, int]]] = [("", None, {})]
     shapes += [(f"@b{batch}", batch, {}) for batch in options.batches]
     shapes += [(f"@l{length}", None, {"sequence_length": length}) for length in options.sequence_lengths]

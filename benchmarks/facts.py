@@ -22,6 +22,9 @@ from dlbricks.generator.measurement.sampling.statistics import Baseline
 QUIET = 0.8
 """A run counts as quiet where so many of its probes were; else its figures are as they are."""
 
+HALVES = ("tune", "held", "new")
+"""Parts of the zoo: the protocol was tuned on the first, the second was set aside then, the third was added later."""
+
 _LIST = Path(__file__).with_name("zoo.csv")
 
 
@@ -35,6 +38,27 @@ def entries() -> dict[str, dict[str, str]]:
 def entry(name: str) -> dict[str, str]:
     """Kind, family and half of a model, whatever its batch or dimensions."""
     return entries().get(name.partition("@")[0], {"kind": "?", "family": "-", "half": "?"})
+
+
+def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
+    """The models of a benchmark.
+
+    Args:
+        models: What it was given; None for the whole list.
+        halves: Only models of these halves (``HALVES``); empty for all.
+
+    Raises:
+        SystemExit: None is left.
+    """
+    found = [name for name in models or entries() if not halves or entry(name)["half"] in halves]
+    if not found:
+        raise SystemExit(f"no model is of the half {', '.join(halves)}: see {_LIST.name}, or leave --half out")
+    return found
+
+
+def restriction(halves: Sequence[str]) -> str:
+    """What a name says of the halves that figures are restricted to; nothing of all."""
+    return "".join(f"-{half}" for half in HALVES if half in halves)
 
 
 def provenance(store: Store, system: str, stack: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ alone, and beside them of the same models' own minima, medians, means and undist
 database that holds the same models measured when it was quiet (``accuracy.py --db``), also how far each of these is
 from there; how quiet that was stands beside it.
 
-Written under ``--out``: ``repeat-<graph>-g<G>-t<threads>-b<batch>-n<duty>.json``.
+Written under ``--out``: ``repeat-<graph>-g<G>-t<threads>-b<batch>-n<duty>[-<half>].json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
-from facts import earlier, entries, provenance, quietness, spent, write
+from facts import chosen, earlier, provenance, quietness, restriction, spent, write
 from neighbour import Neighbour
 
 Figures = dict[str, dict[str, float]]
@@ -54,13 +54,13 @@ def main() -> None:
     options.threads = options.threads or len(physical_cores())
     if options.db and options.db.exists():
         parser.error(f"{options.db} is there already")
-    sources = find_models(options.models or list(entries()), batches=[options.batch] if options.batch != 1 else [])
+    sources = find_models(chosen(options.models, options.half), batches=[options.batch] if options.batch != 1 else [])
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-repeat-")))
         store = resources.enter_context(Store.open(options.db or folder / "repeat.db"))
         result = experiment(sources, store, folder, options)
     name = f"repeat-{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}-n{options.neighbour:g}"
-    write(options.out, name, result)
+    write(options.out, name + restriction(options.half), result)
 
 
 def experiment(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.db.values import PROTOCOL
-from facts import number, percent
+from facts import number, percent, restriction
 
 PAGES = (Path("README.md"), Path("docs/results/README.md"))
 """From the top of the project."""
@@ -26,6 +26,7 @@ _RESULTS = Path("docs/results")
 _BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 _NEAR = 0.1
+_HALVES = {"held": "held-out half", "new": "models added since"}
 
 Result = Mapping[str, Any]
 
@@ -66,7 +67,7 @@ def accuracies(folder: Path) -> list[Result]:
         current,
         key=lambda one: (
             one["stack"]["backend"], graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"],
-            bool(one["neighbour"]), bool(one.get("generated_with")),
+            bool(one["neighbour"]), bool(one.get("generated_with")), one.get("half") or [],
         ),
     )  # fmt: skip
 
@@ -79,8 +80,9 @@ def _table(folder: Path) -> str:
     ]
     for one in accuracies(folder):
         lines.append(_row(_label(one), one["summary"]["all"], one))
-        if "half held" in one["summary"]:
-            lines.append(_row("held-out half", one["summary"]["half held"], None))
+        for half, name in _HALVES.items():
+            if f"half {half}" in one["summary"] and not one.get("half"):
+                lines.append(_row(name, one["summary"][f"half {half}"], None))
     return "\n".join([*lines, ""])
 
 
@@ -99,6 +101,7 @@ def _label(one: Result) -> str:
     name = f"accuracy-{backend}{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
     name += f"-n{one['neighbour']['duty']:g}" if one["neighbour"] else ""
     name += "-elsewhere" if one.get("generated_with") else ""
+    name += restriction(one.get("half") or ())
     label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
     label += f" in {one['stack']['backend']}" if backend else ""
     label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
@@ -108,6 +111,7 @@ def _label(one: Result) -> str:
     label += ", a neighbour of our own" if one["neighbour"] else ""
     if one.get("generated_with"):
         label += f", generated with {one['generated_with']}, run by {one['stack']['versions']['onnxruntime']}"
+    label += f", half {', '.join(one['half'])} alone" if one.get("half") else ""
     return f"[{label}]({name}.md)"
 
 
@@ -120,6 +124,7 @@ def _headline(folder: Path) -> str:
         and one["threads"] == one["batch"] == 1
         and not one["neighbour"]
         and not one.get("generated_with")
+        and not one.get("half")
     )
     summary = found["summary"]["all"]
     return (

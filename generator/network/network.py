@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from ...bricks.subgraphs import bodies, reads
 from ...errors import BackendError, ModelError, UnboundDimension
-from ...models.reader import read_structure
+from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
 from .inputs import InputType, make_inputs
 from .synthetic.weights import synthesise
@@ -176,14 +176,19 @@ def file_network(
     )
 
 
-def read_network(path: Path) -> onnx.ModelProto:
-    """Read the structure of a brick or model file.
+def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
+    """Read a brick or model file.
+
+    Args:
+        path: The file.
+        values: Whether large constants keep their values, which a network that is made of the file needs. Without
+            them, time and memory depend on the structure alone.
 
     Raises:
         ModelError: It cannot be read; the message names the file.
     """
     try:
-        return read_structure(path)
+        return read_full(path)[0] if values else read_structure(path)
     except ModelError as error:
         if path.name in error.message:
             raise

@@ -81,9 +81,8 @@ class Packs:
             networks: dict[str, Network] = {}
             for name, path in places.items():
                 try:
-                    brick = brick_network(
-                        read_network(Path(path)), seed=request.seed, unroll=1, multiple=settings.channels
-                    )
+                    model = read_network(Path(path), values=True)
+                    brick = brick_network(model, seed=request.seed, unroll=1, multiple=settings.channels)
                     networks[name] = replace(brick, as_is=request.as_is)
                 except (BackendError, ModelError) as error:
                     failed[name] = error

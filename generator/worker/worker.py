@@ -140,7 +140,7 @@ class _Worker:
         self._release(Release(request.id))
         model, settings = None, self._settings_of(request)
         if request.synthetic or request.path.startswith("@"):
-            model = built_in(request.path) or read_network(Path(request.path))
+            model = built_in(request.path) or read_network(Path(request.path), values=True)
             network = _brick(model, request, settings, unroll=request.unroll or 1)
         elif request.unroll > 1:
             raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
@@ -225,7 +225,7 @@ class _Worker:
 
     def _values(self, request: Values) -> Types:
         backend = self._greeted()
-        model = read_network(Path(request.path))
+        model = read_network(Path(request.path), values=True)
         return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
 
     def _extract(self, request: Extract) -> Done:
@@ -289,7 +289,7 @@ def _repeat(executable: Executable, times: int) -> None:
 def _model_network(request: Extract | Examine | Profile) -> Network:
     """The network of a model, with its own weights or with synthetic ones."""
     if request.synthetic:
-        return synthetic_network(read_network(Path(request.path)), seed=request.seed)
+        return synthetic_network(read_network(Path(request.path), values=True), seed=request.seed)
     return _whole_model(request)
 
 

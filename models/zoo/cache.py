@@ -32,6 +32,10 @@ __all__ = ["cache_folder", "digest", "exported"]
 
 _EXPORTER = Path(__file__).with_name("exports.py")
 _NEEDED = ("torch", "transformers", "onnxscript")
+_CHILD = {
+    "HF_HUB_OFFLINE": "1",  # a recipe that would download is a mistake
+    "TRANSFORMERS_DISABLE_TORCH_CHECK": "1",  # ONNX has nothing for assertions on values
+}
 _NAMELESS = ZooEntry("", "", "cnn", "export")
 _REMEDY = "pip install 'dlbricks[zoo]'"
 
@@ -104,7 +108,7 @@ def _export(recipe: Recipe, batch: int, dims: Mapping[str, int], path: Path) -> 
             chosen = [f"{key}={value}" for key, value in dims.items()]
             done = subprocess.run(
                 [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *chosen],
-                env={**os.environ, "HF_HUB_OFFLINE": "1"},  # a recipe that would download is a mistake
+                env={**os.environ, **_CHILD},
                 capture_output=True,
                 text=True,
                 check=False,

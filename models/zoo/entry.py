@@ -15,7 +15,7 @@ class ZooEntry:
     Attributes:
         name: What the user types.
         task: What the model is for: ``image classification``, ``language modelling``.
-        family: Kind of architecture: ``cnn``, ``transformer``, or ``hybrid`` where both carry the work.
+        family: Kind of architecture: ``cnn``, ``transformer``, ``mlp``, or ``hybrid`` where several carry the work.
         origin: ``light`` (a file of the onnx wheel), ``built-in`` (written by code), ``export`` (from transformers).
         extra: The optional dependencies that it needs, as in ``pip install 'dlbricks[zoo]'``; None for none.
         dims: Named dimensions that can be chosen beside the batch, with their defaults.
@@ -24,7 +24,7 @@ class ZooEntry:
 
     name: str
     task: str
-    family: Literal["cnn", "transformer", "hybrid"]
+    family: Literal["cnn", "transformer", "hybrid", "mlp"]
     origin: Literal["light", "built-in", "export"]
     extra: str | None = None
     dims: tuple[tuple[str, int], ...] = ()

@@ -1,12 +1,14 @@
-"""What enters the tables of accuracy."""
+"""What enters the tables of accuracy, and which models."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from pathlib import Path
 
 import pytest
 from dlbricks.constructor import Estimate
+from dlbricks.models.zoo import names
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -48,3 +50,49 @@ def test_models_are_told_by_half_and_kind(accuracy):
     }  # fmt: skip
     assert summaries["kind transformer"]["inside_interval"] == 0
     assert summaries["kind ?"]["median_error"] is None
+
+
+def test_models_that_were_added_are_told_apart(accuracy):
+    facts = importlib.import_module("facts")
+    one_of_each = {entry["half"]: name for name, entry in facts.entries().items()}
+    rows = [accuracy._row(found(name, 1.0)) for name in one_of_each.values()]
+
+    assert {label for label in accuracy.summaries(rows) if label.startswith("half ")} == {
+        "half tune", "half held", "half new",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("script", ["accuracy", "cost", "repeat"])
+def test_halves_can_be_chosen(script, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    shared = importlib.import_module("accuracy").shared
+    importlib.import_module(script)
+    facts = importlib.import_module("facts")
+
+    options = shared(argparse.ArgumentParser()).parse_args(["--half", "new", "--half", "held"])
+    chosen = facts.chosen(options.models, options.half)
+
+    assert {facts.entry(name)["half"] for name in chosen} == {"new", "held"}
+    assert facts.chosen(["resnet101@b2", "resnet50", "mine.onnx"], ["held"]) == ["resnet101@b2"]
+    assert facts.chosen(["mine.onnx"], []) == ["mine.onnx"]
+    assert facts.chosen(None, []) == list(facts.entries())
+    assert facts.restriction(options.half) == "-held-new"
+    with pytest.raises(SystemExit, match="no model is of the half tune"):
+        facts.chosen(["resnet101"], ["tune"])
+
+
+def test_the_list_is_of_the_zoo_and_its_new_families_are_new(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    facts = importlib.import_module("facts")
+    entries = facts.entries()
+    known = {entry.name for entry in names()}
+
+    assert set(entries) <= known
+    assert {row["half"] for row in entries.values()} == set(facts.HALVES)
+    assert {row["kind"] for row in entries.values()} == {"cnn", "transformer", "mlp"}
+    families = {
+        is_new: {row["family"] for row in entries.values() if (row["half"] == "new") == is_new} - {"-"}
+        for is_new in (False, True)
+    }
+    assert not families[True] & families[False]
+    assert sum(row["half"] == "new" for row in entries.values()) >= 15

@@ -69,3 +69,43 @@ def test_what_estimates_go_by_is_calibrated_from_what_is_committed(monkeypatch):
     assert rows == json.loads(calibrate.CONSTANTS.read_text()), "run python benchmarks/calibrate.py"
     assert len({tuple(row["method"].items()) for row in rows}) == len(rows) > 0, "one row for each method"
     assert all(not row["source"].endswith("elsewhere") for row in rows)
+
+
+def test_nothing_is_calibrated_with_models_that_were_added_since(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    calibrate = importlib.import_module("calibrate")
+    rows = [
+        {"name": name, "family": "-", "half": half, "ratio": ratio, "ratio_ci95": (ratio - 0.01, ratio + 0.01)}
+        for name, half, ratio in (("a", "tune", 1.02), ("b", "held", 0.97), ("c", "new", 3.0))
+    ]
+
+    assert calibrate.calibrated(rows, 0.0) == calibrate.calibrated(rows[:2], 0.0)
+
+
+def test_models_that_were_added_since_have_a_row_of_their_own(tables, tmp_path):
+    found = _accuracy()
+    tables_of = _write(tmp_path, {**found, "summary": {**found["summary"], "half new": found["summary"]["all"]}})
+
+    assert [line for line in tables._table(tables_of).splitlines() if "models added since" in line]
+
+
+def test_figures_of_one_half_are_told_apart_and_make_no_headline(tables, tmp_path):
+    whole = _accuracy()
+    _write(tmp_path, whole)
+    headline = tables._headline(tmp_path)
+
+    _write(tmp_path, {**whole, "half": ["new"]}, "-new")
+
+    assert "accuracy-runtime-g1-t1-b1-new.md" in tables._table(tmp_path)
+    assert "half new alone" in tables._table(tmp_path)
+    assert tables._headline(tmp_path) == headline
+
+
+def _accuracy():
+    """The committed accuracy of the executed graph at one thread."""
+    return json.loads((TOP / "docs" / "results" / "accuracy-runtime-g1-t1-b1.json").read_text())
+
+
+def _write(folder, result, suffix=""):
+    (folder / f"accuracy-runtime-g1-t1-b1{suffix}.json").write_text(json.dumps(result))
+    return folder

@@ -154,7 +154,7 @@ def test_unknown_names_are_refused() -> None:
 def test_entries_are_unique_and_described() -> None:
     entries = names()
     assert max(Counter(entry.name for entry in entries).values()) == 1
-    assert all(entry.task and entry.family in {"cnn", "transformer", "hybrid"} for entry in entries)
+    assert all(entry.task and entry.family in {"cnn", "transformer", "hybrid", "mlp"} for entry in entries)
     assert {entry.name for entry in entries if entry.origin == "light"} == set(LIGHT)
     assert {entry.name for entry in entries if entry.origin == "built-in"} == set(BUILT_IN)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from dlbricks.errors import BackendError, BrokenModel, ModelNotFound, UnboundDimension
-from dlbricks.generator.network.network import Network, export_network, file_network, synthetic_network
+from dlbricks.generator.network.network import Network, export_network, file_network, read_network, synthetic_network
 from dlbricks.models.skeleton import is_weight
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -155,6 +156,21 @@ def model_with_dimension(path, name="n"):
         [weight],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_constants_of_a_large_file_keep_their_values(tmp_path, skeleton_of):
+    table = np.arange(1 << 21, dtype=np.float32)  # 8 MiB: of such files the structure alone is read elsewhere
+    model = skeleton_of("(float[1] x0) => (float[2097152] v1) {v1 = Add(x0, table)}")
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    path = tmp_path / "table.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    network = synthetic_network(read_network(path, values=True))
+
+    session = onnxruntime.InferenceSession(network.self_contained().SerializeToString())
+    (found,) = session.run(None, network.feeds)
+    assert np.array_equal(found, network.feeds["x0"] + table)
+    assert not read_network(path).graph.initializer[0].raw_data
 
 
 def test_a_file_is_bound_by_overrides(tmp_path):

@@ -1,0 +1,125 @@
+"""How one architecture is built from ``transformers`` and called, and the kinds of recipe that tables are made of.
+
+``sizes`` holds what differs from the configuration class's own defaults, which are themselves published sizes (those of
+``ResNetConfig`` are ResNet-50's). A nested ``{"class": NAME, ...}`` is a configuration of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .entry import ZooEntry
+
+__all__ = ["TEXT", "Input", "Recipe", "decoder", "encoder", "general", "translator", "vision"]
+
+Dimension = int | str
+Family = Literal["cnn", "transformer", "hybrid", "mlp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a model.
+
+    Attributes:
+        name: Argument of the model's ``forward``.
+        dtype: ``float32``; ``tokens`` for numbers of the vocabulary; ``mask`` for int64 ones.
+        shape: Sizes, or names of dimensions; ``+`` adds two names.
+    """
+
+    name: str
+    dtype: Literal["float32", "tokens", "mask"]
+    shape: tuple[Dimension, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one exported architecture is built and called.
+
+    Attributes:
+        entry: Its line in the zoo's list.
+        architecture: Class of ``transformers``.
+        config: Its configuration class.
+        sizes: Arguments of the configuration.
+        inputs: Inputs, in order.
+        outputs: Fields of the model's output that become graph outputs.
+        part: Submodule to export instead of the whole; empty for the whole.
+        cached: True for one step of a decoder: keys and values of past tokens are inputs and outputs too.
+        options: Further arguments of ``forward``.
+    """
+
+    entry: ZooEntry
+    architecture: str
+    config: str
+    sizes: Mapping[str, Any]
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    part: str = ""
+    cached: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+TEXT = (
+    Input("input_ids", "tokens", ("batch", "sequence_length")),
+    Input("attention_mask", "mask", ("batch", "sequence_length")),
+)
+"""Tokens and a mask of ones."""
+
+_STEP = (
+    Input("input_ids", "tokens", ("batch", 1)),
+    Input("attention_mask", "mask", ("batch", "past_length+1")),
+)
+_TRANSLATION = (*TEXT, Input("decoder_input_ids", "tokens", ("batch", "decoder_length")))
+
+
+def _entry(name: str, task: str, family: Family, denormals: str, **dims: int) -> ZooEntry:
+    return ZooEntry(name, task, family, "export", "zoo", tuple(dims.items()), denormals)
+
+
+def vision(
+    name: str, family: Family, architecture: str, config: str, *, task: str = "image classification",
+    image_size: int = 224, outputs: tuple[str, ...] = ("logits",), denormals: str = "", **sizes: Any,
+) -> Recipe:  # fmt: skip
+    """A model of square images."""
+    pixels = Input("pixel_values", "float32", ("batch", 3, "image_size", "image_size"))
+    entry = _entry(name, task, family, denormals, image_size=image_size)
+    if task == "image classification":
+        sizes = {"num_labels": 1000, **sizes}
+    return Recipe(entry, architecture, config, sizes, (pixels,), outputs)
+
+
+def encoder(
+    name: str, architecture: str, config: str, *, sequence_length: int = 128,
+    outputs: tuple[str, ...] = ("last_hidden_state",), **sizes: Any,
+) -> Recipe:  # fmt: skip
+    """An encoder of text with a mask."""
+    entry = _entry(name, "text encoding", "transformer", "", sequence_length=sequence_length)
+    return Recipe(entry, architecture, config, sizes, TEXT, outputs)
+
+
+def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
+    """A language model over a whole prompt, and one step of it with a cache of keys and values."""
+    task, options = "language modelling", {"use_cache": False}
+    prompt = _entry(name, task, "transformer", "", sequence_length=128)
+    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", "", past_length=128)
+    return (
+        Recipe(prompt, architecture, config, sizes, TEXT, ("logits",), options=options),
+        Recipe(step, architecture, config, sizes, _STEP, ("logits",), cached=True),
+    )
+
+
+def translator(name: str, architecture: str, config: str, **sizes: Any) -> Recipe:
+    """An encoder and a decoder of text."""
+    entry = _entry(name, "encoder-decoder", "transformer", "", sequence_length=64, decoder_length=32)
+    return Recipe(entry, architecture, config, sizes, _TRANSLATION, ("logits",), options={"use_cache": False})
+
+
+def general(
+    name: str, task: str, family: Family, architecture: str, config: str, *inputs: Input,
+    outputs: tuple[str, ...] = ("logits",), part: str = "", options: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None, denormals: str = "", **sizes: Any,
+) -> Recipe:  # fmt: skip
+    """A model with inputs of its own."""
+    entry = _entry(name, task, family, denormals, **(dims or {}))
+    return Recipe(entry, architecture, config, sizes, inputs, outputs, part=part, options=dict(options or {}))
