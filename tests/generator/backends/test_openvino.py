@@ -20,7 +20,6 @@ from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.openvino.backend import _WORDING, OpenVinoBackend, _core
 from dlbricks.generator.backends.openvino.model import read_model
-from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.worker.messages.protocol import Greeting, Hello, Prepare, Prepared, parse_reply
@@ -234,9 +233,26 @@ def test_all_threads_compute_the_same(skeleton_of):
     np.testing.assert_allclose(found[0], execute(network)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_it_cannot_run_bricks_in_turn_and_says_what_to_do():
-    with pytest.raises(UsageError, match=r"cache mode 'model'.*--cache hot"):
-        require_in_turn(OpenVinoBackend(), {})
+@pytest.mark.parametrize("dtype", HINTS)
+def test_bricks_of_a_pass_write_where_others_of_their_size_did(skeleton_of, dtype):
+    backend, chosen = OpenVinoBackend(), settings(dtype=dtype)
+    models = [skeleton_of(f"(float[4,{size}] x0) => (float[4,{size}] v0) {{v0 = Exp(x0)}}") for size in (90, 100, 1000)]
+    networks = [synthetic_network(model) for model in models]
+    alone = [execute(network, chosen=chosen) for network in networks]
+
+    bricks = [backend.prepare_streamed(network, chosen) for network in networks]
+    found = []
+    for brick in bricks:
+        brick.refresh()
+        brick.run()
+        found.append(brick.outputs())
+
+    places = [brick._request.get_output_tensor(0).data.ctypes.data for brick in bricks]
+    assert len({*places}) == 2
+    assert places[0] == places[1]
+    assert all(place % 64 == 0 for place in places)
+    for (one,), (other,) in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_worker_is_bound_to_the_first_core_and_leaves_nothing_behind(skeleton_of, tmp_path):
