@@ -19,6 +19,7 @@ from ...network.types import narrowed_to
 from ..base import AS_GIVEN, Option, Settings, bind, released
 from ..calling import CallingBackend
 from ..wording import Wording
+from .layout import Edges, changed_edges, with_edges
 from .memory import SharedMemory
 from .model import input_names, narrow_edges, probe_model, read_model
 
@@ -102,8 +103,11 @@ class OpenVinoBackend(CallingBackend):
         return _loaded(network, settings, _properties(settings))
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _OvExecutable:
-        """As ``prepare``, with outputs in memory that other bricks write as well (see ``StreamBackend``)."""
-        executable = self.prepare(network, settings)
+        """As ``prepare``, with what it reads and gives as between the layers of a model (see ``StreamBackend``).
+
+        Its edges have the layout that it is computed in, and its outputs are in memory that other bricks write as well.
+        """
+        executable = _loaded(network, settings, _properties(settings), inside=True)
         try:
             executable.share_outputs(_shared())
         except Exception as error:  # the runtime's exceptions share no base class
@@ -121,8 +125,8 @@ class OpenVinoBackend(CallingBackend):
             executable.close()
 
 
-def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) -> _OvExecutable:
-    """A network that was read and compiled, with its inputs written."""
+def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *, inside: bool = False) -> _OvExecutable:
+    """A network that was read and compiled, with its inputs written; ``inside``: its edges are those in a model."""
     core = _core()
     try:
         model, wide = read_model(core, network, settings.dtype), frozenset[int]()
@@ -131,8 +135,10 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) ->
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error, unsupported=True) from error
     try:
-        compiled = core.compile_model(model, "CPU", properties)
-        return _OvExecutable(compiled.create_infer_request(), network, wide)
+        compiled, edges = core.compile_model(model, "CPU", properties), Edges({}, {})
+        if inside and (edges := changed_edges(compiled)):
+            compiled = core.compile_model(with_edges(model, edges), "CPU", properties)
+        return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error) from error
 
@@ -144,14 +150,16 @@ class _OvExecutable:
         request: The request.
         network: What it runs.
         wide: Outputs that are of single precision in the network, whatever the request computes them in.
+        edges: Inputs and outputs that have another layout than in the network.
     """
 
-    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int]) -> None:
+    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int], edges: Edges) -> None:
         self._request = request
         self._wide = wide
+        self._edges = edges
         self._activations: list[npt.NDArray[Any]] = []
         for index, name in enumerate(input_names(network)):
-            _write(request, index, network.feeds[name])
+            _write(request, index, edges.taken(index, network.feeds[name]))
             tensor = request.get_input_tensor(index)
             if tensor.element_type.is_real():
                 self._activations.append(_as_integers(tensor.data))
@@ -183,7 +191,8 @@ class _OvExecutable:
         pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        found = [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+        tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
+        found = [self._edges.given(index, _array(tensor)) for index, tensor in tensors]
         return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
 
     def output_bytes(self) -> int:
