@@ -181,7 +181,7 @@ class TorchBackend(CallingBackend):
         return options["mode"] != "compile"
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Unless compiled: that takes seconds for each brick, and its networks are no sequence of operators."""
+        """Unless compiled: that takes seconds for each brick, and bricks are loaded anew in each session."""
         return options["mode"] != "compile"
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
