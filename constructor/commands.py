@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..bricks.graph.footprint import is_level
 from ..db import Stack, Store
 from ..errors import DlbricksError
 from ..generator.backends.base import Backend, GraphBackend
 from ..generator.backends.registry import get
-from ..generator.backends.requirements import dtypes_on, in_turn
+from ..generator.backends.requirements import dtypes_on, in_turn, walks
 from ..models import ModelSource
 from .runtime import executes_as_written
 from .selection import MODEL, Choice, Query
@@ -105,7 +105,7 @@ class Commands:
 
     def examine(self, source: ModelSource) -> str | None:
         """Measure what the model's own values cost; None where nothing here does: the runtime must run its layers."""
-        if not self._measurable("source") or not self._in_turn():
+        if not self._measurable("source") or not self._walks():
             return None
         options = self._options("hot")
         return shlex.join(["dlbricks", "measure", *_words(source), "--data", *options, "--db", self._database])
@@ -124,11 +124,18 @@ class Commands:
 
     def _in_turn(self) -> bool:
         """Whether the runtime can run the bricks of a model in turn; one that is not known here may."""
+        return self._can(in_turn)
+
+    def _walks(self) -> bool:
+        """Whether it can run the layers of a model one by one; one that is not known here may."""
+        return self._can(walks)
+
+    def _can(self, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
         stack = self._named()
         backend = _known(stack.backend)
         if backend is None or stack.device not in backend.devices:
             return True
-        return in_turn(backend, default_options(stack.backend, stack.device) | dict(stack.options))
+        return able(backend, default_options(stack.backend, stack.device) | dict(stack.options))
 
     def _named(self) -> Stack:
         """The stack that commands name: that which is stored, or as it comes."""

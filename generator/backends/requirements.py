@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from ...errors import UsageError
 from .algorithms import Algorithm, AlgorithmBackend
-from .base import Backend, DeviceDtypesBackend, OptimisingBackend, ProfilingBackend, Settings
+from .base import (
+    Backend,
+    DeviceDtypesBackend,
+    EagerBackend,
+    OptimisingBackend,
+    PackingBackend,
+    ProfilingBackend,
+    Settings,
+)
 
 __all__ = [
     "dtypes_on",
@@ -17,6 +25,7 @@ __all__ = [
     "require_in_turn",
     "require_profiling",
     "require_walking",
+    "walks",
     "with_algorithm",
 ]
 
@@ -38,11 +47,20 @@ def require_in_turn(backend: Backend, options: Mapping[str, str]) -> OptimisingB
         )
     if not backend.in_turn(options):
         raise UsageError(
-            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would merge bricks, "
-            "or run them at once",
+            f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would run bricks at "
+            "once, or compile each for seconds whenever it is loaded",
             remedy="use --cache hot or --cache cold",
         )
     return backend
+
+
+def walks(backend: Backend, options: Mapping[str, str]) -> bool:
+    """Whether a backend can run the very layers that it executes for a model one by one, with these effective options.
+
+    It hands out an optimised network, or optimises nothing.
+    """
+    eager = isinstance(backend, EagerBackend) and backend.eager(options)
+    return in_turn(backend, options) and (eager or isinstance(backend, PackingBackend))
 
 
 def require_walking(backend: Backend, device: str, options: Mapping[str, str]) -> None:
@@ -51,7 +69,7 @@ def require_walking(backend: Backend, device: str, options: Mapping[str, str]) -
     Raises:
         UsageError: It cannot, or not on this device.
     """
-    if not in_turn(backend, options):
+    if not walks(backend, options):
         raise UsageError(
             f"backend {backend.name} cannot execute a model layer by layer, or not with these options",
             remedy="leave out --data",

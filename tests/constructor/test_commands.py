@@ -55,13 +55,12 @@ def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
         assert not any("--graph" in command for command in found)
 
 
-def test_a_runtime_that_cannot_take_turns_measures_hot_and_nothing_at_a_distance(lab, fork):
-    found = commands(lab, "openvino", Query(backend="openvino", cache="model"))
+def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph_and_no_single_layers(lab, fork):
+    found = commands(lab, "mxnet", Query(backend="mxnet", cache="model"))
 
-    assert "--cache hot" in found.measure(fork)
-    assert "--cache hot" in found.truth(fork)
-    assert found.measure(fork, cache="model") is found.measure(fork, cache="128MiB") is found.examine(fork) is None
-    assert found.measure(fork, graph="runtime") is None
+    assert "--cache hot" not in found.measure(fork)
+    assert "--cache model" in found.measure(fork, cache="model")
+    assert found.examine(fork) is found.measure(fork, graph="runtime") is None
 
 
 def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
@@ -70,7 +69,9 @@ def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
     assert "--cache model" in eager.measure(fork, cache="model")
     assert "--data" in eager.examine(fork)
     assert compiled.measure(fork, cache="model") is compiled.examine(fork) is None
+    assert compiled.measure(fork, cache="128MiB") is None
     assert "--cache hot" in compiled.measure(fork)
+    assert "--cache hot" in compiled.truth(fork)
 
 
 def test_the_graph_that_an_eager_runtime_executes_is_the_model_s_own(lab, fork):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,9 @@ import numpy.typing as npt
 
 from ....errors import BackendUnavailable, UnsupportedBrick
 from ...network.network import Network
-from ..base import Executable, Option, Settings, bind, released
+from ..base import Option, Settings, bind, released
+from ..calling import CallingBackend
 from ..environments import Environment
-from ..package import PackagedBackend
 from ..wording import Wording
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _WORDING = Wording(
 )
 
 
-class MxnetBackend(PackagedBackend):
+class MxnetBackend(CallingBackend):
     """MXNet 1.9 on the CPU: symbols bound to arrays."""
 
     name = "mxnet"
@@ -55,6 +56,7 @@ class MxnetBackend(PackagedBackend):
     distributions = ("mxnet",)
     install = "dlbricks backends install mxnet"
     environment = Environment("mxnet", Path(__file__).with_name("pins.txt"), python="3.11")
+    _latest: weakref.ref[_MxnetExecutable] | None = None
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
         """The same on every device."""
@@ -88,19 +90,30 @@ class MxnetBackend(PackagedBackend):
             raise BackendUnavailable(f"mxnet cannot be loaded: {error}", remedy=f"{self.install} --again") from error
         mx.util.set_np_shape(True)  # tensors without dimensions are what ONNX means by them
 
-    def prepare(self, network: Network, settings: Settings) -> Executable:
+    def prepare(self, network: Network, settings: Settings) -> _MxnetExecutable:
         """Translate the network and bind its inputs and weights (see ``Backend``)."""
-        from .operators.graph import translate
+        return _bound(network, settings, None)
 
-        for name, array in network.feeds.items():
-            if array.dtype.name not in _TYPES:
-                raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
-        fused = settings.options["subgraph"] == "onednn"
-        translated = translate(network, fused=fused)
-        try:
-            return _MxnetExecutable(translated, fused=fused)
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _meaning(error, translated) from error
+    def prepare_streamed(self, network: Network, settings: Settings) -> _MxnetExecutable:
+        """As ``prepare``, in the memory of the brick before it: the layers of a model have one for all."""
+        executable = _bound(network, settings, self._latest() if self._latest is not None else None)
+        self._latest = weakref.ref(executable)
+        return executable
+
+
+def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None) -> _MxnetExecutable:
+    """A network that was translated and bound; it may write over what the one before it holds."""
+    from .operators.graph import translate
+
+    for name, array in network.feeds.items():
+        if array.dtype.name not in _TYPES:
+            raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
+    fused = settings.options["subgraph"] == "onednn"
+    translated = translate(network, fused=fused)
+    try:
+        return _MxnetExecutable(translated, network, before, fused=fused)
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _meaning(error, translated) from error
 
 
 class _MxnetExecutable:
@@ -108,9 +121,20 @@ class _MxnetExecutable:
 
     The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would tell throughput,
     and what other runtimes tell is latency.
+
+    Attributes:
+        executor: MXNet's own; None when the network was closed.
+
+    Args:
+        translated: The network in MXNet's terms.
+        network: The same with its inputs.
+        before: A network whose memory this one may write over.
+        fused: Whether operators are fused for oneDNN.
     """
 
-    def __init__(self, translated: Translated, *, fused: bool) -> None:
+    def __init__(
+        self, translated: Translated, network: Network, before: _MxnetExecutable | None, *, fused: bool
+    ) -> None:
         import mxnet as mx
 
         self._translated = translated
@@ -122,13 +146,16 @@ class _MxnetExecutable:
             if id(array) not in held:
                 held[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
         bound = {name: held[id(array)] for name, array in translated.arrays.items()}
-        self._executor = symbol.bind(
+        fed = (array for array in network.feeds.values() if array.dtype.kind == "f")
+        self._activations = [held[id(array)] for array in fed if id(array) in held]
+        self.executor: Any = symbol.bind(
             mx.cpu(),
             args={name: bound[name] for name in symbol.list_arguments()},
             aux_states={name: bound[name] for name in symbol.list_auxiliary_states()},
             grad_req="null",
+            shared_exec=None if before is None else before.executor,
         )
-        self._forward: Callable[[], object] = partial(self._executor.forward, is_train=False)
+        self._forward: Callable[[], object] = partial(self.executor.forward, is_train=False)
         self._wait = mx.nd.waitall  # one call for all outputs
 
     def run(self) -> None:
@@ -138,18 +165,24 @@ class _MxnetExecutable:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _meaning(error, self._translated) from error
 
+    def refresh(self) -> None:
+        for place in range(len(self._activations)):
+            self._activations[place] *= 1  # in its memory; the engine does it while the caller goes on
+        self._wait()
+
     def synchronize(self) -> None:
         """Nothing is left to wait for."""
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        return [output.asnumpy() for output in self._executor.outputs]
+        return [output.asnumpy() for output in self.executor.outputs]
 
     def output_bytes(self) -> int:
-        return sum(output.size * output.dtype().itemsize for output in self._executor.outputs)
+        return sum(output.size * output.dtype().itemsize for output in self.executor.outputs)
 
     def close(self) -> None:
         self._forward = released
-        del self._executor
+        self._activations.clear()
+        self.executor = None
 
 
 def _variables(settings: Settings) -> dict[str, str]:

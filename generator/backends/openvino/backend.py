@@ -16,9 +16,11 @@ from ....db.values import KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network
 from ...network.types import narrowed_to
-from ..base import AS_GIVEN, Executable, Option, Settings, bind, released
-from ..package import PackagedBackend
+from ..base import AS_GIVEN, Option, Settings, bind, released
+from ..calling import CallingBackend
 from ..wording import Wording
+from .layout import Edges, changed_edges, with_edges
+from .memory import SharedMemory
 from .model import input_names, narrow_edges, probe_model, read_model
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ _WORDING = Wording(
 )
 
 
-class OpenVinoBackend(PackagedBackend):
+class OpenVinoBackend(CallingBackend):
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
     OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
@@ -96,9 +98,21 @@ class OpenVinoBackend(PackagedBackend):
         bind(settings)
         _require_as_asked(settings)
 
-    def prepare(self, network: Network, settings: Settings) -> Executable:
+    def prepare(self, network: Network, settings: Settings) -> _OvExecutable:
         """Read, compile, and write the inputs of one request (see ``Backend``)."""
         return _loaded(network, settings, _properties(settings))
+
+    def prepare_streamed(self, network: Network, settings: Settings) -> _OvExecutable:
+        """As ``prepare``, with what it reads and gives as between the layers of a model (see ``StreamBackend``).
+
+        Its edges have the layout that it is computed in, and its outputs are in memory that other bricks write as well.
+        """
+        executable = _loaded(network, settings, _properties(settings), inside=True)
+        try:
+            executable.share_outputs(_shared())
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _WORDING.meaning(error) from error
+        return executable
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Its own counters (see ``ProfilingBackend``)."""
@@ -111,8 +125,8 @@ class OpenVinoBackend(PackagedBackend):
             executable.close()
 
 
-def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) -> _OvExecutable:
-    """A network that was read and compiled, with its inputs written."""
+def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *, inside: bool = False) -> _OvExecutable:
+    """A network that was read and compiled, with its inputs written; ``inside``: its edges are those in a model."""
     core = _core()
     try:
         model, wide = read_model(core, network, settings.dtype), frozenset[int]()
@@ -121,8 +135,10 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any]) ->
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error, unsupported=True) from error
     try:
-        compiled = core.compile_model(model, "CPU", properties)
-        return _OvExecutable(compiled.create_infer_request(), network, wide)
+        compiled, edges = core.compile_model(model, "CPU", properties), Edges({}, {})
+        if inside and (edges := changed_edges(compiled)):
+            compiled = core.compile_model(with_edges(model, edges), "CPU", properties)
+        return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error) from error
 
@@ -134,13 +150,19 @@ class _OvExecutable:
         request: The request.
         network: What it runs.
         wide: Outputs that are of single precision in the network, whatever the request computes them in.
+        edges: Inputs and outputs that have another layout than in the network.
     """
 
-    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int]) -> None:
+    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int], edges: Edges) -> None:
         self._request = request
         self._wide = wide
+        self._edges = edges
+        self._activations: list[npt.NDArray[Any]] = []
         for index, name in enumerate(input_names(network)):
-            _write(request, index, network.feeds[name])
+            _write(request, index, edges.taken(index, network.feeds[name]))
+            tensor = request.get_input_tensor(index)
+            if tensor.element_type.is_real():
+                self._activations.append(_as_integers(tensor.data))
         self._outputs = tuple(range(len(network.outputs)))
         # The methods of the base class: those of the wrapper look for new inputs first.
         bare: Any = super(type(request), request)
@@ -154,11 +176,23 @@ class _OvExecutable:
         except Exception as error:  # the runtime's exceptions share no base class
             raise _WORDING.meaning(error) from error
 
+    def share_outputs(self, memory: SharedMemory) -> None:
+        """Write the outputs where other networks write theirs; until the next of these runs, they are there."""
+        for index in self._outputs:
+            tensor = self._request.get_output_tensor(index)
+            if tensor.byte_size:
+                self._request.set_output_tensor(index, memory.tensor(index, tensor))
+
+    def refresh(self) -> None:
+        for array in self._activations:
+            np.multiply(array, 1, out=array)
+
     def synchronize(self) -> None:
         pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        found = [_array(self._request.get_output_tensor(index)) for index in self._outputs]
+        tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
+        found = [self._edges.given(index, _array(tensor)) for index, tensor in tensors]
         return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
 
     def output_bytes(self) -> int:
@@ -171,11 +205,18 @@ class _OvExecutable:
 
     def close(self) -> None:
         self._step = self._infer = self._start = released
+        self._activations.clear()
         del self._request
 
     def _start_and_wait(self) -> None:
         self._start()
         self._request.wait()
+
+
+@cache
+def _shared() -> SharedMemory:
+    """Of the bricks that this process runs in turn."""
+    return SharedMemory()
 
 
 @cache
@@ -245,6 +286,11 @@ def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) 
     if target.dtype.itemsize != array.dtype.itemsize or target.shape != array.shape:
         raise UnsupportedBrick(f"OpenVINO has no input of type {array.dtype} and shape {list(array.shape)}")
     target[...] = array.view(target.dtype)
+
+
+def _as_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same memory as integers, which NumPy writes at the same speed in every precision."""
+    return array.view(f"u{array.dtype.itemsize}")
 
 
 def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:

@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,12 @@ import numpy.typing as npt
 
 from ....db.values import KernelView
 from ....errors import BackendError, BackendUnavailable
-from ...device.device import Device, Run
+from ...device.device import Run
 from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import PADDED, Algorithm
-from ..base import AS_GIVEN, TF32, Executable, Option, Settings, bind, released
-from ..package import PackagedBackend
+from ..base import AS_GIVEN, TF32, Option, Settings, bind, released
+from ..calling import CallingBackend
 from .cuda import as_graph, enter_stream, missing_for_torch
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ _LARGE = 1024
 """Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""
 
 
-class TorchBackend(PackagedBackend):
+class TorchBackend(CallingBackend):
     """PyTorch on the CPU, or on a GPU through CUDA."""
 
     name = "torch"
@@ -127,18 +126,13 @@ class TorchBackend(PackagedBackend):
         if settings.device == "cuda":
             enter_stream(open_device("cuda"))
 
-    def prepare(self, network: Network, settings: Settings) -> Executable:
+    def prepare(self, network: Network, settings: Settings) -> _TorchExecutable:
         """Translate the network, which executes it once (see ``Backend``)."""
         executable = self._prepared(network, settings)
         executable.keeps = True
         if settings.options["mode"] == "graph":
             executable.as_graph()
         return executable
-
-    def device(self, settings: Settings) -> Device:
-        """Whose stream is PyTorch's current one since ``setup`` (see ``StreamBackend``)."""
-        bound = settings.options["pinning"] == "on"
-        return open_device(settings.device, settings.cores[: settings.threads] if bound else ())
 
     def captured(self, run: Run, settings: Settings) -> Run:
         """A CUDA graph, of ``mode=graph`` (see ``StreamBackend``)."""
@@ -187,12 +181,8 @@ class TorchBackend(PackagedBackend):
         return options["mode"] != "compile"
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Unless compiled: that takes seconds for each brick, and its networks are no sequence of operators."""
+        """Unless compiled: that takes seconds for each brick, and bricks are loaded anew in each session."""
         return options["mode"] != "compile"
-
-    def optimised(self, network: Network, settings: Settings) -> Network:  # noqa: ARG002
-        """The network itself: nothing is optimised ahead of an eager run (see ``OptimisingBackend``)."""
-        return replace(network, as_is=True)
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
         """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""

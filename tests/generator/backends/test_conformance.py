@@ -10,6 +10,7 @@ import pytest
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, Settings
 from dlbricks.generator.backends.registry import get, names
+from dlbricks.generator.backends.streams import StreamBackend
 from dlbricks.generator.backends.torch.backend import allow_tf32
 from dlbricks.generator.network.network import Network, synthetic_network
 from dlbricks.generator.network.reference import CHAIN, OVERHEAD, built_in
@@ -309,6 +310,33 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
     expected = execute(backend, alone)
     assert len(found) == 3 * len(expected)
     assert_close(list(unrolled.first_outputs(found).values()), expected)
+
+
+def test_bricks_of_a_pass_compute_what_each_does_alone(backend, skeleton_of):
+    """They may share memory, and their inputs are written anew before each."""
+    if not isinstance(backend, StreamBackend):
+        pytest.skip(f"{backend.name} runs no bricks in turn")
+    chosen = settings(backend)
+    networks = {case: synthetic_network(skeleton_of(CASES[case]), seed=3) for case in sorted(CORE)}
+    bricks = {
+        (case, copy): backend.prepare_streamed(network, chosen)
+        for case, network in networks.items()
+        for copy in range(2)
+    }
+    for _ in range(2):
+        for brick in bricks.values():
+            brick.keeps = True  # PyTorch keeps no outputs in a pass
+            brick.refresh()
+            brick.run()
+            brick.synchronize()
+
+    for (case, _), brick in bricks.items():
+        brick.refresh()
+        brick.run()
+        found = brick.outputs()
+        expected = ReferenceEvaluator(networks[case].self_contained()).run(None, dict(networks[case].feeds))
+        assert_close(found, [np.asarray(value) for value in expected])
+        brick.close()
 
 
 @pytest.mark.parametrize("name", [CHAIN, OVERHEAD])

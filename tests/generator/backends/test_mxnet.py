@@ -12,6 +12,8 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from dlbricks.db.store import Store
+from dlbricks.db.values import Subject
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
@@ -338,7 +340,7 @@ def test_a_run_ends_when_its_outputs_are_there(mxnet, skeleton_of, tmp_path):
     onnx.save(model, tmp_path / "brick.onnx")
     code = """
 executable = backend.prepare(network, settings)
-(output,) = executable._executor.outputs
+(output,) = executable.executor.outputs
 place = ctypes.c_void_p()
 mx.base.check_call(mx.base._LIB.MXNDArrayGetData(output.handle, ctypes.byref(place)))
 executable.run()
@@ -358,11 +360,55 @@ def test_a_whole_model_is_measured(mxnet, cli, here):
     assert row["latency_ms"] > 0
 
 
-def test_bricks_are_refused_in_the_cache_mode_of_models_with_the_others(mxnet, cli, here, small_suite):
-    done = cli("run", str(small_suite.path), "--backend", "mxnet", "--cache", "model")
+def test_bricks_are_measured_as_in_a_model(mxnet, cli, here, small_suite):
+    done = cli("run", str(small_suite.path), "--backend", "mxnet", "--visits", 10, "--db", "x.db", "--json")
 
-    assert done.code == 2
-    assert "--cache hot" in done.error
+    assert done.code == 0, done.err
+    with Store.open("x.db") as store:
+        measured = store.measurements(subject=Subject.BRICK)
+    assert {one.key for one in measured} == {*small_suite.keys}
+    assert {one.conditions.cache for one in measured} == {"8MiB"}
+    assert all(one.unroll == 1 and one.footprint_bytes > 0 for one in measured)
+
+
+def test_bricks_of_a_pass_share_memory_and_compute_what_onnx_says(mxnet, skeleton_of, tmp_path):
+    models = {case: skeleton_of(conformance.CASES[case]) for case in sorted(conformance.CORE)}
+    for case, model in models.items():
+        onnx.save(model, tmp_path / f"{case}.onnx")
+    code = """
+from pathlib import Path
+folder = Path(sys.argv[1]).parent
+bricks = []
+for path in [*folder.glob("*.onnx"), *folder.glob("*.onnx")]:
+    network = synthetic_network(onnx.load(path), seed=3)
+    bricks.append((path.stem, backend.prepare_streamed(network, settings)))
+found, places = {}, set()
+for number, (case, brick) in enumerate([*bricks, *bricks]):
+    brick.refresh()
+    brick.run()
+    found |= {f"{case}@{number}@{index}": array for index, array in enumerate(brick.outputs())}
+    place = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(brick.executor.outputs[0].handle, ctypes.byref(place)))
+    places.add(place.value)
+np.savez(folder / "found.npz", **found)
+for _, brick in bricks:
+    brick.close()
+backend.prepare_streamed(network, settings).run()  # nothing is left to share memory with
+print(json.dumps({"bricks": len(bricks), "places": len(places)}))
+"""
+
+    told = inside(code, tmp_path / "gemm.onnx")
+
+    assert told["bricks"] == 2 * len(models)
+    assert told["places"] < told["bricks"] / 2
+    with np.load(tmp_path / "found.npz") as found:
+        for case, model in models.items():
+            network = synthetic_network(model, seed=3)
+            expected = ReferenceEvaluator(network.self_contained()).run(None, dict(network.feeds))
+            names = [name for name in found if name.startswith(f"{case}@")]
+            assert len(names) == 4 * len(expected)
+            for name in names:
+                conformance.assert_close([found[name]], [np.asarray(expected[int(name.split("@")[2])])])
 
 
 def test_an_operator_that_no_runtime_knows_is_unsupported(worker, skeleton_of, tmp_path):

@@ -127,6 +127,7 @@ def test_nothing_is_begun_on_a_device_that_is_not_there(small_suite, small_model
         ("torch", "cuda", {}, "on the CPU alone, not on device 'cuda'"),
         ("torch", "cpu", {"mode": "compile"}, "cannot execute a model layer by layer, or not with these options"),
         ("mxnet", "cpu", {}, "cannot execute a model layer by layer"),
+        ("openvino", "cpu", {}, "cannot execute a model layer by layer"),
     ],
 )
 def test_values_that_cannot_be_examined_are_refused_before_anything_is_measured(

@@ -18,9 +18,9 @@ from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.openvino.backend import _WORDING, OpenVinoBackend, _core
+from dlbricks.generator.backends.openvino.backend import _WORDING, OpenVinoBackend, _core, _OvExecutable, _properties
+from dlbricks.generator.backends.openvino.layout import Edges, with_edges
 from dlbricks.generator.backends.openvino.model import read_model
-from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.worker.messages.protocol import Greeting, Hello, Prepare, Prepared, parse_reply
@@ -32,6 +32,13 @@ MATMUL = "(float[8,96] x0, float[96,64] w0) => (float[8,64] v0) {v0 = MatMul(x0,
 BLOCK = (
     "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1) => (float[1,32,8,8] v1)"
     "{v0 = Conv(x0, w0, w1) v1 = Relu(v0)}"
+)
+VOLUME = (
+    "(float[1,16,4,6,6] x0, float[32,16,3,3,3] w0) => (float[1,32,4,6,6] v0){v0 = Conv<pads=[1,1,1,1,1,1]>(x0, w0)}"
+)
+RESIDUAL = (
+    "(float[1,16,8,8] x0, float[16,16,3,3] w0, float[1,16,8,8] x1) => (float[1,16,8,8] v0, float[1,16,8,8] v2)"
+    "{v0 = Conv<pads=[1,1,1,1]>(x0, w0) v1 = Add(v0, x1) v2 = Relu(v1)}"
 )
 NOT_CONVERTED = (
     "Model wasn't fully converted. Failed operations detailed log:\n-- Pool-21 with a message:\nWhile validating ONNX"
@@ -234,9 +241,56 @@ def test_all_threads_compute_the_same(skeleton_of):
     np.testing.assert_allclose(found[0], execute(network)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_it_cannot_run_bricks_in_turn_and_says_what_to_do():
-    with pytest.raises(UsageError, match=r"cache mode 'model'.*--cache hot"):
-        require_in_turn(OpenVinoBackend(), {})
+@pytest.mark.parametrize("dtype", HINTS)
+@pytest.mark.parametrize("graph", [BLOCK, VOLUME, RESIDUAL], ids=["block", "volume", "residual"])
+def test_a_brick_of_a_pass_computes_the_same_whatever_layout_its_edges_have(skeleton_of, graph, dtype):
+    chosen = settings(dtype=dtype)
+    network = synthetic_network(skeleton_of(graph))
+
+    brick = OpenVinoBackend().prepare_streamed(network, chosen)
+    brick.refresh()
+    brick.run()
+
+    limit = 1e-5 if dtype == "float32" else 0.05
+    for one, other in zip(brick.outputs(), execute(network, chosen=chosen), strict=True):
+        np.testing.assert_allclose(one, other, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("layout", ["acdb", None])
+def test_edges_with_channels_last_carry_the_same_values(skeleton_of, layout):
+    """Which layout a processor prefers is its own affair; that it is carried over is ours."""
+    network = synthetic_network(skeleton_of(BLOCK))
+    edges = Edges({0: layout}, {0: layout}) if layout else Edges({}, {})
+    compiled = _core().compile_model(with_edges(read_model(_core(), network), edges), "CPU", _properties(settings()))
+
+    brick = _OvExecutable(compiled.create_infer_request(), network, frozenset(), edges)
+    brick.run()
+
+    shape = list(compiled.input(0).shape)
+    assert shape == ([1, 8, 8, 16] if layout else [1, 16, 8, 8])
+    np.testing.assert_allclose(brick.outputs()[0], execute(network)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", HINTS)
+def test_bricks_of_a_pass_write_where_others_of_their_size_did(skeleton_of, dtype):
+    backend, chosen = OpenVinoBackend(), settings(dtype=dtype)
+    models = [skeleton_of(f"(float[4,{size}] x0) => (float[4,{size}] v0) {{v0 = Exp(x0)}}") for size in (90, 100, 1000)]
+    networks = [synthetic_network(model) for model in models]
+    alone = [execute(network, chosen=chosen) for network in networks]
+
+    bricks = [backend.prepare_streamed(network, chosen) for network in networks]
+    found = []
+    for brick in bricks:
+        brick.refresh()
+        brick.run()
+        found.append(brick.outputs())
+
+    places = [brick._request.get_output_tensor(0).data.ctypes.data for brick in bricks]
+    assert len({*places}) == 2
+    assert places[0] == places[1]
+    assert all(place % 64 == 0 for place in places)
+    for (one,), (other,) in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_worker_is_bound_to_the_first_core_and_leaves_nothing_behind(skeleton_of, tmp_path):

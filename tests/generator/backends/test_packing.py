@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from dlbricks.errors import BackendError
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.base import Backend, OptimisingBackend, PackingBackend, Settings
+from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, OptimisingBackend, PackingBackend, Settings
 from dlbricks.generator.backends.onnxruntime import profile
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.network.network import Network, synthetic_network
@@ -37,9 +37,10 @@ def settings(backend: Backend, threads: int = 1, *, together: bool = False) -> S
 
 
 def able(protocol: type) -> list[Backend]:
-    """Backends that are installed and have a protocol."""
+    """Backends that are installed here and have a protocol; one in another environment has tests of its own."""
     found = [registry.get(name) for name, state in registry.backends().items() if state.ok]
-    return [backend for backend in found if isinstance(backend, protocol)]
+    here = [backend for backend in found if tuple(backend.command()) == WORKER_COMMAND]
+    return [backend for backend in here if isinstance(backend, protocol)]
 
 
 def computed(backend: Backend, network: Network) -> list[np.ndarray]:

@@ -50,16 +50,17 @@ def test_what_is_measured_is_the_ground_truth_of_the_model(small_models, store):
 def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cache_state(
     small_models, small_suite, store
 ):
-    pytest.importorskip("openvino")
-    assert not in_turn(get("openvino"), get("openvino").resolve("cpu", {}))
+    pytest.importorskip("torch")
+    options = {"mode": "compile"}
+    assert not in_turn(get("torch"), get("torch").resolve("cpu", options))
 
-    report = measure(small_models, store=store, backend="openvino", **QUICK)
+    report = measure(small_models, store=store, backend="torch", options=options, **QUICK)
 
     assert [row.error for row in report.rows] == [None]
     (stored,) = store.measurements(subject=Subject.MODEL)
     assert stored.conditions.cache == "model"
     with pytest.raises(UsageError, match="cannot measure in cache mode 'model'"):
-        run(small_suite, store=store, backend="openvino")
+        run(small_suite, store=store, backend="torch", options=options)
 
 
 def test_measuring_again_measures_again(small_models, store):

@@ -24,7 +24,7 @@ from dlbricks.generator.worker.packs import Packs
 from dlbricks.models import find_models
 
 UNPINNED = {"pinning": "off"}
-BACKENDS = ("onnxruntime", "torch")
+BACKENDS = ("onnxruntime", "torch", "openvino")
 CONVOLUTIONS = (
     "(float[1,16,8,8] x) => (float[1,32,8,8] y)"
     "{a = Conv<pads=[1,1,1,1]>(x, w0, w1) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, w2) y = Sigmoid(c)}"
