@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from .bindings import bound_lines, values_of
 from .causes import written
 from .roofs import roofline_lines, roofline_record
 from .standing import COLUMNS, shown, standing
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ..generator.measurement.run import RunReport
 
 __all__ = ["estimated", "generated", "measured", "ran"]
+
+_SAME_SHAPES = 0.5
+"""Share of sequences that are measured: below it, the suite may have been generated in other shapes."""
 
 _REASONS = 5
 """Different reasons why bricks are missing that the table lists per model."""
@@ -49,6 +53,7 @@ def generated(report: GenerateReport) -> Answer:
         if row.uncounted:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")
+    summary += bound_lines((row.name, row.bound) for row in report.rows)
     return Answer(
         rows,
         totals={
@@ -90,6 +95,7 @@ def ran(report: RunReport) -> Answer:
     summary += [*_algorithms(report), *_watched(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
+    summary += bound_lines(report.bound.items())
     failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
     failures += [
         {"key": failure.key, "reason": failure.reason, "variant": failure.variant}
@@ -120,6 +126,7 @@ def ran(report: RunReport) -> Answer:
             "stack": report.stack,
             "kernels": None if report.kernels is None else asdict(report.kernels),
             "costs": asdict(report.costs),
+            "bound": {name: dict(bound) for name, bound in report.bound.items()},
         },
         columns=[
             Column("key", "not measured", _brick_or_model),
@@ -225,6 +232,7 @@ def measured(report: MeasureReport) -> Answer:
             *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
             *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
             *_profiled(report.kernels),
+            *bound_lines((row.name, row.bound) for row in report.rows),
         ],
     )
 
@@ -267,6 +275,7 @@ def estimated(estimates: Sequence[Estimate], *, explain: bool = False, layers: b
             row["roofline"] = roofline_record(entry)
         rows.append(row)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *standing(estimates)]
+    summary += bound_lines((entry.name, entry.bound) for entry in estimates)
     if explain:
         for entry in estimates:
             if entry.sequences:
@@ -307,6 +316,10 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append(f"  {reason}" + (f": {command}" if command else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
+        if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
+            lines.append(
+                f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
+            )
     elif entry.measured_ms is not None and entry.ratio is None:
         lines.append(f"{entry.name}: no ratio, since {entry.ratio_reason}")
     if entry.benanza_note is not None:

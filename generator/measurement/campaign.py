@@ -30,7 +30,7 @@ from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts
-from .holdings import companions, models_bricks
+from .holdings import Holdings, companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
@@ -149,16 +149,16 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
-            holds = models_bricks(sources, suite, oracle=oracle) if suite is not None and chosen.pending else {}
+            cut = models_bricks(sources, suite, oracle=oracle) if suite and chosen.pending else Holdings({}, {})
+            sources = sources.without(cut.apart)
+            chosen, holds = chosen.among(sources.items), cut.bricks
             beside = companions(bricks, items, holds, chosen)
             broken = inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside]) if suite is not None else {}
             bricks, variants = bricks.without(broken), variants.without(broken)
             beside = [item for item in beside if item.key not in broken]
         pending = [*chosen.pending, *bricks.pending, *variants.pending, *beside]
         forecast = _forecast_s(pending, settings, store)
-        budget_s = None
-        if settings.budget_s is not None:
-            budget_s = settings.budget_s - (time.monotonic() - begun)
+        budget_s = None if settings.budget_s is None else settings.budget_s - (time.monotonic() - begun)
         run = None
         memory_bytes = settings.memory_bytes or _available_bytes(settings.device) // 2
         limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...bricks.suite.suite import Suite
@@ -51,6 +51,7 @@ class RunReport:
         dry_run: Whether this was only a forecast.
         costs: Every part of ``wall_s``.
         kernels: What the pass that tells kernels did; None where it was not asked for.
+        bound: What the dynamic dimensions of models were bound to, by name.
     """
 
     run: str | None
@@ -76,6 +77,7 @@ class RunReport:
     dry_run: bool
     costs: RunCosts
     kernels: ProfileReport | None = None
+    bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -227,4 +229,5 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         dry_run=dry_run,
         costs=campaign.costs,
         kernels=campaign.kernels,
+        bound=campaign.sources.bound,
     )
