@@ -6,6 +6,7 @@ machine while a sample is timed. Where stderr is no terminal, each stage writes 
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from .analyzer.tables import Answer, printable, render
+from .analyzer.tables import WIDTH, Answer, printable, render
 from .analyzer.units import duration
 
 if TYPE_CHECKING:
@@ -52,12 +53,17 @@ def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = 
     Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
     nothing succeeded.
     """
-    click.echo(render(result, form), nl=False)
+    click.echo(render(result, form, width=_width()), nl=False)
     if crossed:
         click.get_current_context().exit(CROSSED)
     if not complete:
         errors = [row.get("error") for row in result.results]
         click.get_current_context().exit(1 if errors and None not in errors else INCOMPLETE)
+
+
+def _width() -> int:
+    """Characters of a line of the answer: the terminal's, or what fits most windows."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
 
 
 def note(text: str) -> None:

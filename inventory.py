@@ -1,4 +1,4 @@
-"""Commands that show, export and merge what there is: models, bricks, runtimes, this machine, the database."""
+"""Commands that show what there is: models, bricks, runtimes, this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from .analyzer.tables import Answer
+from .analyzer.tables import MOST
 from .console import Reporter, answer
 from .errors import UsageError
 from .options import (
     PLACE,
+    all_option,
     binding_options,
     database_option,
     device_options,
@@ -21,7 +22,7 @@ from .options import (
     take_models,
 )
 
-__all__ = ["backends", "brick", "db", "models", "system"]
+__all__ = ["backends", "brick", "models", "system"]
 
 
 @click.group()
@@ -69,9 +70,10 @@ def brick() -> None:
 
 @brick.command("list")
 @suite_option
+@all_option
 @database_option
 @format_options
-def brick_list(*, suite: Path | None, database: str, form: str) -> None:
+def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> None:
     """Bricks of a suite, or all that were measured.
 
     \b
@@ -80,7 +82,7 @@ def brick_list(*, suite: Path | None, database: str, form: str) -> None:
     """
     from .analyzer.lookup import listed
 
-    answer(listed(suite, database), form)
+    answer(listed(suite, database, most=None if every else MOST), form)
 
 
 @brick.command("show")
@@ -243,83 +245,3 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
     with Store.open(database) as store, Reporter() as progress:
         report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
     answer(measured_ceilings(report), form, complete=report.complete)
-
-
-@click.group()
-def db() -> None:
-    """The database of measurements."""
-
-
-@db.command("info")
-@database_option
-@format_options
-def db_info(*, database: str, form: str) -> None:
-    """What a database holds.
-
-    \b
-    Example:
-        dlbricks db info
-    """
-    from .analyzer.inventory import held
-    from .db import Store
-
-    with Store.open(database, create=False, read_only=True) as store:
-        answer(held(store), form)
-
-
-@db.command("export")
-@click.argument("file", type=PLACE)
-@click.option(
-    "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, the file's ending tells.",
-)  # fmt: skip
-@click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
-@database_option
-@format_options
-def db_export(*, file: Path, kind: str | None, measurements_only: bool, database: str, form: str) -> None:
-    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
-
-    \b
-    Example:
-        dlbricks db export latencies.db --measurements-only
-    """
-    from .db import Store, export
-
-    with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind, measurements_only=measurements_only)
-    answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
-
-
-@db.command("merge")
-@click.argument("other", metavar="FILE|URL")
-@database_option
-@format_options
-def db_merge(*, other: str, database: str, form: str) -> None:
-    """Add what another database holds; doing it twice adds nothing.
-
-    \b
-    Example:
-        dlbricks db merge latencies.db
-    """
-    from .analyzer.inventory import merged
-    from .db import Store, merge
-
-    with Store.open(database) as store:
-        answer(merged(merge(store, other)), form)
-
-
-@db.command("upgrade")
-@database_option
-@format_options
-def db_upgrade(*, database: str, form: str) -> None:
-    """Bring a database of an older dlbricks up to date.
-
-    \b
-    Example:
-        dlbricks db upgrade
-    """
-    from .db import upgrade
-
-    done = upgrade(database)
-    text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
-    answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)

@@ -10,19 +10,19 @@ import click
 from click.core import ParameterSource
 
 from .errors import UsageError
+from .spelling import batches, dimension, seconds, setting, share
 
 if TYPE_CHECKING:
     from .models import ModelSource
 
 __all__ = [
     "PLACE",
-    "batches",
+    "all_option",
     "binding_options",
     "check_runtime_options",
     "comparison_options",
     "database_option",
     "device_options",
-    "dimension",
     "format_options",
     "kernel_options",
     "measured_options",
@@ -30,9 +30,6 @@ __all__ = [
     "pace_options",
     "plot_option",
     "runtime_options",
-    "seconds",
-    "setting",
-    "share",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -43,55 +40,6 @@ __all__ = [
 PLACE = click.Path(path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def seconds(text: str) -> float:
-    """A time: seconds, or a number with the unit s, m or h."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-    try:
-        value = float(number) * units[unit]
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive time")
-    return value
-
-
-def batches(text: str) -> tuple[int, ...]:
-    """Batch sizes with commas between them, each once."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def dimension(text: str) -> tuple[str, int]:
-    """NAME=N; the name itself may hold an equals sign."""
-    name, equals, number = text.rpartition("=")
-    if not (name and equals and number.isdecimal()):
-        raise click.BadParameter(f"{text!r} is not NAME=N")
-    return name, int(number)
-
-
-def setting(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def share(text: str) -> float:
-    """A positive share: ``3%`` or ``0.03``."""
-    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
-    try:
-        value = float(number) / unit
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive share")
-    return value
 
 
 def _stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -298,6 +246,8 @@ pace_options = _stacked(
         help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
     ),
 )
+
+all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlbricks.analyzer.answers import estimated
-from dlbricks.analyzer.bindings import bound_lines
+from dlbricks.analyzer.answers.bindings import bound_lines
 from dlbricks.constructor.result import Coverage, Estimate, Missing
 
 

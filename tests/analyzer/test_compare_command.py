@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 COMPARE = {
+    "base_ci95_ms", "other_ci95_ms",
     "name", "base", "other", "basis", "base_ms", "other_ms", "ratio", "ratio_ci95", "verdict", "reason", "gain_ms",
     "base_measured_ms", "base_measured_ci95_ms", "other_measured_ms", "other_measured_ci95_ms", "base_estimate_ms",
     "base_estimate_ci95_ms", "other_estimate_ms", "other_estimate_ci95_ms", "apart", "layers", "missing", "error",

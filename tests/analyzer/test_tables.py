@@ -99,3 +99,22 @@ def test_options_are_told_where_devices_differ() -> None:
         "options that own has not on cuda: b",
     ]
     assert [*_option_lines("none", {"cpu": {}})] == []
+
+
+def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
+    rows = [{"key": "k" * 12, "ms": 1.5, "ci": (1.25, 1.75), "reason": "it is too large for this machine " * 5}]
+    columns = [
+        Column("key", "brick"),
+        Column("ms", "latency of it in ms", lambda value: f"{value:.3f}", bounds="ci"),
+        Column("ms", "again", spare=True),
+        Column("reason", "reason"),
+    ]
+
+    wide, narrow = (render(Answer(rows, columns=columns), width=width).splitlines() for width in (300, 60))
+
+    assert len(wide) == 3
+    assert "1.500 ± 0.25  " in wide[2]
+    assert "again" in wide[0]
+    assert max(map(len, narrow)) <= 60
+    assert not any("again" in line for line in narrow)
+    assert " ".join(" ".join(narrow).split()).count("large") == 5

@@ -1,0 +1,93 @@
+"""Commands about the database: what it holds, its export, its merge, its upgrade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .analyzer.tables import Answer
+from .console import answer
+from .options import PLACE, database_option, format_options
+
+__all__ = ["db"]
+
+
+@click.group()
+def db() -> None:
+    """The database of measurements."""
+
+
+@db.command("info")
+@database_option
+@format_options
+def db_info(*, database: str, form: str) -> None:
+    """What a database holds.
+
+    \b
+    Example:
+        dlbricks db info
+    """
+    from .analyzer.inventory import held
+    from .db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        answer(held(store), form)
+
+
+@db.command("export")
+@click.argument("file", type=PLACE)
+@click.option(
+    "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
+    help="What to write; where not given, the file's ending tells.",
+)  # fmt: skip
+@click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
+@database_option
+@format_options
+def db_export(*, file: Path, kind: str | None, measurements_only: bool, database: str, form: str) -> None:
+    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
+
+    \b
+    Example:
+        dlbricks db export latencies.db --measurements-only
+    """
+    from .db import Store, export
+
+    with Store.open(database, create=False, read_only=True) as store:
+        count = export(store, file, format=kind, measurements_only=measurements_only)
+    answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
+
+
+@db.command("merge")
+@click.argument("other", metavar="FILE|URL")
+@database_option
+@format_options
+def db_merge(*, other: str, database: str, form: str) -> None:
+    """Add what another database holds; doing it twice adds nothing.
+
+    \b
+    Example:
+        dlbricks db merge latencies.db
+    """
+    from .analyzer.inventory import merged
+    from .db import Store, merge
+
+    with Store.open(database) as store:
+        answer(merged(merge(store, other)), form)
+
+
+@db.command("upgrade")
+@database_option
+@format_options
+def db_upgrade(*, database: str, form: str) -> None:
+    """Bring a database of an older dlbricks up to date.
+
+    \b
+    Example:
+        dlbricks db upgrade
+    """
+    from .db import upgrade
+
+    done = upgrade(database)
+    text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
+    answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
