@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -35,6 +36,9 @@ from .options import (
 )
 from .storage import db
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .db import Store
 
 __all__ = ["commands", "main"]
 
@@ -169,18 +173,27 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
     options["models"] += more
     from .analyzer.answers import ran
     from .bricks.suite.suite import Suite
-    from .db import Store
-    from .db.place import Place
     from .generator.measurement.run import run as run_suite
 
     opened, sources = Suite.open(suite), take_models(options)
-    # A forecast leaves no trace: what is there is only read, and where nothing is, nothing is made.
-    absent = dry_run and not Place.of(database).inspect()
-    reading = dry_run and not absent
-    place = "sqlite://" if absent else database
-    with Store.open(place, create=not reading, read_only=reading) as store, Reporter() as progress:
+    problems = [source.problem for source in sources if source.problem]
+    if problems and len(problems) == len(sources):
+        raise problems[0]  # a typing error, most likely: none of the models is there
+    with _store(database, dry_run=dry_run) as store, Reporter() as progress:
         report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
     answer(ran(report), form, complete=report.complete)
+
+
+def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
+    """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
+    from .db import Store
+    from .db.place import Place
+    from .db.provisional import open_for_results
+
+    if not dry_run:
+        return open_for_results(database)
+    absent = not Place.of(database).inspect()
+    return Store.open("sqlite://" if absent else database, create=absent, read_only=not absent)
 
 
 @commands.command()
@@ -199,11 +212,11 @@ def measure(*, database: str, form: str, **options: Any) -> None:
         dlbricks measure squeezenet --threads 2
     """
     from .analyzer.answers import measured
-    from .db import Store
+    from .db.provisional import open_for_results
     from .generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
-    with Store.open(database) as store, Reporter() as progress:
+    with open_for_results(database) as store, Reporter() as progress:
         report = measure_models(sources, store=store, progress=progress, **options)
     complete = all(row.error is None and row.data_error is None for row in report.rows)
     untold = report.kernels is not None and report.kernels.failures

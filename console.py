@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from .analyzer.tables import WIDTH, Answer, printable, render
+from .analyzer.tables import WIDTH, Answer, Format, only_errors, printable, render
 from .analyzer.units import duration
 
 if TYPE_CHECKING:
@@ -48,11 +48,15 @@ _VERBS = {
 
 
 def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = False) -> None:
-    """Write a command's answer to stdout.
+    """Write a command's answer to stdout; a table of nothing but errors is these errors alone, on stderr.
 
     Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
     nothing succeeded.
     """
+    if form == Format.TABLE and (told := only_errors(result)):
+        for error in told:
+            note(f"dlbricks: {' '.join(error.split())}")
+        click.get_current_context().exit(1)
     click.echo(render(result, form, width=_width()), nl=False)
     if crossed:
         click.get_current_context().exit(CROSSED)

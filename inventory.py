@@ -239,9 +239,9 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
         answer(machine(), form)
         return
     from .analyzer.roofs import measured_ceilings
-    from .db import Store
+    from .db.provisional import open_for_results
     from .generator.measurement.ceilings.ceilings import measure_ceilings
 
-    with Store.open(database) as store, Reporter() as progress:
+    with open_for_results(database) as store, Reporter() as progress:
         report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
     answer(measured_ceilings(report), form, complete=report.complete)

@@ -70,9 +70,10 @@ def db_merge(*, other: str, database: str, form: str) -> None:
         dlbricks db merge latencies.db
     """
     from .analyzer.inventory import merged
-    from .db import Store, merge
+    from .db import merge
+    from .db.provisional import open_for_results
 
-    with Store.open(database) as store:
+    with open_for_results(database) as store:
         answer(merged(merge(store, other)), form)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .units import half_of, margin
 
-__all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "printable", "render", "unlisted"]
+__all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "only_errors", "printable", "render", "unlisted"]
 
 SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
@@ -104,6 +104,21 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def only_errors(answer: Answer) -> list[str]:
+    """Where there is no result but errors, these, each with the name of what it is of."""
+    errors = [_error_of(row) for row in answer.results]
+    if not all(errors):
+        return []
+    named = [(str(row.get("name", "")), error) for row, error in zip(answer.results, errors, strict=True)]
+    return [error if name in error else f"{name}: {error}" for name, error in named]
+
+
+def _error_of(row: Row) -> str:
+    """Why there is no result, which is said below the table; empty where there is one."""
+    error = row.get("error")
+    return error if isinstance(error, str) else ""
+
+
 def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
     """What to say below a table of the first rows alone; nothing where they are all."""
     rest = 0 if most is None else len(rows) - most
@@ -155,7 +170,7 @@ def _cell(value: object) -> object:
 
 def _table(answer: Answer, width: int) -> str:
     lines: list[str] = []
-    rows = answer.results if answer.table is None else answer.table
+    rows = [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
     if answer.columns and rows:
         lines = _fitted(rows, list(answer.columns), width)
     if lines and answer.summary:

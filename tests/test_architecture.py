@@ -41,8 +41,8 @@ ROOMS = {
     "models": ["zoo"],
     "analyzer": ["plots", "units", "tables", "answers"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
-           "kernel_views", "reader", "store", "transfer", "exporting", "merging", "decompositions", "upgrading",
-           "migrations"],
+           "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",
+           "upgrading", "migrations"],
 }  # fmt: skip
 
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.

@@ -122,6 +122,37 @@ def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> No
     assert cli("generate", branches, "-o", "suite", "--plot", "share.xyz").code == 2
 
 
+@pytest.mark.parametrize("command", ["generate {} -o suite", "measure {}", "models export {} -o out"])
+def test_a_typing_error_is_the_error_alone(cli: Cli, here: Path, command: str) -> None:
+    done = cli(*command.format("sqeezenet").split())
+
+    assert done.code == 1
+    assert done.out == ""
+    assert "did you mean squeezenet" in done.error
+    assert list(here.glob("*.db*")) == []
+
+
+def test_models_that_are_there_are_tabled_and_the_others_named_below(cli: Cli, branches: Path) -> None:
+    done = cli("generate", branches, "nosuch", "-o", "suite")
+
+    assert done.code == 3
+    assert [line.split()[0] for line in done.out.splitlines()[2:4] if line] == ["branches"]
+    assert "nosuch: no file, folder, pattern or zoo name matches 'nosuch'" in done.out
+
+
+@pytest.mark.parametrize(
+    "command", ["run suite --with nosuch", "run suite --option nosuch=1", "measure branches.onnx --dtype nosuch"]
+)
+def test_a_refused_command_leaves_no_database(cli: Cli, branches: Path, command: str) -> None:
+    assert cli("generate", branches, "-o", "suite").code == 0
+
+    done = cli(*command.split())
+
+    assert done.code in {1, 2}
+    assert "nosuch" in done.error
+    assert list(Path().glob("*.db*")) == []
+
+
 # run and measure ----------------------------------------------------------------------------------------------------
 
 
