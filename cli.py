@@ -29,6 +29,7 @@ from .options import (
     model_arguments,
     pace_options,
     plot_option,
+    quiet_option,
     runtime_options,
     split_options,
     stack_options,
@@ -97,8 +98,9 @@ def commands() -> None:
 
 @commands.command()
 @click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
+@quiet_option
 @format_options
-def demo(*, out: Path, form: str) -> None:
+def demo(*, out: Path, quiet: bool, form: str) -> None:
     """Everything on models of the built-in zoo, small enough for two cores.
 
     \b
@@ -108,7 +110,7 @@ def demo(*, out: Path, form: str) -> None:
     from .analyzer.demo import demo as show
     from .analyzer.demo import demonstrated
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         result = show(out, progress=progress)
     answer(demonstrated(result), form, complete=result.complete)
 
@@ -123,8 +125,9 @@ def demo(*, out: Path, form: str) -> None:
 @click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
 @click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
 @plot_option
+@quiet_option
 @format_options
-def generate(*, plot: Path | None, form: str, **options: Any) -> None:
+def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> None:
     """Decompose models into a suite of unique bricks. MODEL is a file, a folder, a glob or a zoo name.
 
     \b
@@ -135,7 +138,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     from .analyzer.answers import generated
     from .generator.decomposition.generate import generate as generate_suite
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
         from .analyzer.drawing import draw_generated
@@ -160,8 +163,11 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     "--again", type=click.Choice(["noisy", "failed", "all"]), multiple=True, help="Measure these although stored."
 )
 @database_option
+@quiet_option
 @format_options
-def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, form: str, **options: Any) -> None:
+def run(
+    *, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, quiet: bool, form: str, **options: Any
+) -> None:
     """Measure the bricks of a suite that are not measured yet; resumes by itself.
 
     \b
@@ -179,7 +185,7 @@ def run(*, suite: Path, more: tuple[str, ...], dry_run: bool, database: str, for
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
-    with _store(database, dry_run=dry_run) as store, Reporter() as progress:
+    with _store(database, dry_run=dry_run) as store, Reporter(quiet=quiet) as progress:
         report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
     answer(ran(report), form, complete=report.complete)
 
@@ -203,8 +209,9 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @database_option
+@quiet_option
 @format_options
-def measure(*, database: str, form: str, **options: Any) -> None:
+def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     """Measure whole models: the ground truth.
 
     \b
@@ -216,7 +223,7 @@ def measure(*, database: str, form: str, **options: Any) -> None:
     from .generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
-    with open_for_results(database) as store, Reporter() as progress:
+    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_models(sources, store=store, progress=progress, **options)
     complete = all(row.error is None and row.data_error is None for row in report.rows)
     untold = report.kernels is not None and report.kernels.failures

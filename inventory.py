@@ -17,6 +17,7 @@ from .options import (
     database_option,
     device_options,
     format_options,
+    quiet_option,
     suite_argument,
     suite_option,
     take_models,
@@ -172,8 +173,9 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     show_default=True,
     help="Precision that the runtime computes in; what is right is in that of each network itself.",
 )
+@quiet_option
 @format_options
-def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None:
+def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options: Any) -> None:
     """Whether a runtime computes what another one does, brick by brick.
 
     \b
@@ -184,7 +186,7 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
     from .bricks.suite.suite import Suite
     from .generator.measurement.agreement import check_agreement
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = check_agreement(Suite.open(suite), name, progress=progress, **options)
     answer(agreed(report), form, complete=report.complete)
 
@@ -196,8 +198,11 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
 )
 @click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; may be given again.")
 @click.option("--layout", "layouts", type=click.Choice(["nchw", "nhwc"]), multiple=True, help="Layout of images.")
+@quiet_option
 @format_options
-def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], form: str) -> None:
+def backends_plans(
+    *, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], quiet: bool, form: str
+) -> None:
     """Every execution plan that cuDNN offers for each brick; nothing is executed, and no GPU is needed.
 
     \b
@@ -209,7 +214,7 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
     from .generator.planning.plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = library_plans(
             Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
@@ -222,8 +227,9 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
 @click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
 @click.option("--dtype", metavar="NAME", help="With --ceilings: only in this precision, not in all that a runtime has.")
 @database_option
+@quiet_option
 @format_options
-def system(*, ceilings: bool, threads: int | None, database: str, form: str, **options: Any) -> None:
+def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, form: str, **options: Any) -> None:
     """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
 
     \b
@@ -242,6 +248,6 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
     from .db.provisional import open_for_results
     from .generator.measurement.ceilings.ceilings import measure_ceilings
 
-    with open_for_results(database) as store, Reporter() as progress:
+    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
     answer(measured_ceilings(report), form, complete=report.complete)

@@ -29,6 +29,7 @@ __all__ = [
     "model_arguments",
     "pace_options",
     "plot_option",
+    "quiet_option",
     "runtime_options",
     "split_options",
     "stack_options",
@@ -246,6 +247,8 @@ pace_options = _stacked(
         help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
     ),
 )
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 
 all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
 
