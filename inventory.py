@@ -225,7 +225,7 @@ def backends_plans(
 @click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
 @click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
 @click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
-@click.option("--dtype", metavar="NAME", help="With --ceilings: only in this precision, not in all that a runtime has.")
+@click.option("--dtype", metavar="NAME", help="With --ceilings: precision; float32 where not given, 'any' for all.")
 @database_option
 @quiet_option
 @format_options
@@ -248,6 +248,8 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
     from .db.provisional import open_for_results
     from .generator.measurement.ceilings.ceilings import measure_ceilings
 
+    options["threads"] = 1 if threads is None else threads
+    options["dtype"] = {None: "float32", "any": None}.get(options["dtype"], options["dtype"])
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
-        report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
+        report = measure_ceilings(store=store, progress=progress, **options)
     answer(measured_ceilings(report), form, complete=report.complete)
