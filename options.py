@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,7 +81,12 @@ database_option = click.option(
 binding_options = _stacked(
     click.option("--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several give one model each."),
     click.option(
-        "--dim", "dims", type=dimension, multiple=True, metavar="NAME=N", help="Value of a dynamic dimension."
+        "--dim",
+        "dims",
+        type=dimension,
+        multiple=True,
+        metavar="NAME=N[,N...]",
+        help="Values of a dynamic dimension; several give one model each.",
     ),
 )
 
@@ -90,7 +97,16 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
     from .models import find_models
 
-    return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
+    models, batch = options.pop("models"), options.pop("batch") or ()
+    several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
+    found: dict[str, ModelSource] = {}
+    for sizes in itertools.product(*several.values()):
+        dims = dict(zip(several, sizes, strict=True))
+        ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
+        for source in find_models(models, batches=batch, dims=dims):
+            name = source.name if source.problem else f"{source.name}{ends}"
+            found.setdefault(name, dataclasses.replace(source, name=name))
+    return list(found.values())
 
 
 _granularity = click.option(
@@ -245,6 +261,22 @@ pace_options = _stacked(
         metavar="TIME",
         callback=_without_visits,
         help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Worker processes that share the visits, one after the other.",
+    ),
+    click.option(
+        "--sessions",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Sessions of each process; each visits in orders of its own.",
     ),
 )
 

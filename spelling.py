@@ -28,12 +28,13 @@ def batches(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def dimension(text: str) -> tuple[str, int]:
-    """NAME=N; the name itself may hold an equals sign."""
-    name, equals, number = text.rpartition("=")
-    if not (name and equals and number.isdecimal()):
-        raise click.BadParameter(f"{text!r} is not NAME=N")
-    return name, int(number)
+def dimension(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=N[,N...], each size once; the name itself may hold an equals sign."""
+    name, equals, numbers = text.rpartition("=")
+    parts = numbers.split(",")
+    if not (name and equals and all(part.isdecimal() for part in parts)):
+        raise click.BadParameter(f"{text!r} is not NAME=N; write past=128 or past=128,512")
+    return name, tuple(dict.fromkeys(map(int, parts)))
 
 
 def setting(text: str) -> tuple[str, str]:

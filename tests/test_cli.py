@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 import pytest
+from dlbricks.db import Store, Subject
 
 Cli = Callable[..., Any]
 
@@ -110,6 +111,28 @@ def test_several_batches_give_one_row_each(cli: Cli, here: Path) -> None:
     one, four = done.json["results"]
     assert (one["name"], four["name"]) == ("squeezenet@b1", "squeezenet@b4")
     assert four["macs"] == 4 * one["macs"]
+
+
+def test_several_values_of_a_dimension_give_one_model_each(cli: Cli, here: Path) -> None:
+    done = cli("generate", "gpt2", "nosuch", "--dim", "sequence_length=8,16", "-o", "suite", "--json")
+
+    eight, wrong, sixteen = done.json["results"]
+    assert (eight["name"], sixteen["name"]) == ("gpt2@sequence_length=8", "gpt2@sequence_length=16")
+    assert (eight["bound"]["sequence_length"], sixteen["bound"]["sequence_length"]) == (8, 16)
+    assert wrong["name"] == "nosuch"
+    assert cli("generate", "gpt2", "--dim", "sequence_length=8,x", "-o", "suite").code == 2
+
+
+def test_processes_and_sessions_can_be_asked_for(cli: Cli, branches: Path) -> None:
+    options = ("--visits", "4", "--processes", "1", "--sessions", "1", "--cache", "hot")
+
+    done = cli("measure", branches, *options, "--db", "new.db", "--json")
+
+    assert done.code == 0
+    with Store.open("new.db", read_only=True) as store:
+        (found,) = store.measurements(subject=Subject.MODEL)
+        assert found.samples == 4
+        assert len(found.block_medians_ns) == 1
 
 
 def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> None:
