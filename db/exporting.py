@@ -162,7 +162,7 @@ def _write_table(store: Store, path: Path, kind: str, *, measurements_only: bool
         try:
             import pyarrow as _  # noqa: F401, ICN001  (optional; asked first, so that the message is ours)
         except ImportError as error:
-            raise StoreError("Parquet needs pyarrow", remedy="pip install 'dlbricks[parquet]'") from error
+            raise StoreError("Parquet needs pyarrow, the `parquet` extra", remedy="pip install pyarrow") from error
         table.to_parquet(path, index=False, engine="pyarrow")
     return len(table)
 

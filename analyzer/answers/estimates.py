@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..causes import written
+from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
 from ..tables import MOST, Answer, Column, unlisted
 from ..units import counted, half_of, margin, milliseconds, percent, short
@@ -89,7 +90,7 @@ def _remarks(entry: Estimate) -> list[str]:
         lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
         reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
         for reason, command in list(reasons)[:_REASONS]:
-            lines.append(f"  {reason}" + (f": {command}" if command else ""))
+            lines.append(f"  {reason}" + (f": {advised_for(entry, command)}" if command else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
         if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
