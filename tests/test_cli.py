@@ -601,7 +601,14 @@ def test_progress_goes_to_stderr_and_json_to_stdout_alone(cli: Cli, work: Path) 
     done = cli("generate", "branches.onnx", "-o", "new", "--json")
 
     assert json.loads(done.out)
-    assert done.err.startswith("decomposing: 1 of 1")
+    assert done.err == ""  # it took no time
+
+
+def test_what_is_drawn_is_told_on_stderr(cli: Cli, work: Path) -> None:
+    done = cli("generate", "branches.onnx", "-o", "new", "--plot", "share.svg", "--json")
+
+    assert json.loads(done.out)
+    assert done.err == "drawn: share.svg\n"
 
 
 # in a process of its own --------------------------------------------------------------------------------------------

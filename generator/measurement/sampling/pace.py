@@ -34,6 +34,9 @@ finds its caches and its code cold, which repetition, or a model that goes on, w
 
 _MOST_VISITS = 96
 
+_SOON_S = 1.0
+"""Before the first visit, a forecast that is used up but for this tells nothing."""
+
 
 def loops_of(run_ns: int) -> int:
     """Executions, of so long each, that are timed together."""
@@ -120,10 +123,12 @@ class Pace:
         """
         elapsed = self.elapsed_s
         ahead = None if self.forecast_s is None else max(0.0, self.forecast_s - elapsed)
+        if ahead is not None and not done and ahead < _SOON_S:
+            ahead = None
         found = elapsed / done * left if done else None
         if found is not None and ahead is not None:
             found = (found * done + ahead * left) / (done + left)
-        remaining = ahead if found is None else found
+        remaining = found if done else ahead
         if remaining is None or self.budget_s is None:
             return remaining
         return min(remaining, max(0.0, self.budget_s - elapsed))
