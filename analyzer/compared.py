@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,15 @@ def compared(comparison: Comparison, *, layers: bool = False, most: int | None =
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
+        flat=[line for row, told in zip(comparison.rows, rows, strict=True) for line in _flat(row, told)],
     )
+
+
+def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, object]]:
+    """A row per brick, with the model and the sides that it is of; a single one where there is none."""
+    whole = {name: value for name, value in told.items() if name not in {"layers", "missing"}}
+    layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
+    return [whole | layer for layer in layers or [{}]]
 
 
 def advised(advice: Advice) -> Answer:

@@ -47,7 +47,15 @@ def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
         ],
         table=[{"model": one.name, "kernel": _kernel_record(kernel)} for one in found for kernel in one.kernels[:most]],
         summary=[line for one in found for line in _remarks(one, most)],
+        flat=[line for one in found for line in _flat(one)],
     )
+
+
+def _flat(one: ModelKernels) -> list[dict[str, object]]:
+    """A row per kernel, with the model that it ran for; a single one where there is none."""
+    whole = {name: value for name, value in _record(one).items() if name not in {"kernels", "elsewhere", "missing"}}
+    kernels = [{f"kernel.{name}": value for name, value in _kernel_record(kernel).items()} for kernel in one.kernels]
+    return [whole | kernel for kernel in kernels or [{}]]
 
 
 def _record(one: ModelKernels) -> dict[str, object]:

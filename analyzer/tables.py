@@ -7,7 +7,7 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -70,6 +70,7 @@ class Answer:
         columns: Those that the table shows; JSON and CSV hold every key.
         summary: Lines below the table.
         table: Rows of the table, where these are not the results.
+        flat: Rows of CSV, where these are not the results: one per layer or kernel.
     """
 
     results: Sequence[Row]
@@ -77,6 +78,7 @@ class Answer:
     columns: Sequence[Column] = ()
     summary: Sequence[str] = ()
     table: Sequence[Row] | None = None
+    flat: Sequence[Row] | None = None
 
     def frame(self) -> object:
         """The results as a ``pandas.DataFrame``, one column per key."""
@@ -91,7 +93,7 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
         case Format.JSON:
             return _json(answer)
         case Format.CSV:
-            return _csv(answer.results)
+            return _csv(answer.results if answer.flat is None else answer.flat)
         case Format.TABLE:
             return _table(answer, width)
 
@@ -152,20 +154,31 @@ def _finite(value: object) -> object:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    """Cells are numbers and words: what is nested has columns of its own, and of a list of records their number."""
+    flat = [dict(_cells(row)) for row in rows]
+    keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)
-    for row in rows:
-        writer.writerow([_cell(row.get(key)) for key in keys])
+    for row in flat:
+        writer.writerow([row.get(key) for key in keys])
     return out.getvalue()
 
 
-def _cell(value: object) -> object:
-    value = _finite(value)
-    if isinstance(value, str):
-        return printable(value)  # CSV has no escapes of its own, and is read on terminals too
-    return json.dumps(value, allow_nan=False) if isinstance(value, list | dict) else value
+def _cells(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
+    for name, raw in row.items():
+        key, value = f"{before}{name}", _finite(raw)
+        if isinstance(value, dict):
+            yield from _cells(value, f"{key}.")
+        elif "ci95" in name and (value is None or isinstance(value, list)):
+            low, high = value or (None, None)
+            yield from ((f"{key}_low", low), (f"{key}_high", high))
+        elif isinstance(value, list):
+            records = any(isinstance(item, dict | list) for item in value)
+            yield key, len(value) if records else ";".join(printable(str(item)) for item in value)
+        else:
+            # CSV has no escapes of its own, and is read on terminals too.
+            yield key, printable(value) if isinstance(value, str) else value
 
 
 def _table(answer: Answer, width: int) -> str:

@@ -543,10 +543,11 @@ def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str)
     parsed = rows(cli(*command.split(), "--format", "csv").out)
 
     assert table.code == 0
-    assert len(parsed) == len(results)
+    assert len(parsed) == (results[0]["sequences"] if "estimate" in command else len(results))
     assert table.out.endswith("\n")
     if results:
-        assert set(parsed[0]) == {key for row in results for key in row}
+        plain = {key for row in results for key, value in row.items() if not isinstance(value, list | dict)}
+        assert {key for key in plain if "ci95" not in key} <= set(parsed[0])
 
 
 def test_the_database_comes_from_the_environment(cli: Cli, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ...constructor.result import SequenceLatency
 
 __all__ = ["estimated"]
+
+_NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
 
 _SAME_SHAPES = 0.5
 """Share of sequences that are measured: below it, the suite may have been generated in other shapes."""
@@ -76,7 +79,15 @@ def estimated(
         ],
         summary=summary,
         table=[shown(entry, row) for entry, row in zip(estimates, rows, strict=True)],
+        flat=[line for entry, row in zip(estimates, rows, strict=True) for line in _flat(entry, row)],
     )
+
+
+def _flat(entry: Estimate, row: Mapping[str, object]) -> list[dict[str, object]]:
+    """A row per sequence, with what the model is and takes; a single one where it has none."""
+    whole = {name: value for name, value in row.items() if name not in _NOT_FLAT}
+    parts = [{f"layer.{name}": value for name, value in asdict(part).items()} for part in entry.sequences]
+    return [whole | part for part in parts or [{}]]
 
 
 def _remarks(entry: Estimate) -> list[str]:
