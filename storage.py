@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .analyzer.tables import Answer
 from .console import answer
-from .options import PLACE, database_option, format_options
+from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
 
 __all__ = ["db"]
 
@@ -42,19 +43,34 @@ def db_info(*, database: str, form: str) -> None:
     help="What to write; where not given, the file's ending tells.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
+@suite_option
+@click.option("--with", "models", multiple=True, metavar="MODEL", help="Name this model and its bricks; repeatable.")
+@binding_options
 @database_option
 @format_options
-def db_export(*, file: Path, kind: str | None, measurements_only: bool, database: str, form: str) -> None:
+def db_export(
+    *,
+    file: Path,
+    kind: str | None,
+    measurements_only: bool,
+    suite: Path | None,
+    database: str,
+    form: str,
+    **options: Any,
+) -> None:
     """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
 
     \b
     Example:
         dlbricks db export latencies.db --measurements-only
     """
+    from .analyzer.naming import names_of
     from .db import Store, export
 
+    models = take_models(options)
+    named = names_of(suite, models) if suite is not None or models else None
     with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind, measurements_only=measurements_only)
+        count = export(store, file, format=kind, measurements_only=measurements_only, named=named)
     answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
 
 

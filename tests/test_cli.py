@@ -530,6 +530,19 @@ def test_measurements_are_exported_and_merged(cli: Cli, work: Path) -> None:
     assert cli("db", "upgrade", "--db", "home.db").out == "home.db: up to date already\n"
 
 
+def test_an_export_names_bricks_and_models_where_asked_and_never_with_measurements_only(cli: Cli, work: Path) -> None:
+    named = cli("db", "export", "named.csv", "--suite", "suite", "--with", "branches.onnx")
+
+    assert named.code == 0, named.err
+    found = rows(Path("named.csv").read_text())
+    conv = next(row for row in found if row["operators"] == "Conv")
+    assert (conv["inputs"], conv["weights"]) == ("float[1,4,16,16]", "float[4,4,3,3]")
+    assert (conv["outputs"], conv["strides"], conv["model"]) == ("float[1,4,16,16]", "1x1", "branches x 2")
+    assert [row["model"] for row in found if row["subject"] == "model"] == ["branches"]
+    refused = cli("db", "export", "out.csv", "--suite", "suite", "--measurements-only")
+    assert (refused.code, Path("out.csv").exists()) == (2, False)
+
+
 # how it answers -----------------------------------------------------------------------------------------------------
 
 
