@@ -10,32 +10,36 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from .console import Reporter, answer, drawn, note
 from .errors import DlbricksError, UsageError
-from .inventory import backends, brick, db, models, system
+from .inventory import backends, brick, models, system
+from .latencies import advise, compare, estimate, kernels
 from .options import (
     PLACE,
     binding_options,
     check_runtime_options,
-    comparison_options,
     database_option,
     format_options,
-    kernel_options,
-    measured_options,
     model_arguments,
     pace_options,
     plot_option,
+    quiet_option,
     runtime_options,
     split_options,
     stack_options,
     take_models,
 )
+from .storage import db
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .db import Store
 
 __all__ = ["commands", "main"]
 
@@ -94,8 +98,9 @@ def commands() -> None:
 
 @commands.command()
 @click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
+@quiet_option
 @format_options
-def demo(*, out: Path, form: str) -> None:
+def demo(*, out: Path, quiet: bool, form: str) -> None:
     """Everything on models of the built-in zoo, small enough for two cores.
 
     \b
@@ -105,7 +110,7 @@ def demo(*, out: Path, form: str) -> None:
     from .analyzer.demo import demo as show
     from .analyzer.demo import demonstrated
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         result = show(out, progress=progress)
     answer(demonstrated(result), form, complete=result.complete)
 
@@ -120,8 +125,9 @@ def demo(*, out: Path, form: str) -> None:
 @click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
 @click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
 @plot_option
+@quiet_option
 @format_options
-def generate(*, plot: Path | None, form: str, **options: Any) -> None:
+def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> None:
     """Decompose models into a suite of unique bricks. MODEL is a file, a folder, a glob or a zoo name.
 
     \b
@@ -132,7 +138,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     from .analyzer.answers import generated
     from .generator.decomposition.generate import generate as generate_suite
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
         from .analyzer.drawing import draw_generated
@@ -160,6 +166,7 @@ def generate(*, plot: Path | None, form: str, **options: Any) -> None:
     "--again", type=click.Choice(["noisy", "failed", "all"]), multiple=True, help="Measure these although stored."
 )
 @database_option
+@quiet_option
 @format_options
 def run(
     *,
@@ -168,6 +175,7 @@ def run(
     named: tuple[str, ...],
     dry_run: bool,
     database: str,
+    quiet: bool,
     form: str,
     **options: Any,
 ) -> None:
@@ -183,18 +191,27 @@ def run(
     options["algorithms"] = options["algorithms"] or named
     from .analyzer.answers import ran
     from .bricks.suite.suite import Suite
-    from .db import Store
-    from .db.place import Place
     from .generator.measurement.run import run as run_suite
 
     opened, sources = Suite.open(suite), take_models(options)
-    # A forecast leaves no trace: what is there is only read, and where nothing is, nothing is made.
-    absent = dry_run and not Place.of(database).inspect()
-    reading = dry_run and not absent
-    place = "sqlite://" if absent else database
-    with Store.open(place, create=not reading, read_only=reading) as store, Reporter() as progress:
+    problems = [source.problem for source in sources if source.problem]
+    if problems and len(problems) == len(sources):
+        raise problems[0]  # a typing error, most likely: none of the models is there
+    with _store(database, dry_run=dry_run) as store, Reporter(quiet=quiet) as progress:
         report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
     answer(ran(report), form, complete=report.complete)
+
+
+def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
+    """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
+    from .db import Store
+    from .db.place import Place
+    from .db.provisional import open_for_results
+
+    if not dry_run:
+        return open_for_results(database)
+    absent = not Place.of(database).inspect()
+    return Store.open("sqlite://" if absent else database, create=absent, read_only=not absent)
 
 
 @commands.command()
@@ -204,8 +221,9 @@ def run(
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @database_option
+@quiet_option
 @format_options
-def measure(*, database: str, form: str, **options: Any) -> None:
+def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     """Measure whole models: the ground truth.
 
     \b
@@ -213,136 +231,16 @@ def measure(*, database: str, form: str, **options: Any) -> None:
         dlbricks measure squeezenet --threads 2
     """
     from .analyzer.answers import measured
-    from .db import Store
+    from .db.provisional import open_for_results
     from .generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
-    with Store.open(database) as store, Reporter() as progress:
+    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_models(sources, store=store, progress=progress, **options)
     complete = all(row.error is None and row.data_error is None for row in report.rows)
     untold = report.kernels is not None and report.kernels.failures
     answer(measured(report), form, complete=complete and not untold)
 
 
-@commands.command()
-@model_arguments
-@split_options
-@measured_options
-@click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
-@click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
-@plot_option
-@database_option
-@format_options
-def estimate(*, explain: bool, layers: bool, plot: Path | None, database: str, form: str, **options: Any) -> None:
-    """Latency of models, reconstructed from measured bricks.
-
-    \b
-    Example:
-        dlbricks estimate squeezenet resnet50 -g 1
-    """
-    from .analyzer.answers import estimated
-    from .constructor.estimate import estimate as estimate_models
-    from .db.decompositions import open_keeping
-
-    with open_keeping(database) as store:
-        estimates = estimate_models(take_models(options), store=store, **options)
-    if plot is not None:
-        from .analyzer.drawing import draw_estimates
-
-        drawn(draw_estimates(estimates, plot, explain=explain))
-    result = estimated(estimates, explain=explain, layers=layers)
-    answer(result, form, complete=all(entry.complete for entry in estimates))
-
-
-@commands.command()
-@model_arguments
-@click.option(
-    "--whole", is_flag=True, help="Of the whole model, as 'measure --kernels' profiled it; else of its bricks."
-)
-@kernel_options
-@database_option
-@format_options
-def kernels(*, database: str, form: str, **options: Any) -> None:
-    """The kernels that ran for models, with their share of time, matrix units, and what fell back to another device.
-
-    \b
-    Example:
-        dlbricks kernels squeezenet --backend torch
-    """
-    from .analyzer.kernel_tables import told
-    from .constructor.kernels.kernels import kernels as find_kernels
-    from .db.decompositions import open_keeping
-
-    with open_keeping(database) as store:
-        found = find_kernels(take_models(options), store=store, **options)
-    answer(told(found), form, complete=all(one.complete for one in found))
-
-
-@commands.command()
-@model_arguments
-@click.option(
-    "--by",
-    type=click.Choice(["combination", "run", "variant"]),
-    default="combination",
-    show_default=True,
-    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one.",
-)
-@click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
-@click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
-@comparison_options
-@click.option("--layers", is_flag=True, help="Also list every brick, and what the base would gain by it.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["slower", "faster", "unclear"]),
-    multiple=True,
-    help="End with exit code 4 where a model has this verdict; repeatable.",
-)
-@plot_option
-@database_option
-@format_options
-def compare(
-    *, layers: bool, fail_on: tuple[str, ...], plot: Path | None, database: str, form: str, **options: Any
-) -> None:
-    """Stored frameworks, options, systems or runs against each other: SAME, FASTER, SLOWER or UNCLEAR.
-
-    \b
-    Example:
-        dlbricks compare squeezenet --by run --fail-on slower
-    """
-    from .analyzer.compared import compared
-    from .analyzer.comparison import compare as compare_stored
-    from .db.decompositions import open_keeping
-
-    with open_keeping(database) as store:
-        comparison = compare_stored(take_models(options), store=store, **options)
-    if plot is not None:
-        from .analyzer.drawing import draw_comparison
-
-        drawn(draw_comparison(comparison, plot))
-    crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
-    answer(compared(comparison, layers=layers), form, complete=comparison.complete, crossed=crossed)
-
-
-@commands.command()
-@model_arguments
-@comparison_options
-@database_option
-@format_options
-def advise(*, database: str, form: str, **options: Any) -> None:
-    """The fastest stored framework and options for models on this system, and the layers that decide it.
-
-    \b
-    Example:
-        dlbricks advise squeezenet
-    """
-    from .analyzer.advice import advise as advise_on
-    from .analyzer.compared import advised
-    from .db.decompositions import open_keeping
-
-    with open_keeping(database) as store:
-        advice = advise_on(take_models(options), store=store, **options)
-    answer(advised(advice), form, complete=advice.complete)
-
-
-for command in (models, brick, backends, system, db):
+for command in (estimate, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)

@@ -1,20 +1,22 @@
 """What commands share on the way out: the answer on stdout; messages and a progress bar on stderr.
 
 The bar is redrawn by the caller's own thread only, between two requests to the worker, so that nothing moves on the
-machine while a sample is timed. Where stderr is no terminal, each stage writes one line.
+machine while a sample is timed. Where stderr is no terminal, what takes longer writes a line now and then.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
 
-from .analyzer.tables import Answer, printable, render
+from .analyzer.tables import WIDTH, Answer, Format, only_errors, printable, render
 from .analyzer.units import duration
 
 if TYPE_CHECKING:
@@ -34,6 +36,12 @@ CROSSED = 4
 _REDRAW_S = 0.1
 """Drawing more often than this costs time between samples and shows nothing new."""
 
+_FIRST_S = 2.0
+"""Before, nothing is said where stderr is no terminal, nor forecast anywhere: the first of thousands tells little."""
+
+_LINE_S = 10.0
+"""Least time between two lines where stderr is no terminal."""
+
 _VERBS = {
     "generate": "decomposing",
     "prepare": "preparing",
@@ -47,17 +55,26 @@ _VERBS = {
 
 
 def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = False) -> None:
-    """Write a command's answer to stdout.
+    """Write a command's answer to stdout; a table of nothing but errors is these errors alone, on stderr.
 
     Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
     nothing succeeded.
     """
-    click.echo(render(result, form), nl=False)
+    if form == Format.TABLE and (told := only_errors(result)):
+        for error in told:
+            note(f"dlbricks: {' '.join(error.split())}")
+        click.get_current_context().exit(1)
+    click.echo(render(result, form, width=_width()), nl=False)
     if crossed:
         click.get_current_context().exit(CROSSED)
     if not complete:
         errors = [row.get("error") for row in result.results]
         click.get_current_context().exit(1 if errors and None not in errors else INCOMPLETE)
+
+
+def _width() -> int:
+    """Characters of a line of the answer: the terminal's, or what fits most windows."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
 
 
 def note(text: str) -> None:
@@ -72,16 +89,23 @@ def drawn(paths: Iterable[Path]) -> None:
 
 
 class Reporter:
-    """Shows the progress of one command; a context manager and the callback itself."""
+    """Shows the progress of one command; a context manager and the callback itself.
 
-    def __init__(self) -> None:
-        self._stage = ""
-        self._drawn_s = float("-inf")
+    Args:
+        quiet: Show nothing.
+        clock: Seconds, of a clock that only goes forward.
+    """
+
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._quiet = quiet
+        self._clock = clock
+        self._begun_s = clock()
+        self._told_s = self._drawn_s = float("-inf")
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._quiet:
             self._bar = _new_bar()
             self._bar.start()
         return self
@@ -94,17 +118,20 @@ class Reporter:
 
     def __call__(self, progress: Progress) -> None:
         """Show one step."""
-        verb = _VERBS.get(progress.stage, str(progress.stage))
+        if self._quiet:
+            return
+        verb, now = _VERBS.get(progress.stage, str(progress.stage)), self._clock()
+        known = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
+        left = f"about {duration(progress.remaining_s or 0.0)} left" if known else ""
         if self._bar is not None:
-            if progress.done >= progress.total or progress.elapsed_s - self._drawn_s >= _REDRAW_S:
-                self._drawn_s = progress.elapsed_s
-                self._draw(self._bar, verb, progress)
-        elif verb != self._stage:
-            left = "" if progress.remaining_s is None else f", about {duration(progress.remaining_s)} left"
-            note(f"{verb}: {progress.done} of {progress.total}{left}")
-        self._stage = verb
+            if progress.done >= progress.total or now - self._drawn_s >= _REDRAW_S:
+                self._drawn_s = now
+                self._draw(self._bar, verb, progress, left)
+        elif now - self._begun_s >= _FIRST_S and now - self._told_s >= _LINE_S:
+            self._told_s = now
+            note(f"{verb}: {progress.done} of {progress.total}{left and f', {left}'}")
 
-    def _draw(self, bar: Bar, verb: str, progress: Progress) -> None:
+    def _draw(self, bar: Bar, verb: str, progress: Progress, left: str) -> None:
         if self._task is None:
             self._task = bar.add_task(verb, total=progress.total, left="", label="")
         bar.update(
@@ -112,7 +139,7 @@ class Reporter:
             description=verb,
             completed=progress.done,
             total=progress.total,
-            left="" if progress.remaining_s is None else f"{duration(progress.remaining_s)} left",
+            left=left,
             label=printable(progress.label)[:24],
         )
         bar.refresh()

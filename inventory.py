@@ -1,4 +1,4 @@
-"""Commands that show, export and merge what there is: models, bricks, runtimes, this machine, the database."""
+"""Commands that show what there is: models, bricks, runtimes, this machine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Any
 
 import click
 
-from .analyzer.tables import Answer
+from .analyzer.tables import MOST
 from .console import Reporter, answer
 from .errors import UsageError
 from .options import (
     PLACE,
+    all_option,
     binding_options,
     database_option,
     device_options,
     format_options,
+    quiet_option,
     suite_argument,
     suite_option,
     take_models,
 )
 
-__all__ = ["backends", "brick", "db", "models", "system"]
+__all__ = ["backends", "brick", "models", "system"]
 
 
 @click.group()
@@ -69,9 +71,10 @@ def brick() -> None:
 
 @brick.command("list")
 @suite_option
+@all_option
 @database_option
 @format_options
-def brick_list(*, suite: Path | None, database: str, form: str) -> None:
+def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> None:
     """Bricks of a suite, or all that were measured.
 
     \b
@@ -80,7 +83,7 @@ def brick_list(*, suite: Path | None, database: str, form: str) -> None:
     """
     from .analyzer.lookup import listed
 
-    answer(listed(suite, database), form)
+    answer(listed(suite, database, most=None if every else MOST), form)
 
 
 @brick.command("show")
@@ -170,8 +173,9 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     show_default=True,
     help="Precision that the runtime computes in; what is right is in that of each network itself.",
 )
+@quiet_option
 @format_options
-def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None:
+def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options: Any) -> None:
     """Whether a runtime computes what another one does, brick by brick.
 
     \b
@@ -182,7 +186,7 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
     from .bricks.suite.suite import Suite
     from .generator.measurement.agreement import check_agreement
 
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = check_agreement(Suite.open(suite), name, progress=progress, **options)
     answer(agreed(report), form, complete=report.complete)
 
@@ -194,8 +198,11 @@ def backends_check(*, name: str, suite: Path, form: str, **options: Any) -> None
 )
 @click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; may be given again.")
 @click.option("--layout", "layouts", type=click.Choice(["nchw", "nhwc"]), multiple=True, help="Layout of images.")
+@quiet_option
 @format_options
-def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], form: str) -> None:
+def backends_plans(
+    *, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], quiet: bool, form: str
+) -> None:
     """Every execution plan that cuDNN offers for each brick; nothing is executed, and no GPU is needed.
 
     \b
@@ -207,7 +214,7 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
     from .generator.planning.plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
-    with Reporter() as progress:
+    with Reporter(quiet=quiet) as progress:
         report = library_plans(
             Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
@@ -218,10 +225,11 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
 @click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
 @click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
 @click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
-@click.option("--dtype", metavar="NAME", help="With --ceilings: only in this precision, not in all that a runtime has.")
+@click.option("--dtype", metavar="NAME", help="With --ceilings: precision; float32 where not given, 'any' for all.")
 @database_option
+@quiet_option
 @format_options
-def system(*, ceilings: bool, threads: int | None, database: str, form: str, **options: Any) -> None:
+def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, form: str, **options: Any) -> None:
     """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
 
     \b
@@ -237,89 +245,11 @@ def system(*, ceilings: bool, threads: int | None, database: str, form: str, **o
         answer(machine(), form)
         return
     from .analyzer.roofs import measured_ceilings
-    from .db import Store
+    from .db.provisional import open_for_results
     from .generator.measurement.ceilings.ceilings import measure_ceilings
 
-    with Store.open(database) as store, Reporter() as progress:
-        report = measure_ceilings(store=store, threads=1 if threads is None else threads, progress=progress, **options)
+    options["threads"] = 1 if threads is None else threads
+    options["dtype"] = {None: "float32", "any": None}.get(options["dtype"], options["dtype"])
+    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
+        report = measure_ceilings(store=store, progress=progress, **options)
     answer(measured_ceilings(report), form, complete=report.complete)
-
-
-@click.group()
-def db() -> None:
-    """The database of measurements."""
-
-
-@db.command("info")
-@database_option
-@format_options
-def db_info(*, database: str, form: str) -> None:
-    """What a database holds.
-
-    \b
-    Example:
-        dlbricks db info
-    """
-    from .analyzer.inventory import held
-    from .db import Store
-
-    with Store.open(database, create=False, read_only=True) as store:
-        answer(held(store), form)
-
-
-@db.command("export")
-@click.argument("file", type=PLACE)
-@click.option(
-    "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, the file's ending tells.",
-)  # fmt: skip
-@click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
-@database_option
-@format_options
-def db_export(*, file: Path, kind: str | None, measurements_only: bool, database: str, form: str) -> None:
-    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
-
-    \b
-    Example:
-        dlbricks db export latencies.db --measurements-only
-    """
-    from .db import Store, export
-
-    with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind, measurements_only=measurements_only)
-    answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
-
-
-@db.command("merge")
-@click.argument("other", metavar="FILE|URL")
-@database_option
-@format_options
-def db_merge(*, other: str, database: str, form: str) -> None:
-    """Add what another database holds; doing it twice adds nothing.
-
-    \b
-    Example:
-        dlbricks db merge latencies.db
-    """
-    from .analyzer.inventory import merged
-    from .db import Store, merge
-
-    with Store.open(database) as store:
-        answer(merged(merge(store, other)), form)
-
-
-@db.command("upgrade")
-@database_option
-@format_options
-def db_upgrade(*, database: str, form: str) -> None:
-    """Bring a database of an older dlbricks up to date.
-
-    \b
-    Example:
-        dlbricks db upgrade
-    """
-    from .db import upgrade
-
-    done = upgrade(database)
-    text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
-    answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,29 +12,27 @@ import click
 from click.core import ParameterSource
 
 from .errors import UsageError
+from .spelling import batches, dimension, seconds, setting, share
 
 if TYPE_CHECKING:
     from .models import ModelSource
 
 __all__ = [
     "PLACE",
-    "batches",
+    "all_option",
     "binding_options",
     "check_runtime_options",
     "comparison_options",
     "database_option",
     "device_options",
-    "dimension",
     "format_options",
     "kernel_options",
     "measured_options",
     "model_arguments",
     "pace_options",
     "plot_option",
+    "quiet_option",
     "runtime_options",
-    "seconds",
-    "setting",
-    "share",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -43,55 +43,6 @@ __all__ = [
 PLACE = click.Path(path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def seconds(text: str) -> float:
-    """A time: seconds, or a number with the unit s, m or h."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-    try:
-        value = float(number) * units[unit]
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive time")
-    return value
-
-
-def batches(text: str) -> tuple[int, ...]:
-    """Batch sizes with commas between them, each once."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def dimension(text: str) -> tuple[str, int]:
-    """NAME=N; the name itself may hold an equals sign."""
-    name, equals, number = text.rpartition("=")
-    if not (name and equals and number.isdecimal()):
-        raise click.BadParameter(f"{text!r} is not NAME=N")
-    return name, int(number)
-
-
-def setting(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def share(text: str) -> float:
-    """A positive share: ``3%`` or ``0.03``."""
-    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
-    try:
-        value = float(number) / unit
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive share")
-    return value
 
 
 def _stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -130,7 +81,12 @@ database_option = click.option(
 binding_options = _stacked(
     click.option("--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several give one model each."),
     click.option(
-        "--dim", "dims", type=dimension, multiple=True, metavar="NAME=N", help="Value of a dynamic dimension."
+        "--dim",
+        "dims",
+        type=dimension,
+        multiple=True,
+        metavar="NAME=N[,N...]",
+        help="Values of a dynamic dimension; several give one model each.",
     ),
 )
 
@@ -141,7 +97,16 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
     from .models import find_models
 
-    return find_models(options.pop("models"), batches=options.pop("batch") or (), dims=dict(options.pop("dims")))
+    models, batch = options.pop("models"), options.pop("batch") or ()
+    several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
+    found: dict[str, ModelSource] = {}
+    for sizes in itertools.product(*several.values()):
+        dims = dict(zip(several, sizes, strict=True))
+        ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
+        for source in find_models(models, batches=batch, dims=dims):
+            name = source.name if source.problem else f"{source.name}{ends}"
+            found.setdefault(name, dataclasses.replace(source, name=name))
+    return list(found.values())
 
 
 _granularity = click.option(
@@ -297,7 +262,27 @@ pace_options = _stacked(
         callback=_without_visits,
         help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
     ),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Worker processes that share the visits, one after the other.",
+    ),
+    click.option(
+        "--sessions",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help="Sessions of each process; each visits in orders of its own.",
+    ),
 )
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+
+all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
 

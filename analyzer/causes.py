@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..constructor.result import SIGNS
+from .remedies import advised_for
 
 if TYPE_CHECKING:
     from ..constructor.estimate import Estimate
@@ -84,7 +85,10 @@ def written(entry: Estimate) -> list[str]:
     for row in rows:
         if row.ms is None and row.command is not None:
             unknown.setdefault(row.command, []).append(row.label)
-    lines += [f"  {' and '.join(names)} would be known after: {command}" for command, names in unknown.items()]
+    lines += [
+        f"  {' and '.join(names)} would be known after: {advised_for(entry, command)}"
+        for command, names in unknown.items()
+    ]
     found = entry.attribution or {}
     left, data = found.get("unexplained"), found.get(_ABSENT)
     if left is not None and left.ms is not None and data is not None and data.ms is None:

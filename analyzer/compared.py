@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .tables import Answer, Column
+from .tables import MOST, Answer, Column, unlisted
 from .units import counted, milliseconds
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
 
 
-def compared(comparison: Comparison, *, layers: bool = False) -> Answer:
+def compared(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
     """The answer of ``compare``: one row per model and other side.
 
     Args:
         comparison: The comparison.
-        layers: List every brick below the table; JSON holds them anyway.
+        layers: List bricks below the table; JSON holds them anyway.
+        most: Bricks that are listed; None: all.
     """
     rows = [row.record() | _decided_by(row) for row in comparison.rows]
     base = comparison.sides[0].name if comparison.sides else None
@@ -48,7 +49,7 @@ def compared(comparison: Comparison, *, layers: bool = False) -> Answer:
     if layers:
         for row in comparison.rows:
             if row.layers:
-                summary += ["", *_by_layer(row)]
+                summary += ["", *_by_layer(row, most)]
     other_bases = {row.basis for row in comparison.rows} - {"measured", None}
     return Answer(
         rows,
@@ -62,15 +63,22 @@ def compared(comparison: Comparison, *, layers: bool = False) -> Answer:
             Column("name", "model"),
             Column("other", "other side"),
             *([Column("basis", "of")] if other_bases else []),
-            Column("base_ms", "base ms", milliseconds),
-            Column("other_ms", "other ms", milliseconds),
-            Column("ratio", "ratio", _three),
-            Column("ratio_ci95", "95 % interval", _interval),
+            Column("base_ms", "base ms ±95%", milliseconds, bounds="base_ci95_ms"),
+            Column("other_ms", "other ms ±95%", milliseconds, bounds="other_ci95_ms"),
+            Column("ratio", "ratio ±95%", _three, bounds="ratio_ci95"),
             Column("verdict", "verdict"),
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
+        flat=[line for row, told in zip(comparison.rows, rows, strict=True) for line in _flat(row, told)],
     )
+
+
+def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, object]]:
+    """A row per brick, with the model and the sides that it is of; a single one where there is none."""
+    whole = {name: value for name, value in told.items() if name not in {"layers", "missing"}}
+    layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
+    return [whole | layer for layer in layers or [{}]]
 
 
 def advised(advice: Advice) -> Answer:
@@ -92,11 +100,9 @@ def advised(advice: Advice) -> Answer:
             *([Column("model", "model")] if several else []),
             Column("rank", "rank"),
             Column("name", "framework and options"),
-            Column("latency_ms", "ms", milliseconds),
-            Column("ci95_ms", "95 % interval", _milliseconds),
+            Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("basis", "of"),
-            Column("ratio", "times the best", _three),
-            Column("ratio_ci95", "95 % interval", _interval),
+            Column("ratio", "times the best ±95%", _three, bounds="ratio_ci95"),
             Column("verdict", "verdict"),
         ],
         summary=summary,
@@ -106,12 +112,12 @@ def advised(advice: Advice) -> Answer:
 
 def _decided_by(row: ModelComparison) -> dict[str, object]:
     """The latencies that the ratio is of."""
-    measured = {"base": row.base_measured_ms, "other": row.other_measured_ms}
-    estimated = {"base": row.base_estimate_ms, "other": row.other_estimate_ms}
-    preferred, second = (measured, estimated) if "measured" in (row.basis or "measured") else (estimated, measured)
-    return {
-        f"{side}_ms": second[side] if preferred[side] is None else preferred[side] for side in ("base", "other")
-    }  # fmt: skip
+    first, second = ("measured", "estimate") if "measured" in (row.basis or "measured") else ("estimate", "measured")
+    found: dict[str, object] = {}
+    for side in ("base", "other"):
+        kind = second if getattr(row, f"{side}_{first}_ms") is None else first
+        found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
+    return found
 
 
 def _described(side: Side) -> dict[str, object]:
@@ -147,12 +153,12 @@ def _remarks(row: ModelComparison) -> list[str]:
     return lines
 
 
-def _by_layer(row: ModelComparison) -> list[str]:
+def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     """Every brick, the largest gain first."""
     lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
     cells = [["gain ms", "times", "base ms", "other ms", "ratio", "95 % interval", "verdict", "operators, first layer"]]
-    cells += [_cells(layer) for layer in row.layers]
-    lines += _aligned(cells)
+    cells += [_cells(layer) for layer in row.layers[:most]]
+    lines += [*_aligned(cells), *(f"  {line}" for line in unlisted(row.layers, most))]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
@@ -163,7 +169,7 @@ def _by_layer(row: ModelComparison) -> list[str]:
 
 def _cells(layer: LayerComparison) -> list[str]:
     return [
-        milliseconds(layer.gain_ms),
+        milliseconds(max(0.0, layer.gain_ms)),
         str(layer.occurrences),
         milliseconds(layer.base_ms),
         milliseconds(layer.other_ms),
@@ -243,8 +249,3 @@ def _three(value: float) -> str:
 def _interval(bounds: Sequence[float]) -> str:
     low, high = bounds
     return f"{low:.3f} … {high:.3f}"
-
-
-def _milliseconds(bounds: Sequence[float]) -> str:
-    low, high = bounds
-    return f"{milliseconds(low)} … {milliseconds(high)}"

@@ -13,8 +13,8 @@ from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .answers import estimated
+from .answers.standing import COLUMNS
 from .drawing import draw_estimates, draw_generated
-from .standing import COLUMNS
 from .tables import Answer, Column
 from .units import duration, milliseconds, percent
 
@@ -112,9 +112,9 @@ def demonstrated(result: Demo) -> Answer:
             Column("name", "model"),
             Column("layers", "layers"),
             Column("unique", "unique"),
-            Column("estimate_ms", "estimate ms", milliseconds),
+            Column("estimate_ms", "estimate ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("sequential_ms", "sequential ms", milliseconds),
-            Column("critical_path_ms", "critical path ms", milliseconds),
+            Column("critical_path_ms", "critical path ms", milliseconds, spare=True),
             *COLUMNS,
         ],
         summary=[

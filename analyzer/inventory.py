@@ -33,7 +33,7 @@ def zoo() -> Answer:
     rows = []
     for entry in names():
         missing = [module for module in _EXTRA_NEEDS.get(entry.extra or "", ()) if find_spec(module) is None]
-        reason = f"needs pip install 'dlbricks[{entry.extra}]'" if missing else None
+        reason = f"needs pip install -e '.[{entry.extra}]' in a checkout" if missing else None
         rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
     return Answer(
         rows,

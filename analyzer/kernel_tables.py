@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..constructor.kernels.shares import KernelShare, matrix_share, shares_of
 from ..constructor.kernels.units import Use
-from .tables import Answer, Column
+from .tables import MOST, Answer, Column
 from .units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["told", "view_lines", "view_records"]
 
 _NS_PER_MS = 1e6
 _LISTED = 20
-"""Kernels that the table lists per model, and lines per view of a brick."""
+"""Lines per view of a brick, and calls that ran elsewhere."""
 
 _LONGEST_NAME = 72
 """Characters of a kernel's name in a table; those of CUDA are a page long."""
@@ -30,8 +30,8 @@ _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
 
 
-def told(found: Sequence[ModelKernels]) -> Answer:
-    """The answer of ``kernels``: one result per model, one row of the table per kernel."""
+def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
+    """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
     return Answer(
         [_record(one) for one in found],
         columns=[
@@ -43,13 +43,19 @@ def told(found: Sequence[ModelKernels]) -> Answer:
             Column("kernel.time_ms", "profiled ms", milliseconds),
             Column("kernel.share", "share", percent),
             Column("kernel.matrix", "matrix units"),
-            Column("kernel.units", "units"),
+            Column("kernel.units", "units", spare=True),
         ],
-        table=[
-            {"model": one.name, "kernel": _kernel_record(kernel)} for one in found for kernel in one.kernels[:_LISTED]
-        ],
-        summary=[line for one in found for line in _remarks(one)],
+        table=[{"model": one.name, "kernel": _kernel_record(kernel)} for one in found for kernel in one.kernels[:most]],
+        summary=[line for one in found for line in _remarks(one, most)],
+        flat=[line for one in found for line in _flat(one)],
     )
+
+
+def _flat(one: ModelKernels) -> list[dict[str, object]]:
+    """A row per kernel, with the model that it ran for; a single one where there is none."""
+    whole = {name: value for name, value in _record(one).items() if name not in {"kernels", "elsewhere", "missing"}}
+    kernels = [{f"kernel.{name}": value for name, value in _kernel_record(kernel).items()} for kernel in one.kernels]
+    return [whole | kernel for kernel in kernels or [{}]]
 
 
 def _record(one: ModelKernels) -> dict[str, object]:
@@ -93,12 +99,13 @@ def _shares(kernels: Sequence[KernelShare]) -> dict[str, float | None]:
     return {str(use): matrix_share(kernels, use) for use in Use}
 
 
-def _remarks(one: ModelKernels) -> list[str]:
+def _remarks(one: ModelKernels, most: int | None) -> list[str]:
     if one.error is not None:
         return [f"{one.name}: {one.error}"]
     lines = []
     if one.kernels:
-        rest = f", of which {_LISTED} are listed (--json lists all)" if len(one.kernels) > _LISTED else ""
+        cut = most is not None and len(one.kernels) > most
+        rest = f", of which {most} are listed (--all lists all)" if cut else ""
         time = "" if one.time_ms is None else f", {milliseconds(one.time_ms)} ms under {one.source}"
         lines.append(f"{one.name}: {counted(len(one.kernels), 'kernel')}{rest}{time}; {_in_words(one.kernels)}")
     if one.elsewhere and one.choice is not None:

@@ -15,7 +15,7 @@ from ..db.queries import Filter
 from ..errors import MissingBrick, UsageError
 from ..generator.worker.messages.protocol import PARTS
 from .kernel_tables import view_lines, view_records
-from .tables import Answer, Column
+from .tables import MOST, Answer, Column, unlisted
 from .units import milliseconds, quantity, short, size
 
 __all__ = ["find_key", "listed", "shown"]
@@ -23,8 +23,10 @@ __all__ = ["find_key", "listed", "shown"]
 _NS_PER_MS = 1e6
 
 
-def listed(suite: Path | None, database: str) -> Answer:
+def listed(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
     """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
+
+    The table lists ``most`` of them, the slowest first; None: all.
 
     Raises:
         SuiteError: The suite or a brick of it cannot be read.
@@ -34,15 +36,19 @@ def listed(suite: Path | None, database: str) -> Answer:
         with Store.open(database, create=False, read_only=True) as store:
             keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
             latencies = _latencies(store, keys)
-        rows = [{"key": key, "latency_ms": latencies[key]} for key in keys]
-        columns = [Column("key", "brick", short), Column("latency_ms", "fastest ms", milliseconds)]
-        return Answer(rows, columns=columns, summary=[f"{len(rows)} measured bricks"])
+        rows = [{"key": key} | _fastest(latencies.get(key)) for key in keys]
+        columns = [
+            Column("key", "brick", short),
+            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
+        ]
+        summary = [*unlisted(rows, most), f"{len(rows)} measured bricks"]
+        return Answer(rows, columns=columns, summary=summary, table=_slowest(rows)[:most])
     opened = Suite.open(suite)
-    latencies = {}
+    found: dict[str, Measurement] = {}
     if _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
-            latencies = _latencies(store, opened.keys)
-    rows = [_described(opened.brick(key)) | {"latency_ms": latencies.get(key)} for key in opened.keys]
+            found = _latencies(store, opened.keys)
+    rows = [_described(opened.brick(key)) | _fastest(found.get(key)) for key in opened.keys]
     return Answer(
         rows,
         columns=[
@@ -52,11 +58,17 @@ def listed(suite: Path | None, database: str) -> Answer:
             Column("weight_bytes", "weights", size),
             Column("input_bytes", "in", size),
             Column("output_bytes", "out", size),
-            Column("latency_ms", "fastest ms", milliseconds),
+            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
         ],
         totals={"suite": str(suite), "granularity": opened.granularity, "hash": opened.hash},
-        summary=[f"{len(rows)} bricks at G={opened.granularity}"],
+        summary=[*unlisted(rows, most), f"{len(rows)} bricks at G={opened.granularity}"],
+        table=_slowest(rows)[:most],
     )
+
+
+def _slowest(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The rows, the slowest first; what is not measured last."""
+    return sorted(rows, key=lambda row: -value if isinstance(value := row["latency_ms"], float) else 0.0)
 
 
 def shown(beginning: str, suite: Path | None, database: str) -> Answer:
@@ -104,7 +116,7 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
             Column("threads", "threads"),
             Column("cache", "cache"),
             *([Column("variant", "variant")] if any(row["variant"] for row in rows) else []),
-            Column("latency_ms", "median ms", milliseconds),
+            Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("samples", "samples"),
             Column("verdict", "verdict"),
             Column("reason", "reason"),
@@ -173,15 +185,20 @@ def _described(brick: Brick) -> dict[str, object]:
     }
 
 
-def _latencies(store: Store, keys: Iterable[str]) -> dict[str, float]:
-    """The lowest median per brick over everything stored, algorithms included."""
-    fastest: dict[str, float] = {}
+def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
+    """The fastest measurement of each brick over everything stored, algorithms included."""
+    fastest: dict[str, Measurement] = {}
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
         if entry.variant in PARTS:  # a part of the brick, not a way to run it
             continue
-        latency = entry.latency_ns / _NS_PER_MS
-        fastest[entry.key] = min(latency, fastest.get(entry.key, latency))
+        fastest[entry.key] = min(entry, fastest.get(entry.key, entry), key=lambda one: one.latency_ns)
     return fastest
+
+
+def _fastest(found: Measurement | None) -> dict[str, object]:
+    if found is None:
+        return {"latency_ms": None, "ci95_ms": None}
+    return {"latency_ms": found.latency_ns / _NS_PER_MS, "ci95_ms": [bound / _NS_PER_MS for bound in found.ci95_ns]}
 
 
 def _exists(database: str) -> bool:

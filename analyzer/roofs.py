@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .plots import Dot, Roof, roofline_chart
-from .tables import Answer, Column, Format, render
+from .tables import MOST, Answer, Column, Format, render, unlisted
 from .units import duration, milliseconds, percent, quantity, ratio, size
 
 if TYPE_CHECKING:
@@ -139,13 +139,21 @@ def _told(name: str, ceiling: Ceiling) -> dict[str, Any]:
     return {**rate, "network": ceiling.network, "backend": ceiling.backend, "stack": ceiling.stack}
 
 
-def roofline_lines(entry: Estimate) -> list[str]:
-    """The bricks of an estimate under the roofline, one line each, most time first."""
+def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
+    """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
     if entry.roofline is None:
         return [f"{entry.name}: no layers, since {entry.error or entry.roofline_reason}"]
+    intervals = {part.key: part.ci95_ms for part in entry.sequences}
     rows = [
-        {**asdict(row), "total_ms": row.total_ms, "operators": "+".join(row.op_types), "layer": row.layers[0]}
-        for row in entry.roofline.layers
+        {
+            **asdict(row),
+            "total_ms": row.total_ms,
+            "ci95_ms": intervals.get(row.key),
+            "bound_ms": None if row.headroom is not None and row.headroom < 1 else row.bound_ms,
+            "operators": "+".join(row.op_types),
+            "layer": row.layers[0],
+        }
+        for row in entry.roofline.layers[:most]
     ]
     whole = sum(row.total_ms or 0.0 for row in entry.roofline.layers) or 1.0
     table = Answer(
@@ -154,9 +162,9 @@ def roofline_lines(entry: Estimate) -> list[str]:
             Column("total_ms", "time ms", milliseconds),
             Column("total_ms", "share", lambda value: percent(value / whole)),
             Column("count", "x"),
-            Column("latency_ms", "each ms", milliseconds),
-            Column("flops", "FLOPs", quantity),
-            Column("bytes", "bytes", size),
+            Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("flops", "FLOPs", quantity, spare=True),
+            Column("bytes", "bytes", size, spare=True),
             Column("gflops_s", "GFLOP/s", quantity),
             Column("gbytes_s", "GB/s", quantity),
             Column("bound_ms", "bound ms", milliseconds),
@@ -167,6 +175,7 @@ def roofline_lines(entry: Estimate) -> list[str]:
         ],
     )
     lines = [f"{entry.name}: layers, {_headline(entry)}", *render(table, Format.TABLE).splitlines()]
+    lines += unlisted(entry.roofline.layers, most)
     faster = [row for row in entry.roofline.layers if row.headroom is not None and row.headroom < 1]
     notes = dict.fromkeys(row.note for row in faster)
     lines += [f"  {sum(row.count for row in faster if row.note == note)} {note}" for note in notes]

@@ -6,15 +6,29 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["SCHEMA", "Answer", "Column", "Format", "printable", "render"]
+from .units import half_of, margin
+
+__all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "only_errors", "printable", "render", "unlisted"]
 
 SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
+
+WIDTH = 100
+"""Characters of a line where no terminal tells its own."""
+
+MOST = 15
+"""Layers, bricks and kernels that a table lists where not all are asked for."""
+
+_GAP = "  "
+
+_NARROWEST = 16
+"""Characters that a column of words is wrapped to at least."""
 
 Row = Mapping[str, object]
 
@@ -35,11 +49,15 @@ class Column:
         key: Key of the value in each result; ``a.b`` reaches into a nested mapping.
         title: Heading.
         text: How a value is written; None is written as ``-``.
+        bounds: Key of its interval, half of which is written behind it.
+        spare: Left out where the table does not fit its width otherwise.
     """
 
     key: str
     title: str
     text: Callable[[Any], str] = str
+    bounds: str | None = None
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,7 @@ class Answer:
         columns: Those that the table shows; JSON and CSV hold every key.
         summary: Lines below the table.
         table: Rows of the table, where these are not the results.
+        flat: Rows of CSV, where these are not the results: one per layer or kernel.
     """
 
     results: Sequence[Row]
@@ -59,6 +78,7 @@ class Answer:
     columns: Sequence[Column] = ()
     summary: Sequence[str] = ()
     table: Sequence[Row] | None = None
+    flat: Sequence[Row] | None = None
 
     def frame(self) -> object:
         """The results as a ``pandas.DataFrame``, one column per key."""
@@ -67,15 +87,15 @@ class Answer:
         return pd.DataFrame([dict(row) for row in self.results])
 
 
-def render(answer: Answer, form: Format | str = Format.TABLE) -> str:
-    """The answer as text that ends with a newline."""
+def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WIDTH) -> str:
+    """The answer as text that ends with a newline; a table fits the width where its words can be wrapped."""
     match Format(form):
         case Format.JSON:
             return _json(answer)
         case Format.CSV:
-            return _csv(answer.results)
+            return _csv(answer.results if answer.flat is None else answer.flat)
         case Format.TABLE:
-            return _table(answer)
+            return _table(answer, width)
 
 
 def printable(text: str) -> str:
@@ -84,6 +104,27 @@ def printable(text: str) -> str:
     So is what is no Unicode (a file's name need not be), and line breaks: a name cannot forge a line either.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def only_errors(answer: Answer) -> list[str]:
+    """Where there is no result but errors, these, each with the name of what it is of."""
+    errors = [_error_of(row) for row in answer.results]
+    if not all(errors):
+        return []
+    named = [(str(row.get("name", "")), error) for row, error in zip(answer.results, errors, strict=True)]
+    return [error if name in error else f"{name}: {error}" for name, error in named]
+
+
+def _error_of(row: Row) -> str:
+    """Why there is no result, which is said below the table; empty where there is one."""
+    error = row.get("error")
+    return error if isinstance(error, str) else ""
+
+
+def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
+    """What to say below a table of the first rows alone; nothing where they are all."""
+    rest = 0 if most is None else len(rows) - most
+    return [f"and {rest} more (--all lists them)"] if rest > 0 else []
 
 
 def _json(answer: Answer) -> str:
@@ -113,37 +154,80 @@ def _finite(value: object) -> object:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    """Cells are numbers and words: what is nested has columns of its own, and of a list of records their number."""
+    flat = [dict(_cells(row)) for row in rows]
+    keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)
-    for row in rows:
-        writer.writerow([_cell(row.get(key)) for key in keys])
+    for row in flat:
+        writer.writerow([row.get(key) for key in keys])
     return out.getvalue()
 
 
-def _cell(value: object) -> object:
-    value = _finite(value)
-    if isinstance(value, str):
-        return printable(value)  # CSV has no escapes of its own, and is read on terminals too
-    return json.dumps(value, allow_nan=False) if isinstance(value, list | dict) else value
+def _cells(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
+    for name, raw in row.items():
+        key, value = f"{before}{name}", _finite(raw)
+        if isinstance(value, dict):
+            yield from _cells(value, f"{key}.")
+        elif "ci95" in name and (value is None or isinstance(value, list)):
+            low, high = value or (None, None)
+            yield from ((f"{key}_low", low), (f"{key}_high", high))
+        elif isinstance(value, list):
+            records = any(isinstance(item, dict | list) for item in value)
+            yield key, len(value) if records else ";".join(printable(str(item)) for item in value)
+        else:
+            # CSV has no escapes of its own, and is read on terminals too.
+            yield key, printable(value) if isinstance(value, str) else value
 
 
-def _table(answer: Answer) -> str:
+def _table(answer: Answer, width: int) -> str:
     lines: list[str] = []
-    rows = answer.results if answer.table is None else answer.table
+    rows = [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
     if answer.columns and rows:
-        cells = [[_written(row, column) for column in answer.columns] for row in rows]
-        titles = [column.title for column in answer.columns]
-        # Figures stand right, so that their digits do; words stand left.
-        right = [any(_is_number(_reach(row, column.key)) for row in rows) for column in answer.columns]
-        widths = [max(len(line[i]) for line in [titles, *cells]) for i in range(len(titles))]
-        lines += [_line(titles, widths, right), "  ".join("─" * width for width in widths)]
-        lines += [_line(line, widths, right) for line in cells]
+        lines = _fitted(rows, list(answer.columns), width)
     if lines and answer.summary:
         lines.append("")
     # Cells are escaped already; a line of the summary may hold the name of any model or layer.
     return "".join(f"{line}\n" for line in [*lines, *map(printable, answer.summary)])
+
+
+def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]:
+    """Heading and rows; where they are wider than that, titles are wrapped, columns left out, and words wrapped."""
+    cells = [[_written(row, column) for row in rows] for column in columns]
+    needed = [max(map(len, column), default=0) for column in cells]
+    whole = [max(len(column.title), need) for column, need in zip(columns, needed, strict=True)]
+    if _sum(whole) > width:
+        least = [max(map(len, column.title.split()), default=0) for column in columns]
+        whole = [max(word, need) for word, need in zip(least, needed, strict=True)]
+    for i in reversed([i for i, column in enumerate(columns) if column.spare]):
+        if _sum(whole) > width:
+            del whole[i], cells[i], columns[i]
+    # Figures stand right, so that their digits do; words stand left.
+    values = [[_reach(row, column.key) for row in rows] for column in columns]
+    right = [any(map(_is_number, of)) or all(value is None for value in of) for of in values]
+    if (excess := _sum(whole) - width) > 0 and not all(right):
+        words = max((i for i, figures in enumerate(right) if not figures), key=whole.__getitem__)
+        whole[words] = max(min(whole[words], _NARROWEST), whole[words] - excess)
+    heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
+    body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
+    return [*heading, _GAP.join("─" * one for one in whole), *body]
+
+
+def _sum(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], *, bottom: bool = False) -> list[str]:
+    """A row as lines: one, unless a cell is longer than its column."""
+    parts = [
+        [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    height = max(map(len, parts))
+    blank = [[""] * (height - len(part)) for part in parts]
+    filled = [[*space, *part] if bottom else [*part, *space] for part, space in zip(parts, blank, strict=True)]
+    return [_line(line, widths, right) for line in zip(*filled, strict=True)]
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -151,12 +235,18 @@ def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) ->
         cell.rjust(width) if figures else cell.ljust(width)
         for cell, width, figures in zip(cells, widths, right, strict=True)
     )
-    return "  ".join(parts).rstrip()
+    return _GAP.join(parts).rstrip()
 
 
 def _written(row: Row, column: Column) -> str:
     value = _finite(_reach(row, column.key))
-    return "-" if value is None else printable(column.text(value))
+    if value is None:
+        return "-"
+    text = printable(column.text(value))
+    bounds = None if column.bounds is None else _finite(_reach(row, column.bounds))
+    if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
+        text += f" ± {margin(half_of(value, bounds))}"
+    return text
 
 
 def _reach(row: Row, key: str) -> object:

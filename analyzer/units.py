@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["counted", "duration", "milliseconds", "percent", "quantity", "ratio", "ratio_within", "short", "size"]
+__all__ = [
+    "counted",
+    "duration",
+    "half_of",
+    "margin",
+    "milliseconds",
+    "percent",
+    "quantity",
+    "ratio",
+    "ratio_within",
+    "short",
+    "size",
+]
 
 _SHORT_KEY = 12
 
@@ -32,6 +44,19 @@ def milliseconds(value: float) -> str:
     if not 0 < abs(value) < 0.1:
         return f"{value:,.3f}"
     return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+
+
+def margin(half: float) -> str:
+    """Half of an interval, behind what it is of: two significant digits."""
+    if not 0 < half < math.inf:
+        return f"{half:.0f}"
+    return f"{half:,.{max(0, 1 - math.floor(math.log10(half)))}f}"
+
+
+def half_of(value: float, bounds: Sequence[float]) -> float:
+    """How far a value may be off: the longer side of its interval, which may be cut off at 0."""
+    low, high = bounds
+    return max(high - value, value - low)
 
 
 def quantity(value: float) -> str:

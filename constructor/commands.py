@@ -171,6 +171,8 @@ class Commands:
         words = ["dlbricks", "system", "--ceilings"]
         if self._choice is not None:
             words += ["--threads", str(self._choice.conditions.threads)]
+            dtype = self._choice.conditions.dtype
+            words += [] if dtype == _AS_GIVEN else ["--dtype", dtype]
         return shlex.join([*words, "--db", self._database])
 
     def _stack_of_graph(self) -> list[str]:

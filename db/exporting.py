@@ -84,6 +84,7 @@ def export(
     *,
     format: str | None = None,  # noqa: A002  (as the option is called)
     measurements_only: bool = False,
+    named: Mapping[str, Mapping[str, str | int | None]] | None = None,
 ) -> int:
     """Write the finished measurements to a new file.
 
@@ -97,6 +98,7 @@ def export(
         measurements_only: Leave out what could tell where or on what models it was measured: whole-model measurements,
             host and model names, paths, run options and states that are not known to be harmless, the wording of
             failures. This is how the owner of a private model gets latencies back.
+        named: What to say of a brick or model beside its measurements, by its key: further columns of a table.
 
     Returns:
         Number of measurements written.
@@ -106,12 +108,16 @@ def export(
         StoreError: Where the file exists or cannot be written, where pyarrow is missing, or where a stack that was
             measured with a path among its options cannot be exported without it.
     """
+    if named is not None and measurements_only:
+        raise UsageError("names do not leave the house with measurements only", remedy="leave out one")
     destination = Path(path)
     kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(
         destination.suffix
     )
     if kind not in FORMATS:
         raise UsageError(f"cannot tell the format of {destination}", remedy=f"choose one of {', '.join(FORMATS)}")
+    if named is not None and kind == "sqlite":
+        raise UsageError("a database has no place for names", remedy="export to csv or parquet")
     if os.path.lexists(destination):
         raise StoreError(f"{destination} exists already", remedy="remove it, or write to another file")
     if not destination.parent.is_dir():
@@ -124,7 +130,7 @@ def export(
             if kind == "sqlite":
                 count = _write_database(store, partial, _MeasurementsOnly() if measurements_only else Policy())
             else:
-                count = _write_table(store, partial, kind, measurements_only=measurements_only)
+                count = _write_table(store, partial, kind, measurements_only=measurements_only, named=named)
             partial.rename(destination)
     finally:
         for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", "-journal"))):
@@ -152,8 +158,17 @@ def _write_database(store: Store, path: Path, policy: Policy) -> int:
     return count
 
 
-def _write_table(store: Store, path: Path, kind: str, *, measurements_only: bool) -> int:
+def _write_table(
+    store: Store,
+    path: Path,
+    kind: str,
+    *,
+    measurements_only: bool,
+    named: Mapping[str, Mapping[str, str | int | None]] | None = None,
+) -> int:
     table = frame(store)
+    for column in dict.fromkeys(name for words in (named or {}).values() for name in words):
+        table[column] = [(named or {}).get(key, {}).get(column) for key in table["key"]]
     if measurements_only:
         table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])]
     if kind == "csv":
@@ -162,7 +177,7 @@ def _write_table(store: Store, path: Path, kind: str, *, measurements_only: bool
         try:
             import pyarrow as _  # noqa: F401, ICN001  (optional; asked first, so that the message is ours)
         except ImportError as error:
-            raise StoreError("Parquet needs pyarrow", remedy="pip install 'dlbricks[parquet]'") from error
+            raise StoreError("Parquet needs pyarrow, the `parquet` extra", remedy="pip install pyarrow") from error
         table.to_parquet(path, index=False, engine="pyarrow")
     return len(table)
 

@@ -67,6 +67,9 @@ _AUTOMATIC = re.compile(
 """Names that exporters make up; they say nothing, so that the place decides."""
 
 _AUDIO_INPUTS = frozenset({"input_values", "waveform", "audio", "audio_signal", "speech"})
+_STATES = re.compile(r"state|hidden|^[hc](_?0|_?n|_?in)?$", re.IGNORECASE)
+"""Inputs that hold the state of a recurrent network: layers or directions, batch, width."""
+
 _INTEGERS = frozenset({TensorProto.INT32, TensorProto.INT64})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
@@ -113,7 +116,8 @@ def classify_name(name: str, input_name: str) -> Kind:
 
 def _by_place(dimension: Dimension) -> Kind:
     axis, rank = dimension.axis, len(dimension.shape)
-    if axis == 0:
+    recurrent = rank == 3 and dimension.dtype in _FLOATS and _STATES.search(dimension.input)
+    if axis == (1 if recurrent else 0):
         return Kind.BATCH
     if rank == 4 and dimension.dtype in _FLOATS:
         last = dimension.shape[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto
 
 from ..errors import BrokenModel, ModelError, UnsupportedModel
 from .loading import load_full, load_skeleton
+from .reader import read_structure
 from .skeleton import Skeleton, is_weight
 
 __all__ = ["Runnable", "runnable_file", "runnable_recipe"]
@@ -54,7 +55,7 @@ def runnable_file(
     """
     skeleton = load_skeleton(path, batch=batch, dims=dims)
     inputs = _inputs(path, skeleton)
-    if not skeleton.edited:
+    if not skeleton.edited or _better_unbound(path, skeleton, inputs):
         return Runnable(path, synthetic=False, overrides=tuple(sorted(skeleton.overrides.items())), inputs=inputs)
     model, folder = load_full(path, batch=batch, dims=dims)
     target = directory / _file_name(name) / "model.onnx"
@@ -67,6 +68,23 @@ def runnable_file(
         except OSError as error:
             raise ModelError(f"{source} cannot be copied to {copy}: {error.strerror}") from error
     return Runnable(target, synthetic=False, inputs=inputs)
+
+
+def _better_unbound(path: Path, skeleton: Skeleton, inputs: Sequence[tuple[str, str, tuple[int, ...]]]) -> bool:
+    """Whether the file itself takes these inputs, and has branches, which need not all be possible with them.
+
+    A branch that is never taken, such as one for another sampling rate, may contradict a shape that is written into the
+    file; a runtime then refuses the whole model.
+    """
+    if not any(node.op_type == "If" for node in skeleton.model.graph.node):
+        return False
+    stated = {value.name: value.type.tensor_type.shape.dim for value in read_structure(path).graph.input}
+    return all(
+        name in stated
+        and len(stated[name]) == len(shape)
+        and all(not dim.dim_value or dim.dim_value == size for dim, size in zip(stated[name], shape, strict=True))
+        for name, _, shape in inputs
+    )
 
 
 def runnable_recipe(skeleton: Skeleton, directory: Path, *, name: str) -> Runnable:

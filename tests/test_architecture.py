@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lowest first. Root modules that are no stage stand beside the stage they serve.
 ORDER = [
     "version", "lazy", "errors", "models", "bricks", "db", "generator", "constructor", "analyzer",
-    "console", "options", "inventory", "cli", "__main__",
+    "console", "spelling", "options", "inventory", "latencies", "storage", "cli", "__main__",
 ]  # fmt: skip
 
 STAGES = [name for name in ORDER if (ROOT / name).is_dir()]
@@ -39,10 +39,10 @@ ROOMS = {
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate", "comparison", "kernels"],
     "models": ["zoo"],
-    "analyzer": ["plots"],
+    "analyzer": ["plots", "units", "tables", "answers"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
-           "kernel_views", "reader", "store", "transfer", "exporting", "merging", "decompositions", "upgrading",
-           "migrations"],
+           "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",
+           "upgrading", "migrations"],
 }  # fmt: skip
 
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.
@@ -59,7 +59,7 @@ CONFINED = {
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
     "matplotlib": ("analyzer/",),
-    "click": ("cli.py", "console.py", "inventory.py", "options.py"),
+    "click": ("cli.py", "console.py", "inventory.py", "latencies.py", "options.py", "spelling.py", "storage.py"),
     "rich": ("console.py",),
 }
 

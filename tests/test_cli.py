@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 import pytest
+from dlbricks.db import Store, Subject
 
 Cli = Callable[..., Any]
 
@@ -112,6 +113,28 @@ def test_several_batches_give_one_row_each(cli: Cli, here: Path) -> None:
     assert four["macs"] == 4 * one["macs"]
 
 
+def test_several_values_of_a_dimension_give_one_model_each(cli: Cli, here: Path) -> None:
+    done = cli("generate", "gpt2", "nosuch", "--dim", "sequence_length=8,16", "-o", "suite", "--json")
+
+    eight, wrong, sixteen = done.json["results"]
+    assert (eight["name"], sixteen["name"]) == ("gpt2@sequence_length=8", "gpt2@sequence_length=16")
+    assert (eight["bound"]["sequence_length"], sixteen["bound"]["sequence_length"]) == (8, 16)
+    assert wrong["name"] == "nosuch"
+    assert cli("generate", "gpt2", "--dim", "sequence_length=8,x", "-o", "suite").code == 2
+
+
+def test_processes_and_sessions_can_be_asked_for(cli: Cli, branches: Path) -> None:
+    options = ("--visits", "4", "--processes", "1", "--sessions", "1", "--cache", "hot")
+
+    done = cli("measure", branches, *options, "--db", "new.db", "--json")
+
+    assert done.code == 0
+    with Store.open("new.db", read_only=True) as store:
+        (found,) = store.measurements(subject=Subject.MODEL)
+        assert found.samples == 4
+        assert len(found.block_medians_ns) == 1
+
+
 def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> None:
     folder = cli("generate", branches, "squeezenet", "-o", "suite", "--plot", "plots")
     single = cli("generate", branches, "-o", "suite", "--plot", "share.svg")
@@ -120,6 +143,37 @@ def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> No
     assert {path.name for path in Path("plots").iterdir()} == {"unique.png", "similarity.png"}
     assert Path("share.svg").read_text().startswith("<?xml")
     assert cli("generate", branches, "-o", "suite", "--plot", "share.xyz").code == 2
+
+
+@pytest.mark.parametrize("command", ["generate {} -o suite", "measure {}", "models export {} -o out"])
+def test_a_typing_error_is_the_error_alone(cli: Cli, here: Path, command: str) -> None:
+    done = cli(*command.format("sqeezenet").split())
+
+    assert done.code == 1
+    assert done.out == ""
+    assert "did you mean squeezenet" in done.error
+    assert list(here.glob("*.db*")) == []
+
+
+def test_models_that_are_there_are_tabled_and_the_others_named_below(cli: Cli, branches: Path) -> None:
+    done = cli("generate", branches, "nosuch", "-o", "suite")
+
+    assert done.code == 3
+    assert [line.split()[0] for line in done.out.splitlines()[2:4] if line] == ["branches"]
+    assert "nosuch: no file, folder, pattern or zoo name matches 'nosuch'" in done.out
+
+
+@pytest.mark.parametrize(
+    "command", ["run suite --with nosuch", "run suite --option nosuch=1", "measure branches.onnx --dtype nosuch"]
+)
+def test_a_refused_command_leaves_no_database(cli: Cli, branches: Path, command: str) -> None:
+    assert cli("generate", branches, "-o", "suite").code == 0
+
+    done = cli(*command.split())
+
+    assert done.code in {1, 2}
+    assert "nosuch" in done.error
+    assert list(Path().glob("*.db*")) == []
 
 
 # run and measure ----------------------------------------------------------------------------------------------------
@@ -319,7 +373,7 @@ def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
     # Bricks and model have all their visits in common, but for those during which the machine stood still.
     assert row["estimate_ms"] == pytest.approx(corrected, rel=0.3)
     assert terms["fusion"]["ms"] is None
-    assert "--graph runtime" in terms["fusion"]["command"]
+    assert "--graph fused" in terms["fusion"]["command"]
     text = cli("estimate", "branches.onnx", "--explain").out
     assert "from bricks to model, source graph, cache model" in text
     assert "critical path, 5 of 6 sequences" in text
@@ -476,6 +530,19 @@ def test_measurements_are_exported_and_merged(cli: Cli, work: Path) -> None:
     assert cli("db", "upgrade", "--db", "home.db").out == "home.db: up to date already\n"
 
 
+def test_an_export_names_bricks_and_models_where_asked_and_never_with_measurements_only(cli: Cli, work: Path) -> None:
+    named = cli("db", "export", "named.csv", "--suite", "suite", "--with", "branches.onnx")
+
+    assert named.code == 0, named.err
+    found = rows(Path("named.csv").read_text())
+    conv = next(row for row in found if row["operators"] == "Conv")
+    assert (conv["inputs"], conv["weights"]) == ("float[1,4,16,16]", "float[4,4,3,3]")
+    assert (conv["outputs"], conv["strides"], conv["model"]) == ("float[1,4,16,16]", "1x1", "branches x 2")
+    assert [row["model"] for row in found if row["subject"] == "model"] == ["branches"]
+    refused = cli("db", "export", "out.csv", "--suite", "suite", "--measurements-only")
+    assert (refused.code, Path("out.csv").exists()) == (2, False)
+
+
 # how it answers -----------------------------------------------------------------------------------------------------
 
 
@@ -489,10 +556,11 @@ def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str)
     parsed = rows(cli(*command.split(), "--format", "csv").out)
 
     assert table.code == 0
-    assert len(parsed) == len(results)
+    assert len(parsed) == (results[0]["sequences"] if "estimate" in command else len(results))
     assert table.out.endswith("\n")
     if results:
-        assert set(parsed[0]) == {key for row in results for key in row}
+        plain = {key for row in results for key, value in row.items() if not isinstance(value, list | dict)}
+        assert {key for key in plain if "ci95" not in key} <= set(parsed[0])
 
 
 def test_the_database_comes_from_the_environment(cli: Cli, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,7 +615,14 @@ def test_progress_goes_to_stderr_and_json_to_stdout_alone(cli: Cli, work: Path) 
     done = cli("generate", "branches.onnx", "-o", "new", "--json")
 
     assert json.loads(done.out)
-    assert done.err.startswith("decomposing: 1 of 1")
+    assert done.err == ""  # it took no time
+
+
+def test_what_is_drawn_is_told_on_stderr(cli: Cli, work: Path) -> None:
+    done = cli("generate", "branches.onnx", "-o", "new", "--plot", "share.svg", "--json")
+
+    assert json.loads(done.out)
+    assert done.err == "drawn: share.svg\n"
 
 
 # in a process of its own --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Progress and messages: a bar on a terminal, one line per stage elsewhere, and no thread of its own."""
+"""Progress and messages: a bar on a terminal, a line now and then elsewhere, and no thread of its own."""
 
 from __future__ import annotations
 
@@ -21,18 +21,33 @@ def steps(count: int) -> list[Progress]:
     ]
 
 
-def test_elsewhere_each_stage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Reporter() as progress:
-        for step in steps(9):
-            progress(step)
+def follow(reporter: Reporter, clock: list[float], taken: list[Progress]) -> None:
+    for step in taken:
+        clock[0] = step.elapsed_s
+        reporter(step)
+
+
+def test_elsewhere_a_line_comes_every_ten_seconds_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = [0.0]
+    with Reporter(clock=lambda: clock[0]) as progress:
+        follow(progress, clock, [Progress(Stage.GENERATE, n, 100, "m", n / 4, (100 - n) / 4) for n in range(101)])
 
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "preparing: 0 of 9, about 1.8 s left",
-        "measuring: 3 of 9, about 1.2 s left",
-        "preparing: 6 of 9, about 0.6 s left",
+        "decomposing: 8 of 100, about 23 s left",
+        "decomposing: 48 of 100, about 13 s left",
+        "decomposing: 88 of 100, about 3.0 s left",
     ]
+
+
+@pytest.mark.parametrize(("quiet", "seconds"), [(False, 1.9), (True, 600.0)])
+def test_what_is_quick_or_quiet_says_nothing(capsys: pytest.CaptureFixture[str], quiet: bool, seconds: float) -> None:
+    clock = [0.0]
+    with Reporter(quiet=quiet, clock=lambda: clock[0]) as progress:
+        follow(progress, clock, [Progress(Stage.SAMPLE, n, 10, "m", seconds * n / 10, 1.0) for n in range(10)])
+
+    assert capsys.readouterr().err == ""
 
 
 def test_on_a_terminal_a_bar_is_drawn_by_the_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +56,10 @@ def test_on_a_terminal_a_bar_is_drawn_by_the_caller_alone(monkeypatch: pytest.Mo
     with os.fdopen(writer, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setenv("COLUMNS", "100")
-        with Reporter() as progress:
+        clock = [0.0]
+        with Reporter(clock=lambda: clock[0]) as progress:
             for step in steps(9):
+                clock[0] = 5 * step.elapsed_s
                 progress(step)
                 assert threading.active_count() == threads
             terminal.flush()
@@ -56,11 +73,13 @@ def test_on_a_terminal_a_bar_is_drawn_by_the_caller_alone(monkeypatch: pytest.Mo
 
 def test_a_bar_is_not_drawn_more_often_than_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr(Reporter, "_draw", lambda _self, _bar, _verb, progress: drawn.append(progress.done))
-    reporter = Reporter()
+    monkeypatch.setattr(Reporter, "_draw", lambda _self, _bar, _verb, progress, _left: drawn.append(progress.done))
+    clock = [0.0]
+    reporter = Reporter(clock=lambda: clock[0])
     reporter._bar = object()  # type: ignore[assignment]
 
     for done in range(1000):
+        clock[0] = done / 1000
         reporter(Progress(Stage.SAMPLE, done, 2000, "x", done / 1000))
 
     assert 9 <= len(drawn) <= 12

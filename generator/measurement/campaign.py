@@ -31,7 +31,7 @@ from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts
-from .holdings import companions, models_bricks
+from .holdings import Holdings, companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
@@ -150,17 +150,17 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
-            holds = models_bricks(sources, suite, oracle=oracle) if suite is not None and chosen.pending else {}
+            cut = models_bricks(sources, suite, oracle=oracle) if suite and chosen.pending else Holdings({}, {})
+            sources = sources.without(cut.apart)
+            chosen, holds = chosen.among(sources.items), cut.bricks
             beside = companions(bricks, items, holds, chosen)
             broken = inspect_bricks(suite, [*bricks.pending, *variants.pending, *beside]) if suite is not None else {}
             bricks, variants = bricks.without(broken), variants.without(broken)
             beside = [item for item in beside if item.key not in broken]
         pending = [*chosen.pending, *bricks.pending, *variants.pending, *beside]
         forecast = _forecast_s(pending, settings, store)
-        budget_s = None
-        if settings.budget_s is not None:
-            budget_s = settings.budget_s - (time.monotonic() - begun)
-        run = None
+        budget_s = None if settings.budget_s is None else settings.budget_s - (time.monotonic() - begun)
+        run, views = None, None
         memory_bytes = settings.memory_bytes or _available_bytes(settings.device) // 2
         limit_bytes = max(memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
         if pending and not dry_run:
@@ -177,11 +177,9 @@ def conduct(
                 [*bricks.pending, *variants.pending, *beside], chosen.pending, holds, memory_bytes=memory_bytes
             )
             start = partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together)
-            baseline = _visit(
-                groups, start, Journal(store, run, conditions, costs), settings, budget_s, costs, progress
-            )
+            journal, pace = Journal(store, run, conditions, costs), Pace(settings.visits, budget_s, forecast_s=forecast)
+            baseline = _visit(groups, start, journal, settings, pace, costs, progress)
             end_run(store, run, more={BASELINE: baseline})
-        views = None
         if kernels and not dry_run:
             # Asked of the store: what is begun again has a measurement as well.
             measured = [
@@ -224,13 +222,13 @@ def _visit(  # noqa: PLR0917
     start: Callable[[], Worker],
     journal: Journal,
     settings: Settings,
-    budget_s: float | None,
+    pace: Pace,
     costs: RunCosts,
     progress: ProgressCallback | None,
 ) -> list[float] | None:
     """Measure groups, and what a call costs beside the first of them; what the probes took when it was quiet."""
     groups[0].items.append(_built_in(OVERHEAD))
-    with Session(start, journal, settings, Pace(settings.visits, budget_s), costs, progress=progress) as session:
+    with Session(start, journal, settings, pace, costs, progress=progress) as session:
         session.measure(groups)
     baseline = journal.baseline
     return None if baseline is None else [baseline.compute_ns, baseline.memory_ns]

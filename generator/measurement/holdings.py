@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
@@ -12,25 +13,45 @@ from .item import Item
 from .selection import Selection
 from .subjects import ModelItems
 
-__all__ = ["companions", "models_bricks"]
+__all__ = ["Holdings", "companions", "models_bricks"]
+
+_SAME_SHAPES = 0.5
+"""Share of a model's bricks that a suite of other shapes does not have: few layers do without any dynamic one."""
 
 
-def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> dict[str, frozenset[str]]:
-    """Model key to the keys of its bricks, for models all of whose bricks are in a suite.
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Which bricks of a suite the models are made of.
 
-    What the suite notes is taken as it is; other models are cut as the suite was, where their own graph says how.
+    Attributes:
+        bricks: Model key to the keys of its bricks, for models all of whose bricks are in the suite.
+        apart: Name of each model whose shapes are not those of the suite, and how it is bound.
+    """
+
+    bricks: Mapping[str, frozenset[str]]
+    apart: Mapping[str, str]
+
+
+def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Holdings:
+    """Tell which bricks the models are made of.
+
+    What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was,
+    where their own graph says how.
     """
     known = frozenset(suite.keys)
     noted = suite.annotations or {}
     found: dict[str, frozenset[str]] = {}
+    apart: dict[str, str] = {}
     cut = Cut(suite.granularity, suite.overlap, suite.connected, "source")
     with Decomposer(cut, oracle=oracle) as decomposer:
         for name, key in sources.names:
             if key is None or key in found:
                 continue
-            if name in noted:
+            bound = sources.bound.get(name, {})
+            own = suite.graph == "source"
+            if name in noted and not (own and bound):
                 keys = frozenset(noted[name])
-            elif suite.graph == "source" and name in sources.models:
+            elif own and name in sources.models:
                 try:
                     keys = frozenset(part.key for part in decomposer(sources.models[name]).sequences)
                 except DlbricksError:  # it is visited beside other bricks; ``estimate`` says what is wrong with it
@@ -39,7 +60,17 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
                 continue
             if keys and keys <= known:
                 found[key] = keys
-    return found
+            elif keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
+                apart[name] = _differing(bound, len(keys & known), len(keys))
+    return Holdings(found, apart)
+
+
+def _differing(bound: Mapping[str, int], held: int, bricks: int) -> str:
+    values = ", ".join(f"{name}={size}" for name, size in bound.items())
+    return (
+        f"bound to {values}, it has {held} of its {bricks} bricks in the suite, so that it would be measured in other "
+        "shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' it alone"
+    )
 
 
 def companions(

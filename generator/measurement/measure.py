@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...db.store import Store
 from ...db.values import Measurement
@@ -45,6 +45,7 @@ class MeasureRow:
         data_ci95_ms: 95 % interval of it; where it includes 0, its values do nothing.
         data_layers: The executed layers whose latency depends on their values.
         data_error: Why its values could not be examined.
+        bound: What its dynamic dimensions were bound to.
     """
 
     name: str
@@ -63,6 +64,7 @@ class MeasureRow:
     data_ci95_ms: tuple[float, float] | None = None
     data_layers: tuple[DataLayer, ...] | None = None
     data_error: str | None = None
+    bound: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +171,12 @@ def measure(
         if key is None:
             rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name]))
             continue
-        item = items[key]
+        item, bound = items[key], campaign.sources.bound.get(name, {})
         if item.result is not None:
-            rows.append(_row(name, backend, item.result))
+            rows.append(replace(_row(name, backend, item.result), bound=bound))
         else:
             reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
-            rows.append(MeasureRow(name, key, backend, error=reason))
+            rows.append(MeasureRow(name, key, backend, error=reason, bound=bound))
     wall_s = campaign.wall_s
     if data:
         effects = measure_data(

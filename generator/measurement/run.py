@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...bricks.suite.suite import Suite
@@ -15,6 +16,7 @@ from ..progress import ProgressCallback
 from .campaign import Campaign, conduct
 from .costs import RunCosts
 from .profiling import ProfileReport
+from .selection import Selection
 from .settings import Settings
 
 __all__ = ["RunReport", "run"]
@@ -51,6 +53,9 @@ class RunReport:
         dry_run: Whether this was only a forecast.
         costs: Every part of ``wall_s``.
         kernels: What the pass that tells kernels did; None where it was not asked for.
+        bound: What the dynamic dimensions of models were bound to, by name.
+        models_measured: Of ``models``, those measured by this run.
+        verdicts: Measurements of bricks and models that serve now, by verdict.
     """
 
     run: str | None
@@ -76,6 +81,9 @@ class RunReport:
     dry_run: bool
     costs: RunCosts
     kernels: ProfileReport | None = None
+    bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    models_measured: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -228,4 +236,13 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         dry_run=dry_run,
         costs=campaign.costs,
         kernels=campaign.kernels,
+        bound=campaign.sources.bound,
+        models_measured=sum(item.result is not None for item in models.pending),
+        verdicts=_verdicts(bricks, models),
     )
+
+
+def _verdicts(*selections: Selection) -> dict[str, int]:
+    taken = [item.result for selection in selections for item in selection.pending if item.result is not None]
+    reused = [found for selection in selections for found in selection.reused]
+    return dict(Counter(str(found.verdict) for found in (*reused, *taken)))

@@ -37,6 +37,10 @@ class Selection:
         kept = tuple(item for item in self.pending if item.key not in keys)
         return replace(self, pending=kept, broken=len(self.pending) - len(kept))
 
+    def among(self, items: Collection[Item]) -> Selection:
+        """The same where only these are still to be measured."""
+        return replace(self, pending=tuple(item for item in self.pending if item in items))
+
 
 def check_again(again: Collection[str]) -> None:
     """Raise ``UsageError`` for anything but the names in ``AGAIN``."""

@@ -395,6 +395,6 @@ class Session:
             return
         label = subject.label if isinstance(subject, Item) else f"{len(subject.items)} bricks"
         left = max(0, self._total - self._done)
-        remaining_s = self._pace.elapsed_s / self._done * left if self._done else None
+        remaining_s = self._pace.remaining_s(self._done, left)
         with self._costs.spend("progress_s"):
             self._progress(Progress(stage, self._done, self._done + left, label, self._pace.elapsed_s, remaining_s))

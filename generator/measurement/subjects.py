@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -31,12 +31,26 @@ class ModelItems:
         names: Per argument, in order: name and key; None where it is broken.
         problems: Name to what is wrong with it.
         models: The models that could be read, by name.
+        bound: What their dynamic dimensions were bound to, by name.
     """
 
     items: tuple[Item, ...]
     names: tuple[tuple[str, str | None], ...]
     problems: Mapping[str, str]
     models: Mapping[str, ModelSource]
+    bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def without(self, reasons: Mapping[str, str]) -> ModelItems:
+        """The same where some are not to be measured: name to the reason."""
+        names = tuple((name, None if name in reasons else key) for name, key in self.names)
+        kept = {key for _, key in names}
+        return replace(
+            self,
+            items=tuple(item for item in self.items if item.key in kept),
+            names=names,
+            problems={**self.problems, **reasons},
+            models={name: source for name, source in self.models.items() if name not in reasons},
+        )
 
 
 def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
@@ -97,7 +111,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
     items: dict[str, Item] = {}
     names: list[tuple[str, str | None]] = []
     problems: dict[str, str] = {}
-    graphs: list[ModelGraph] = []
+    graphs: dict[str, ModelGraph] = {}
     for number, source in enumerate(sources):
         try:
             graph = build_graph(source.skeleton(), oracle=oracle)
@@ -109,7 +123,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
             problems[source.name] = str(error)
             names.append((source.name, None))
             continue
-        graphs.append(graph)
+        graphs[source.name] = graph
         names.append((source.name, graph.key))
         if graph.key not in items:
             costs = [graph.layers[index].cost for index in graph.live]
@@ -127,6 +141,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
                 footprint_bytes=footprint(graph),
             )
     if graphs:
-        require_known({name: size for source in sources for name, size in source.dims}, graphs)
+        require_known({name: size for source in sources for name, size in source.dims}, graphs.values())
     readable = {source.name: source for source in sources if source.name not in problems}
-    return ModelItems(tuple(items.values()), tuple(names), problems, readable)
+    bound = {name: dict(graph.bound) for name, graph in graphs.items()}
+    return ModelItems(tuple(items.values()), tuple(names), problems, readable, bound)

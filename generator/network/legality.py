@@ -164,6 +164,14 @@ def _range(site: Site) -> Domain | None:
     return exact((0, shape[0], 1)[site.slot])
 
 
+def _compared(site: Site) -> Domain | None:
+    """A number that is compared with a constant, such as a sampling rate, is that constant: the first branch runs."""
+    known = site.constant(1 - site.slot)
+    if site.input(site.slot) != () or known is None or known.size != 1 or known.dtype.kind not in "iu":
+        return None
+    return exact(int(known.item()))
+
+
 def _sequence_length(site: Site) -> Domain | None:
     shape = site.input(0)
     axis = site.attribute("time_axis", site.attribute("layout", 0))
@@ -300,6 +308,7 @@ _RULES: dict[str, dict[int, Rule]] = {
     "SequenceAt": {1: _ZERO},
     # control
     "If": {0: _TRUE},
+    "Equal": {0: _compared, 1: _compared},
     "Loop": {0: _trip_count, 1: _TRUE},
     "Where": {0: _always(MIXED)},
     "Compress": {1: _always(MIXED)},

@@ -117,9 +117,9 @@ def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimat
 def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> None:
     answer = estimated([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)])
 
-    header, _, first, second = render(answer).splitlines()
+    header, _, first, second = render(answer, width=200).splitlines()
 
-    assert "undisturbed ms  measured ms  ratio" in header
+    assert "undisturbed ms  measured ms ±95%  ratio" in header
     assert "3.900" in first
     assert "1.09 [0.93, 1.27]" in first
     assert second.split()[-2:] == ["-", "100%"]
@@ -164,3 +164,59 @@ def test_a_run_says_where_profiled_passes_differ_from_others(watched_s: float, s
 
     assert len(lines) == (said is not None)
     assert said is None or said in lines[0]
+
+
+def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
+    names = ("estimate_ms", "ci95_ms", "measured_ci95_ms", "lower_bound_sequential_ms", "sequential_ms")
+    entry = _beside("m", **dict(zip(names, (4.36, (3.0, 5.5), (3.9, 4.1), 4.0, 5.0), strict=True)))
+
+    wide, narrow = (render(estimated([entry]), width=width).splitlines() for width in (200, 90))
+
+    assert "4.360 ± 1.4" in wide[2]
+    assert "4.000 ± 0.10" in wide[2]
+    assert max(map(len, narrow)) <= 90
+    assert "4.360 ± 1.4" in narrow[-1]
+    assert not any("undisturbed" in line for line in narrow)
+
+
+def test_a_bound_above_the_estimate_is_none() -> None:
+    entry = _beside("m", lower_bound_sequential_ms=6.0)
+
+    answer = estimated([entry])
+
+    assert answer.results[0]["lower_bound_sequential_ms"] == 6.0
+    assert answer.table is not None
+    assert answer.table[0]["lower_bound_sequential_ms"] is None
+    assert answer.summary[0].startswith("m: no lower bound, since the cheapest bricks that make it up take 6.000 ms")
+
+
+def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
+    path = tuple(
+        SequenceLatency(n, f"k{n}", (n,), (f"n{n}",), ("Conv",), latency_ms=float(n), ci95_ms=(n - 0.5, n + 0.5))
+        for n in range(20)
+    )  # fmt: skip
+    entry = _beside("m", sequences=path, path=path)
+
+    some, every = (estimated([entry], explain=True, most=most).summary for most in (15, None))
+
+    begin = next(i for i, line in enumerate(some) if "critical path" in line)
+    assert some[begin + 1].split() == ["19.000", "ms", "±", "0.50", "Conv", "n19"]
+    assert some[begin + 16] == "  and 5 more (--all lists them)"
+    assert every[-1].split()[-1] == "n0"
+
+
+def test_a_run_counts_what_is_not_stable_and_tells_measured_models_from_known_ones() -> None:
+    report = RunReport(
+        run="run", system="system", stack="stack", bricks=282, measured=282, reused=0, failed=0, remaining=0, models=3,
+        models_remaining=0, failures=(), algorithms=0, algorithms_reused=0, algorithms_remaining=0,
+        algorithm_failures=(), wall_s=1.0, timed_s=0.5, prepare_s=0.1, forecast_s=1.0, budget_s=None, dry_run=False,
+        costs=RunCosts(), models_measured=1, verdicts={"stable": 14, "unstable": 258, "noisy": 10},
+    )  # fmt: skip
+
+    summary = ran(report).summary
+
+    assert "3 whole models: 2 known, 1 measured" in summary
+    (line,) = [line for line in summary if line.startswith("of 282 latencies")]
+    assert "258 unstable" in line
+    assert "10 noisy" in line
+    assert "--again noisy" in line

@@ -6,6 +6,7 @@ import dataclasses
 
 from dlbricks.analyzer.causes import rows_of, written
 from dlbricks.constructor.result import Estimate, Term
+from dlbricks.generator.machine.system import probe_system
 
 
 def explained(**changes: Term) -> Estimate:
@@ -74,3 +75,16 @@ def test_commands_stand_below_once_each() -> None:
 def test_without_an_attribution_nothing_is_said() -> None:
     assert written(Estimate(name="m", granularity=1)) == []
     assert list(rows_of(Estimate(name="m", granularity=1))) == []
+
+
+def test_what_another_system_lacks_is_not_measured_into_the_database_here() -> None:
+    command = "dlbricks generate m -o s && dlbricks run s --threads 1 --db 'my home.db'"
+    there = dataclasses.replace(explained(fusion=Term(reason="not measured", command=command)), system="e" * 64)
+    here = dataclasses.replace(there, system=probe_system().key)
+
+    (line,) = [line for line in written(there) if "would be known" in line]
+    assert line.endswith(
+        "here, dlbricks generate m -o s; on system eeeeeeeeeeee, dlbricks run s --threads 1; "
+        "then export and merge what it stores"
+    )
+    assert any(line.endswith(command) for line in written(here))

@@ -47,10 +47,10 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
     }  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in result.plots)
     answer = demonstrated(result)
-    header, _, *lines = render(answer).splitlines()
+    header, _, *lines = render(answer, width=200).splitlines()
     assert header.split() == [
-        "model", "layers", "unique", "estimate", "ms", "sequential", "ms", "critical", "path", "ms", "undisturbed",
-        "ms", "measured", "ms", "ratio",
+        "model", "layers", "unique", "estimate", "ms", "±95%", "sequential", "ms", "critical", "path", "ms",
+        "undisturbed", "ms", "measured", "ms", "±95%", "ratio",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[:2]] == ["branches", "chain"]
     (fork, chain) = json.loads(render(answer, "json"))["results"]

@@ -47,7 +47,7 @@ def test_a_number_that_is_none_is_null_everywhere(number: float) -> None:
 
     assert json.loads(render(answer, "json"))["results"] == [{"a": None, "deep": [{"b": [None]}]}]
     assert render(answer, "table").splitlines()[-1] == "-"
-    assert next(csv.DictReader(io.StringIO(render(answer, "csv")))) == {"a": "", "deep": '[{"b": [null]}]'}
+    assert next(csv.DictReader(io.StringIO(render(answer, "csv")))) == {"a": "", "deep": "1"}
 
 
 def test_csv_quotes_what_needs_it_and_fills_missing_keys() -> None:
@@ -99,3 +99,36 @@ def test_options_are_told_where_devices_differ() -> None:
         "options that own has not on cuda: b",
     ]
     assert [*_option_lines("none", {"cpu": {}})] == []
+
+
+def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
+    rows = [{"key": "k" * 12, "ms": 1.5, "ci": (1.25, 1.75), "reason": "it is too large for this machine " * 5}]
+    columns = [
+        Column("key", "brick"),
+        Column("ms", "latency of it in ms", lambda value: f"{value:.3f}", bounds="ci"),
+        Column("ms", "again", spare=True),
+        Column("reason", "reason"),
+    ]
+
+    wide, narrow = (render(Answer(rows, columns=columns), width=width).splitlines() for width in (300, 60))
+
+    assert len(wide) == 3
+    assert "1.500 ± 0.25  " in wide[2]
+    assert "again" in wide[0]
+    assert max(map(len, narrow)) <= 60
+    assert not any("again" in line for line in narrow)
+    assert " ".join(" ".join(narrow).split()).count("large") == 5
+
+
+def test_csv_has_no_lists_and_nothing_nested_in_its_cells() -> None:
+    row = {
+        "name": "m", "ci95_ms": (1.0, 2.0), "ratio_ci95": None, "coverage": {"macs": 1.0, "deep": {"x": 2}},
+        "op_types": ("Conv", "Relu"), "missing": [{"key": "k"}],
+    }  # fmt: skip
+
+    (parsed,) = csv.DictReader(io.StringIO(render(Answer([row]), "csv")))
+
+    assert parsed == {
+        "name": "m", "ci95_ms_low": "1.0", "ci95_ms_high": "2.0", "ratio_ci95_low": "", "ratio_ci95_high": "",
+        "coverage.macs": "1.0", "coverage.deep.x": "2", "op_types": "Conv;Relu", "missing": "1",
+    }  # fmt: skip

@@ -139,7 +139,7 @@ def test_without_pyarrow_the_remedy_is_named(full, tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(StoreError, match=r"pip install 'dlbricks\[parquet\]'"):
+    with pytest.raises(StoreError, match="pip install pyarrow"):
         export(full.store, tmp_path / "out.parquet")
     assert [path.name for path in tmp_path.iterdir() if "parquet" in path.name] == []
 

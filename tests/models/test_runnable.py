@@ -65,6 +65,55 @@ def test_unnamed_dimension(tmp_path: Path) -> None:
     np.testing.assert_allclose(execute(runnable, {"x": x}), x @ WEIGHT, rtol=1e-5)
 
 
+def recurrent(state: tuple[int | None, ...] = (2, None, 4)) -> ModelProto:
+    """An LSTM in each branch of an If; the one that is not taken contradicts a first input of eight columns."""
+
+    def branch(name: str, columns: int) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("Reshape", ["x", f"{name}_to"], [f"{name}_x"]),
+            helper.make_node("LSTM", [f"{name}_x", "w", "r", "", "", "h", "c"], ["", f"{name}_h"], hidden_size=4),
+            helper.make_node("Reshape", [f"{name}_h", "flat"], [f"{name}_y"]),
+        ]
+        to = numpy_helper.from_array(np.array([1, 1, columns]), f"{name}_to")
+        y = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [4])
+        return helper.make_graph(nodes, name, [], [y], [to])
+
+    nodes = [
+        helper.make_node("Slice", ["state", "zero", "one", "zero"], ["h"]),
+        helper.make_node("Slice", ["state", "one", "two", "zero"], ["c"]),
+        helper.make_node("Greater", ["rate", "limit"], ["high"]),
+        helper.make_node("If", ["high"], ["y"], then_branch=branch("then", 9), else_branch=branch("other", 8)),
+    ]
+    values = {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "flat": np.array([4])}
+    values |= {"limit": np.array(1 << 60), "w": RNG.random((1, 16, 8), np.float32)}
+    values |= {"r": RNG.random((1, 16, 4), np.float32)}
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None]),
+        helper.make_tensor_value_info("state", TensorProto.FLOAT, state),
+        helper.make_tensor_value_info("rate", TensorProto.INT64, []),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    constants = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_branch_that_is_never_taken_contradicts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(recurrent(), path)
+    (source,) = find_models([path], dims={"x[1]": 8})
+
+    runnable = source.runnable(tmp_path)
+
+    assert runnable.path == path
+    assert [shape for _, _, shape in runnable.inputs] == [(1, 8), (2, 1, 4), ()]
+    feeds = {
+        name: np.zeros(shape, np.int64 if dtype == "int64" else np.float32) for name, dtype, shape in runnable.inputs
+    }
+    (y,) = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+    assert y.shape == (4,)
+
+
 def test_changed_batch(tmp_path: Path) -> None:
     model = network(1, 2, 3, extra=[1, -1])
     runnable = source(tmp_path / "m.onnx", model, batches=[3]).runnable(tmp_path / "out")

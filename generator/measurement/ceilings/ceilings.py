@@ -32,10 +32,11 @@ from ..item import Item
 from ..journal import Journal
 from ..launch import begin_run, end_run, launch
 from ..sampling.grouping import grouped
-from ..sampling.pace import Pace
+from ..sampling.pace import Pace, forecast_s
 from ..session import Session
 from ..settings import Settings
 from .rates import GEMM_SIZES, Rate, ceiling_names, ceiling_work, level_of_cache, rate_of, stream_sizes
+from .whole import Whole
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
 
@@ -151,10 +152,12 @@ def measure_ceilings(
     runs: list[str] = []
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
+        planned: list[tuple[Settings, Backend, list[str]]] = []
         for name in _names(backend, device):
             runtime = get(name)
-            for precision in (dtype,) if dtype is not None else dtypes_on(runtime, device):
-                if backend is None and precision not in dtypes_on(runtime, device):
+            precisions = dtypes_on(runtime, device)
+            for precision in precisions if dtype is None else (dtype,):
+                if backend is None and precision not in precisions:
                     continue
                 require_dtype(runtime, precision, device)
                 settings = Settings(
@@ -173,15 +176,18 @@ def measure_ceilings(
                 )
                 settings.check()
                 wanted = ceiling_names(sizes or stream_sizes(system), dtype=precision, gemm_sizes=gemm_sizes)
-                try:
-                    run, found = _measured(settings, runtime, wanted, store, progress)
-                except (BackendError, BackendUnavailable, WorkerError) as error:
-                    if backend is not None:
-                        raise
-                    rows.append(CeilingRow(name, None, precision, error=str(error)))
-                    continue
-                runs.append(run)
-                rows += found
+                planned.append((settings, runtime, wanted))
+        whole = Whole(progress, [_forecast_s(settings, names) for settings, _, names in planned])
+        for number, (settings, runtime, wanted) in enumerate(planned):
+            try:
+                run, found = _measured(settings, runtime, wanted, store, whole.part(number))
+            except (BackendError, BackendUnavailable, WorkerError) as error:
+                if backend is not None:
+                    raise
+                rows.append(CeilingRow(settings.backend, None, settings.dtype, error=str(error)))
+                continue
+            runs.append(run)
+            rows += found
     conditions = Settings(threads=threads, cache="hot").conditions
     return CeilingReport(system, conditions.threads, tuple(rows), tuple(runs), time.monotonic() - begun)
 
@@ -215,7 +221,7 @@ def _measured(
         partial(launch, settings, backend, stack, memory_bytes=2 * memory_bytes, together=False),
         Journal(store, run, settings.conditions, costs),
         settings,
-        Pace(settings.visits),
+        Pace(settings.visits, forecast_s=_forecast_s(settings, names)),
         costs,
         progress=progress,
     ) as session:
@@ -227,8 +233,22 @@ def _measured(
 
 
 def _item(name: str) -> Item:
-    size = ceiling_work(name)[1] if name.startswith((GEMM, STREAM, COPY)) else 0
-    return Item(Subject.REFERENCE, built_in_key(name), label=name, path=Path(name), unroll=1, size_bytes=2 * size)
+    flops, moved = ceiling_work(name) if name.startswith((GEMM, STREAM, COPY)) else (0, 0)
+    return Item(
+        Subject.REFERENCE,
+        built_in_key(name),
+        label=name,
+        path=Path(name),
+        unroll=1,
+        size_bytes=2 * moved,
+        macs=flops // 2,
+    )
+
+
+def _forecast_s(settings: Settings, names: Sequence[str]) -> float:
+    """Seconds that networks take in one runtime and precision."""
+    items = [_item(name) for name in (OVERHEAD, CHAIN, *names)]
+    return forecast_s(items, visits=settings.visits, processes=settings.processes, sessions=settings.sessions)
 
 
 def _row(blank: CeilingRow, item: Item, call: Measurement | None, threads: int) -> CeilingRow:

@@ -14,14 +14,17 @@ from .statistics import MIN_SAMPLES
 
 __all__ = ["Pace", "forecast_s", "loops_of", "warmups_of"]
 
-WORKER_START_S = 0.6
+WORKER_START_S = 0.5
 """Start of a worker: interpreter, runtime."""
-_LOAD_S = 0.004
+_LOAD_S = 0.003
 """Loading of a small network in one process."""
-_LOAD_S_PER_BYTE = 4e-10
-"""Filling and packing weights."""
-_NS_PER_MAC = 0.05
-"""20 GMAC/s, a slow core."""
+_LOAD_S_PER_BYTE = 5e-9
+"""Filling and packing weights: from 5 to 7 ns of a core for each byte of the weights of ResNet-50, BERT and GPT-2."""
+_NS_PER_MAC = 0.025
+"""40 GMAC/s: models of convolutions and of products had 45 to 70 on one core."""
+_CLOCK_PASSES = 60
+_CLOCK_BRICKS = 200
+"""In each process, so many passes over as many of the shortest bricks tell what the profiler's clock costs."""
 
 _LOOP_NS = 20_000_000
 """What is short is repeated until a visit takes so long: whatever disturbs it must be met as often as by a long one."""
@@ -30,6 +33,9 @@ _WARM_NS = 40_000_000
 finds its caches and its code cold, which repetition, or a model that goes on, would not."""
 
 _MOST_VISITS = 96
+
+_SOON_S = 1.0
+"""Before the first visit, a forecast that is used up but for this tells nothing."""
 
 
 def loops_of(run_ns: int) -> int:
@@ -67,16 +73,19 @@ def forecast_s(
     if not items:
         return 0.0
     total = processes * WORKER_START_S
+    packed: list[float] = []
     for item in items:
         earlier = (known or {}).get(item.key)
         run_ns = earlier.mean_ns if earlier is not None else (item.macs or 0) * _NS_PER_MAC
-        load_s = _LOAD_S + item.size_bytes * _LOAD_S_PER_BYTE
+        weights = item.weight_bytes or item.size_bytes // 2  # a runtime keeps a packed copy
+        load_s = _LOAD_S + weights * _LOAD_S_PER_BYTE
         if not item.packed and earlier is not None and earlier.load_ns is not None:
-            load_s = (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9
+            load_s = max(load_s, (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9)
         total += load_s * processes * (sessions if item.packed else 1)
         once_ns = run_ns if item.packed else max(run_ns, _LOOP_NS)
         total += max(0, visits - item.visits) * once_ns * (1 + warmups_of(int(once_ns), item.footprint)) / 1e9
-    return total
+        packed += [run_ns] if item.packed else []
+    return total + processes * _CLOCK_PASSES * sum(sorted(packed)[:_CLOCK_BRICKS]) / 1e9
 
 
 @dataclass(slots=True)
@@ -87,11 +96,13 @@ class Pace:
         visits: How often each item is visited where time does not press.
         budget_s: Total time; None: as long as it takes.
         waiting: Sessions that are still to come.
+        forecast_s: What was expected before it began; None where nothing was.
     """
 
     visits: int
     budget_s: float | None = None
     waiting: int = 1
+    forecast_s: float | None = None
     _begun: float = field(default_factory=time.monotonic)
     _until: float = math.inf
 
@@ -104,6 +115,23 @@ class Pace:
     def expired(self) -> bool:
         """Whether the total time is spent."""
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
+
+    def remaining_s(self, done: int, left: int) -> float | None:
+        """Time that is left after some visits, and before others; None where nothing tells.
+
+        The first visits have all the loading before them: the forecast counts as much as what is not done yet.
+        """
+        elapsed = self.elapsed_s
+        ahead = None if self.forecast_s is None else max(0.0, self.forecast_s - elapsed)
+        if ahead is not None and not done and ahead < _SOON_S:
+            ahead = None
+        found = elapsed / done * left if done else None
+        if found is not None and ahead is not None:
+            found = (found * done + ahead * left) / (done + left)
+        remaining = found if done else ahead
+        if remaining is None or self.budget_s is None:
+            return remaining
+        return min(remaining, max(0.0, self.budget_s - elapsed))
 
     @property
     def wanted(self) -> int:

@@ -17,6 +17,7 @@ from dlbricks.generator.measurement.ceilings.rates import (
     rate_of,
     stream_sizes,
 )
+from dlbricks.generator.measurement.ceilings.whole import Whole
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.reference import (
     CHAIN,
@@ -27,6 +28,7 @@ from dlbricks.generator.network.reference import (
     built_in,
     built_in_key,
 )
+from dlbricks.generator.progress import Progress, Stage
 
 MIB = 1 << 20
 XEON = System("Xeon", "x86_64", 2, 2, (("L1d", 48 << 10), ("L2", 2 * MIB), ("L3", 260 * MIB)), 24)
@@ -152,3 +154,19 @@ def test_a_node_is_what_a_chain_takes_beyond_a_call():
     assert node_ns(measured(2100), measured(1000)) == 100
     assert node_ns(measured(900), measured(1000)) == 0
     assert node_ns(None, measured(1000)) is None
+
+
+def test_several_measurements_are_counted_as_one() -> None:
+    told: list[Progress] = []
+    whole = Whole(told.append, [10.0, 20.0, 30.0])
+
+    for number in range(3):
+        part = whole.part(number)
+        assert part is not None
+        part(Progress(Stage.SAMPLE, 24, 48, "gemm", 5.0, 4.0))
+
+    assert [(step.done, step.total, step.label) for step in told] == [
+        (24, 144, "1/3 gemm"), (72, 144, "2/3 gemm"), (120, 144, "3/3 gemm"),
+    ]  # fmt: skip
+    assert [step.remaining_s for step in told] == [54.0, 34.0, 4.0]
+    assert Whole(None, [1.0]).part(0) is None

@@ -157,3 +157,13 @@ def test_any_shape_is_filled(skeleton_of, shape):
 
     assert array.shape == shape
     assert array.flags.c_contiguous
+
+
+def test_a_number_that_is_compared_with_a_constant_is_that_constant(skeleton_of):
+    graph = """(int64 rate, int64[3] mask) => (bool v0, bool[3] v1)
+        <int64 limit = {16000}, int64 zero = {0}> {v0 = Equal(rate, limit) v1 = Equal(zero, mask)}"""
+
+    found = inputs(skeleton_of, graph, [("rate", "int64", ()), ("mask", "int64", (3,))])
+
+    assert found["rate"].tolist() == 16000
+    assert found["mask"].tolist() != [0, 0, 0]  # a mask masks nothing

@@ -130,3 +130,30 @@ def test_a_forecast_grows_with_the_work_and_shrinks_with_what_is_done():
     assert seconds(item(), visits=12) < seconds(item())
     assert seconds(item(visits=12)) < seconds(item())
     assert seconds(item(footprint=8 << 20)) > 0
+
+
+def test_a_forecast_counts_the_weights_of_each_session_and_what_tells_the_clock():
+    def seconds(**more: object) -> float:
+        return forecast_s([item(0, **more)], visits=24, processes=2, sessions=2)
+
+    small = seconds(footprint=8 << 20)
+    assert seconds(footprint=8 << 20, weight_bytes=100 << 20) - small == pytest.approx(
+        4 * (100 << 20) * module._LOAD_S_PER_BYTE
+    )
+    clocked = forecast_s([item(footprint=8 << 20)], visits=0, processes=2, sessions=2) - small
+    assert clocked == pytest.approx(2 * module._CLOCK_PASSES * 10**9 * module._NS_PER_MAC / 1e9)
+
+
+def test_what_is_left_begins_as_the_forecast_and_keeps_to_the_budget(clock):
+    pace = paced(clock, visits=24, forecast_s=100.0)
+    assert pace.remaining_s(0, 24) == pytest.approx(100.0)
+
+    clock.now += 40.0  # loading, and the first visit
+    assert pace.remaining_s(1, 23) == pytest.approx((40 * 23 * 1 + 60 * 23) / 24)
+    clock.now += 80.0
+    assert pace.remaining_s(23, 1) == pytest.approx(120 / 23 * 23 / 24)
+    assert paced(clock, visits=24).remaining_s(0, 24) is None
+
+    bounded = paced(clock, visits=24, budget_s=30.0, forecast_s=460.0)
+    clock.now += 10.0
+    assert bounded.remaining_s(2, 90) == pytest.approx(20.0)

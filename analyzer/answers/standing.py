@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .tables import Column
-from .units import counted, milliseconds, percent, ratio_within
+from ..tables import Column
+from ..units import counted, milliseconds, percent, ratio_within
 
 if TYPE_CHECKING:
-    from ..constructor.estimate import Estimate
+    from ...constructor.estimate import Estimate
 
-__all__ = ["COLUMNS", "disturbance_of", "shown", "standing"]
+__all__ = ["COLUMNS", "above_estimate", "disturbance_of", "shown", "standing"]
 
 _NAMED = 4
 """Models that a line names, before it counts them."""
@@ -20,8 +20,8 @@ _RATIO = "ratio_within"
 """Key of the cell that holds a ratio with its interval, in the rows of tables only."""
 
 COLUMNS = (
-    Column("undisturbed_ms", "undisturbed ms", milliseconds),
-    Column("measured_ms", "measured ms", milliseconds),
+    Column("undisturbed_ms", "undisturbed ms", milliseconds, spare=True),
+    Column("measured_ms", "measured ms ±95%", milliseconds, bounds="measured_ci95_ms"),
     Column(_RATIO, "ratio"),
 )
 """What of that the tables of estimates show."""
@@ -30,7 +30,14 @@ COLUMNS = (
 def shown(entry: Estimate, row: dict[str, object]) -> dict[str, object]:
     """The row of an estimate as tables show it."""
     within = None if entry.ratio is None else ratio_within(entry.ratio, entry.ratio_ci95)
-    return row | {_RATIO: within}
+    bound = None if above_estimate(entry) else entry.lower_bound_sequential_ms
+    return row | {_RATIO: within, "lower_bound_sequential_ms": bound}
+
+
+def above_estimate(entry: Estimate) -> bool:
+    """Whether the cheapest bricks take longer than the model is estimated to: that is no bound of it."""
+    bound = entry.lower_bound_sequential_ms
+    return bound is not None and entry.estimate_ms is not None and bound > entry.estimate_ms
 
 
 def disturbance_of(entry: Estimate) -> str:

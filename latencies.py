@@ -1,0 +1,162 @@
+"""Commands that answer from what is stored: estimates, kernels, comparisons and advice. Nothing is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .analyzer.tables import MOST
+from .console import answer, drawn
+from .options import (
+    all_option,
+    comparison_options,
+    database_option,
+    format_options,
+    kernel_options,
+    measured_options,
+    model_arguments,
+    plot_option,
+    split_options,
+    take_models,
+)
+
+__all__ = ["advise", "compare", "estimate", "kernels"]
+
+
+@click.command()
+@model_arguments
+@split_options
+@measured_options
+@click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
+@click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
+@all_option
+@plot_option
+@database_option
+@format_options
+def estimate(
+    *, explain: bool, layers: bool, every: bool, plot: Path | None, database: str, form: str, **options: Any
+) -> None:
+    """Latency of models, reconstructed from measured bricks.
+
+    \b
+    Example:
+        dlbricks estimate squeezenet resnet50 -g 1
+    """
+    from .analyzer.answers import estimated
+    from .constructor.estimate import estimate as estimate_models
+    from .db.decompositions import open_keeping
+
+    with open_keeping(database) as store:
+        estimates = estimate_models(take_models(options), store=store, **options)
+    if plot is not None:
+        from .analyzer.drawing import draw_estimates
+
+        drawn(draw_estimates(estimates, plot, explain=explain))
+    result = estimated(estimates, explain=explain, layers=layers, most=None if every else MOST)
+    answer(result, form, complete=all(entry.complete for entry in estimates))
+
+
+@click.command()
+@model_arguments
+@click.option(
+    "--whole", is_flag=True, help="Of the whole model, as 'measure --kernels' profiled it; else of its bricks."
+)
+@kernel_options
+@all_option
+@database_option
+@format_options
+def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
+    """The kernels that ran for models, with their share of time, matrix units, and what fell back to another device.
+
+    \b
+    Example:
+        dlbricks kernels squeezenet --backend torch
+    """
+    from .analyzer.kernel_tables import told
+    from .constructor.kernels.kernels import kernels as find_kernels
+    from .db.decompositions import open_keeping
+
+    with open_keeping(database) as store:
+        found = find_kernels(take_models(options), store=store, **options)
+    answer(told(found, most=None if every else MOST), form, complete=all(one.complete for one in found))
+
+
+@click.command()
+@model_arguments
+@click.option(
+    "--by",
+    type=click.Choice(["combination", "run", "variant"]),
+    default="combination",
+    show_default=True,
+    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one.",
+)
+@click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
+@click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
+@comparison_options
+@click.option("--layers", is_flag=True, help="Also list bricks, and what the base would gain by each.")
+@all_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["slower", "faster", "unclear"]),
+    multiple=True,
+    help="End with exit code 4 where a model has this verdict; repeatable.",
+)
+@plot_option
+@database_option
+@format_options
+def compare(
+    *,
+    layers: bool,
+    every: bool,
+    fail_on: tuple[str, ...],
+    plot: Path | None,
+    database: str,
+    form: str,
+    **options: Any,
+) -> None:
+    """Stored frameworks, options, systems or runs against each other: SAME, FASTER, SLOWER or UNCLEAR.
+
+    \b
+    Example:
+        dlbricks compare squeezenet --by run --fail-on slower
+    """
+    from .analyzer.compared import compared
+    from .analyzer.comparison import compare as compare_stored
+    from .db.decompositions import open_keeping
+
+    with open_keeping(database) as store:
+        comparison = compare_stored(take_models(options), store=store, **options)
+    if plot is not None:
+        from .analyzer.drawing import draw_comparison
+
+        drawn(draw_comparison(comparison, plot))
+    crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
+    answer(
+        compared(comparison, layers=layers, most=None if every else MOST),
+        form,
+        complete=comparison.complete,
+        crossed=crossed,
+    )
+
+
+@click.command()
+@model_arguments
+@comparison_options
+@database_option
+@format_options
+def advise(*, database: str, form: str, **options: Any) -> None:
+    """The fastest stored framework and options for models on this system, and the layers that decide it.
+
+    \b
+    Example:
+        dlbricks advise squeezenet
+    """
+    from .analyzer.advice import advise as advise_on
+    from .analyzer.compared import advised
+    from .db.decompositions import open_keeping
+
+    with open_keeping(database) as store:
+        advice = advise_on(take_models(options), store=store, **options)
+    answer(advised(advice), form, complete=advice.complete)

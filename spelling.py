@@ -1,0 +1,57 @@
+"""What words on the command line mean: times, batch sizes, dimensions, settings and shares."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["batches", "dimension", "seconds", "setting", "share"]
+
+
+def seconds(text: str) -> float:
+    """A time: seconds, or a number with the unit s, m or h."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        value = float(number) * units[unit]
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive time")
+    return value
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """Batch sizes with commas between them, each once."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def dimension(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=N[,N...], each size once; the name itself may hold an equals sign."""
+    name, equals, numbers = text.rpartition("=")
+    parts = numbers.split(",")
+    if not (name and equals and all(part.isdecimal() for part in parts)):
+        raise click.BadParameter(f"{text!r} is not NAME=N; write past=128 or past=128,512")
+    return name, tuple(dict.fromkeys(map(int, parts)))
+
+
+def setting(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def share(text: str) -> float:
+    """A positive share: ``3%`` or ``0.03``."""
+    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / unit
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive share")
+    return value

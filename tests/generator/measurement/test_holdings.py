@@ -1,0 +1,60 @@
+"""Which bricks of a suite models are made of, and which were bound to other shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.holdings import models_bricks
+from dlbricks.generator.measurement.subjects import ModelItems, model_items
+from dlbricks.models import find_models
+from onnx import numpy_helper
+
+DECODER = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[batch,past_sequence_length,8] past, float[batch,sequence_length,8] x) => (float[batch,total,8] y) {
+    a = MatMul(x, w)
+    b = Concat<axis=1>(past, a)
+    c = Relu(b)
+    d = Sigmoid(c)
+    y = MatMul(d, w)
+}
+"""
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(DECODER)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 8), np.float32), "w"))
+    onnx.save(model, tmp_path / "decoder.onnx")
+    return tmp_path / "decoder.onnx"
+
+
+def bound_to(path: Path, folder: Path, **dims: int) -> ModelItems:
+    folder.mkdir()
+    return model_items(find_models([path], dims=dims), folder)
+
+
+@pytest.mark.parametrize("annotate", [False, True])
+def test_a_model_that_is_bound_otherwise_than_the_suite_is_told(decoder: Path, tmp_path: Path, annotate: bool) -> None:
+    suite = tmp_path / "suite"
+    generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, out=suite, annotate=annotate)
+
+    same = bound_to(decoder, tmp_path / "same", past_sequence_length=4)
+    other = bound_to(decoder, tmp_path / "other")
+    alike, apart = (models_bricks(items, Suite.open(suite)) for items in (same, other))
+
+    assert same.bound["decoder"] == {"batch": 1, "past_sequence_length": 4, "sequence_length": 1}
+    assert [len(keys) for keys in alike.bricks.values()] == [5]
+    assert alike.apart == {}
+    assert apart.bricks == {}
+    assert "past_sequence_length=127" in apart.apart["decoder"]
+    assert "has 1 of its 5 bricks in the suite" in apart.apart["decoder"]
+    left = other.without(apart.apart)
+    assert (left.items, left.names) == ((), (("decoder", None),))
+    assert left.problems == apart.apart
