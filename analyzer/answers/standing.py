@@ -46,7 +46,7 @@ def disturbance_of(entry: Estimate) -> str:
 
 
 def standing(estimates: Sequence[Estimate]) -> list[str]:
-    """What to say of models that met a disturbed machine, and of those that were measured apart from their bricks.
+    """What to say of models that met a disturbed machine, were measured apart from their bricks, or are not calibrated.
 
     At most one line each, whatever the number of models; nothing where there is nothing to say.
     """
@@ -64,6 +64,12 @@ def standing(estimates: Sequence[Estimate]) -> list[str]:
         lines.append(
             f"not paired: bricks and model come from different sessions ({_listed(apart)}), whose scatter the ratio's "
             "interval holds; visit them in turn: dlbricks run SUITE --with MODEL --again all"
+        )
+    loose = [one.name for one in estimates if one.calibrated is False]
+    if loose:
+        lines.append(
+            f"not calibrated: how far such estimates are off is not known ({_listed(loose)}); intervals hold only what "
+            "the measurements differ by"
         )
     return lines
 

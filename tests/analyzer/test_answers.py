@@ -138,6 +138,13 @@ def test_a_machine_that_was_disturbed_is_one_line_whatever_the_number_of_models(
     assert "undisturbed_ms" in line
 
 
+def test_what_is_not_calibrated_is_said_once_for_all_models() -> None:
+    answer = estimated([_beside("a", calibrated=False), _beside("b", calibrated=True), _beside("c", calibrated=False)])
+
+    (line,) = answer.summary
+    assert line.startswith("not calibrated: how far such estimates are off is not known (a, c)")
+
+
 def test_what_is_not_paired_says_what_to_do() -> None:
     (line,) = estimated([_beside("m"), _beside("n", paired=False)]).summary
 
