@@ -5,6 +5,7 @@ Figures are made without pyplot, so that nothing global is touched: no current f
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,8 @@ def new_figure(width: float, height: float, *, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     if title:
-        figure.suptitle(shorten(title, int(width * 9)), fontsize=12, x=0.01, ha="left")
+        line = int(width * 9)
+        figure.suptitle("\n".join(textwrap.wrap(shorten(title, 2 * line - 20), line)), fontsize=12, x=0.01, ha="left")
     return figure
 
 

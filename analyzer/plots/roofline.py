@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ __all__ = ["Dot", "Roof", "roofline_chart"]
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#F0E442")
 _LARGEST = 900.0
 """Area of a dot that takes all of the time, in points squared..."""
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.4}
+"""Behind a label: the line of another bandwidth does not strike it through."""
+_STAGGER = 3.0
+"""How many times further along its line a label stands than the one above."""
 _SMALLEST = 9.0
 """...and of one that takes none of it."""
 
@@ -112,10 +117,13 @@ def _draw_computing(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mappin
     axes.set_xlim(low, high)
     axes.set_ylim(bottom, max([roof.gflops_s, *(dot.gflops_s for dot in dots)]) * 2.2)
     last = list(roof.gbytes_s)[-1:]
+    places = itertools.count()
     for name, bandwidth in roof.gbytes_s.items():
         ridge = roof.gflops_s / bandwidth
         axes.plot([low, ridge], [low * bandwidth, roof.gflops_s], color="#546E7A", linewidth=1.2, zorder=1)
-        _label_slope(axes, name, bandwidth, max(low, bottom / bandwidth), below=name in last)
+        # Each begins further along than the one above it: side by side they would overprint.
+        begin = max(low, bottom / bandwidth) * (1.0 if name in last else _STAGGER ** next(places))
+        _label_slope(axes, name, bandwidth, min(begin, ridge / 2), below=name in last)
     axes.plot([min(ridges, default=low), high], [roof.gflops_s] * 2, color="black", linewidth=1.6, zorder=1)
     axes.annotate(
         f"{roof.gflops_s:.3g} GFLOP/s", (high, roof.gflops_s), xytext=(-4, 4), textcoords="offset points", ha="right",
@@ -129,7 +137,7 @@ def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float, *, below
     axes.annotate(
         f"{name} {bandwidth:.3g} GB/s", (begin, begin * bandwidth), xytext=(20, -6) if below else (6, 8),
         textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, ha="left",
-        va="top" if below else "bottom", fontsize=8, color="#37474F",
+        va="top" if below else "bottom", fontsize=8, color="#37474F", bbox=_CLEAR, zorder=1.5,
     )  # fmt: skip
 
 
@@ -145,12 +153,13 @@ def _draw_moving(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mapping[s
     if values:
         axes.set_ylim(min(values) / 2, max(values) * 2)
     last = list(roof.gbytes_s)[-1:]
-    for name, bandwidth in roof.gbytes_s.items():
+    for place, (name, bandwidth) in enumerate(roof.gbytes_s.items()):
         below = name in last
         axes.axhline(bandwidth, color="#546E7A", linewidth=1.2, zorder=1)
         axes.annotate(
-            f"{name} {bandwidth:.3g}", (0, bandwidth), xytext=(3, -3 if below else 2), textcoords="offset points",
-            va="top" if below else "bottom", fontsize=8, color="#37474F",
+            f"{name} {bandwidth:.3g}", (place % 2, bandwidth), xytext=(-3 if place % 2 else 3, -3 if below else 2),
+            textcoords="offset points", ha="right" if place % 2 else "left", va="top" if below else "bottom",
+            fontsize=8, color="#37474F", bbox=_CLEAR, zorder=1.5,
         )  # fmt: skip
     kinds = sorted({dot.kind for dot in dots})
     places = [0.25 + 0.7 * (kinds.index(dot.kind) + 0.5) / len(kinds) for dot in dots]

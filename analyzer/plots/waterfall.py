@@ -62,12 +62,15 @@ def waterfall(falls: Sequence[Fall], *, title: str) -> Figure:
     """Totals, and between them what each cause adds or takes off; whiskers are 95 % intervals.
 
     Args:
-        falls: The rows, from the top. A cause begins where the row before it ended; a total stands on zero.
+        falls: The rows, from the top. A cause begins where the row before it ended; a total stands on zero. Those that
+            are not known have no row: they are named below.
         title: Name of the model and what was measured.
 
     Returns:
         A figure with one axes.
     """
+    unknown = [fall.label for fall in falls if fall.ms is None]
+    falls = [fall for fall in falls if fall.ms is not None]
     figure = new_figure(9.5, row_height(len(falls), each=0.36, least=2.6), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
@@ -77,7 +80,7 @@ def waterfall(falls: Sequence[Fall], *, title: str) -> Figure:
     axes.set_yticks(range(len(falls)), [shorten(fall.label, 30) for fall in falls], fontsize=9)
     axes.set_ylim(max(len(falls), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("latency (ms)")
+    axes.set_xlabel(f"latency (ms){'; not known: ' if unknown else ''}{', '.join(unknown)}")
     return figure
 
 

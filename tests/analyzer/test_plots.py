@@ -211,7 +211,9 @@ def test_a_cause_that_is_not_known_says_so_and_has_no_bar() -> None:
     axes = waterfall([Fall("bricks", 2.0, total=True), Fall("fusion", None)], title="t").axes[0]
 
     assert len(axes.patches) == 1
-    assert [text.get_text() for text in axes.texts] == ["2 ms", "not known"]
+    assert [text.get_text() for text in axes.texts] == ["2 ms"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["bricks"]
+    assert axes.get_xlabel() == "latency (ms); not known: fusion"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]
 
 
@@ -261,3 +263,12 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
     subprocess.run([sys.executable, "-c", code, "plot.svg"], check=True, cwd=tmp_path)
+
+
+def test_a_long_title_is_wrapped_before_it_is_cut() -> None:
+    title = "a_model: from bricks to model, source graph, cache model, onnxruntime on cpu with 1 thread in float32"
+
+    figure = waterfall(falls(), title=title)
+
+    assert " ".join(figure.get_suptitle().split()) == title
+    assert "\n" in figure.get_suptitle()
