@@ -22,7 +22,7 @@ from typing import Any
 from accuracy import protocol, shared
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.constructor.result import SIGNS
-from dlbricks.constructor.stored import FUSION
+from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Store
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores

@@ -28,10 +28,11 @@ from .prediction.terms import host_of
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose
-from .stored import FUSION, Shelf, Stored, in_parallel, look_up
+from .stored import Shelf, Stored, in_parallel, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 from .uncertainty.calibration import Method
+from .uncertainty.pairing import FUSION
 
 __all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate", "estimates_under"]
 

@@ -17,11 +17,11 @@ from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
 from .uncertainty.interval import Uncertainty, Weights
+from .uncertainty.pairing import FUSION
 
-__all__ = ["FUSION", "UNFUSED", "Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
+__all__ = ["UNFUSED", "Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
 
-FUSION = UNFUSED, _FUSED = "unfused", "extended"
-"""Algorithms that differ by fusion alone: neither has a layout of its own."""
+UNFUSED, _FUSED = FUSION
 
 _NO_LATENCIES = (*PARTS, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""

@@ -17,7 +17,11 @@ from ...db.values import Measurement, Subject
 from ...generator.measurement.sampling.statistics import student, time_blocks
 from .interval import Uncertainty, Weights
 
-__all__ = ["Paired", "paired"]
+__all__ = ["FUSION", "Paired", "paired"]
+
+FUSION = ("unfused", "extended")
+"""Algorithms without fusion and with it, neither in a layout of its own: their difference is what fusion saves, and may
+be measured apart from the model."""
 
 _DRAWS = 2000
 _SEED = 0
@@ -38,17 +42,19 @@ class Paired:
         measured_ns: Mean of the model.
         spread: Standard error of the logarithm of their ratio.
         degrees: Degrees of freedom that it is known with.
+        apart: Half of the 95 % interval of what was measured apart from the model, as a share of the estimate.
     """
 
     estimate_ns: float
     measured_ns: float
     spread: float
     degrees: float
+    apart: float = 0.0
 
     @property
     def half(self) -> float:
         """Half of the 95 % interval of the logarithm of the ratio, without the error of the method."""
-        return student(self.degrees) * self.spread
+        return math.hypot(student(self.degrees) * self.spread, self.apart)
 
 
 def paired(
@@ -57,7 +63,8 @@ def paired(
     """Follow a combination and a model through the sessions that they share.
 
     Args:
-        weights: The combination: bricks, and what is measured apart from any model (a call), which counts as constant.
+        weights: The combination: bricks, and what is measured apart from any model (a call, what fusion saves), which
+            counts as constant.
         truth: The model.
         known: Measurements of the combination by id.
         doubts: Has the raw samples.
@@ -67,15 +74,15 @@ def paired(
     """
     model = _sessions(truth, doubts)
     together: Sessions = {}
-    constant = 0.0
+    constant: dict[str, float] = {}
     for id_, weight in weights.items():
         one = known[id_]
         own = _sessions(one, doubts)
         shared = {place: own[place] for place in own if place in model and _at_once(one, truth, doubts, place)}
         if not shared:
-            if one.subject is Subject.BRICK:
+            if one.subject is Subject.BRICK and one.variant not in FUSION:
                 return None
-            constant += weight * one.latency_ns  # a call, or what values cost: visited beside any model
+            constant[id_] = weight  # a call, what values cost, or what fusion saves: visited beside any model
             continue
         fitting = {place: values for place, values in shared.items() if values.size == model[place].size}
         if not together:
@@ -87,12 +94,14 @@ def paired(
         return None
     places = sorted(together)
     bricks, models = _without_stalls([together[place] for place in places], [model[place] for place in places])
-    ours, theirs = time_blocks(bricks) + constant, time_blocks(models)
-    estimate = float(np.concatenate(bricks).mean()) + constant
+    constant_ns = doubts.value_ns(constant)
+    ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
+    estimate = float(np.concatenate(bricks).mean()) + constant_ns
     measured = float(np.concatenate(models).mean())
     if estimate <= 0 or measured <= 0:
         return None
-    return Paired(estimate, measured, _spread(ours, theirs), max(1, ours.size - 1))
+    apart = doubts.half_ns(constant) / estimate
+    return Paired(estimate, measured, _spread(ours, theirs), max(1, ours.size - 1), apart)
 
 
 def _without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import uuid
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from dlbricks.constructor.uncertainty.interval import Uncertainty
-from dlbricks.constructor.uncertainty.pairing import Paired, paired
+from dlbricks.constructor.uncertainty.pairing import FUSION, Paired, paired
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
 from dlbricks.db.values import Visit
 from dlbricks.generator.measurement.sampling.statistics import summarise
@@ -174,3 +175,23 @@ def test_one_time_block_tells_nothing_of_how_sure_it_is() -> None:
 
     assert found is not None
     assert found.half == math.inf
+
+
+def test_what_fusion_saves_may_come_from_another_run_and_widens_the_interval():
+    rng = np.random.default_rng(3)
+    model = taken("model", rng.normal(9e6, 1e4, SHAPE), subject=Subject.MODEL)
+    bricks = taken("brick", rng.normal(10e6, 1e4, SHAPE))
+    windows = [
+        (dataclasses.replace(one, variant=variant), blocks)
+        for variant, mean in zip(FUSION, (3e6, 2e6), strict=True)
+        for one, blocks in [taken(variant, rng.normal(mean, 2e5, SHAPE), run="another", begun_s=1e6)]
+    ]
+
+    alone = together({0: 1.0}, [bricks], model)
+    both = together({0: 1.0, 1: -1.0, 2: 1.0}, [bricks, *windows], model)
+
+    assert both.estimate_ns == pytest.approx(alone.estimate_ns - 1e6, rel=0.05)
+    assert both.apart > 0 == alone.apart
+    assert both.half > alone.half
+    other = [(dataclasses.replace(one, variant="basic"), blocks) for one, blocks in windows]
+    assert together({0: 1.0, 1: -1.0, 2: 1.0}, [bricks, *other], model) is None, "any other brick must be beside it"
