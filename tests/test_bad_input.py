@@ -128,7 +128,7 @@ def test_a_bad_model_is_one_line_in_its_row(
     cli: Cli, here: Path, make: Callable[[Path], None], message: str, command: str
 ) -> None:
     make(here / "bad.onnx")
-    cli("db", "merge", _database(here / "seed.db"))
+    _database(here / "dlbricks.db")
 
     done = cli(*command.split(), "--json")
 

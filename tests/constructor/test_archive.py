@@ -15,6 +15,7 @@ from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import estimate
 from dlbricks.constructor import survey as survey_module
+from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
 from dlbricks.errors import DiskFull
 from dlbricks.generator.backends.registry import get
@@ -83,21 +84,22 @@ def home(tmp_path_factory):
         store.put_stack(stack)
         store.begin_run(Run(run, "2026-11-21T00:00:00Z", "0", "run", None, system.key, stack.key))
 
-        def measured(subject, key, cache):
+        def measured(subject, key, cache, variant=""):
             ns = rng.uniform(1e4, 1e6)
             return Measurement(
                 id=str(uuid.uuid4()), run=run, subject=subject, key=key, system=system.key, stack=stack.key,
                 conditions=Conditions(1, cache), unroll=1, median_ns=ns, mean_ns=ns, trimmed_mean_ns=ns, min_ns=ns,
                 p90_ns=ns, p99_ns=ns, ci95_ns=(ns * 0.99, ns * 1.01), samples=10,
                 block_medians_ns=(ns * 0.99, ns, ns * 1.01), verdict=Verdict.STABLE, stop=Stop.CONVERGED,
-                reference_ns=1e5,
+                reference_ns=1e5, variant=variant,
             )  # fmt: skip
 
         keys: set[str] = set()
         for options in CUTS:
             keys |= {part.key for answer in estimate(MODELS, store=store, **options) for part in answer.sequences}
         levels = [level_name(level) for level in REUSE_LEVELS]
-        made = [measured(Subject.BRICK, key, level) for level in levels for key in sorted(keys)]
+        places = [(key, level) for level in levels for key in sorted(keys)]
+        made = [measured(Subject.BRICK, *place, variant) for variant in ("", *FUSION) for place in places]
         made += [measured(Subject.REFERENCE, built_in_key(OVERHEAD), level) for level in (*levels, "hot")]
         store.add((one, ()) for one in made)
         store.add((measured(Subject.MODEL, build_graph(one.skeleton()).key, "hot"), ()) for one in MODELS)
