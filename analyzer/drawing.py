@@ -213,8 +213,11 @@ def _under(entry: Estimate) -> Figure:
 
 def _between(entry: Estimate) -> Figure:
     falls = [
-        Fall(row.label, row.ms, row.half_ms or 0.0, total=row.total) for row in rows_of(entry) if row.counted
-    ]  # fmt: skip
+        Fall(row.label, row.ms, row.half_ms or 0.0, total=row.total)
+        if row.counted
+        else Fall(f"{row.label} (its interval includes zero)", None)
+        for row in rows_of(entry)
+    ]
     graph = f"{entry.graph} graph, {_conditions(entry)}"
     return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
 
