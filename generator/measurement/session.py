@@ -122,7 +122,7 @@ class Session:
             self._end_worker()
             for place, one in enumerate(waiting):
                 if not self._pace.expired:
-                    self._pace.waiting = len(waiting) * process * sessions + (len(waiting) - place) * sessions
+                    self._pace.expect(len(waiting) * (process + 1) - place, sessions, first=process + 1 == processes)
                     self._group(one, until=process * sessions)
                 later = {id(item) for other in waiting[place + 1 :] for item in other.group.all}
                 if not process or not self._missing(one.group):

@@ -97,12 +97,14 @@ class Pace:
         budget_s: Total time; None: as long as it takes.
         waiting: Sessions that are still to come.
         forecast_s: What was expected before it began; None where nothing was.
+        least: Visits that a session makes whatever the time.
     """
 
     visits: int
     budget_s: float | None = None
     waiting: int = 1
     forecast_s: float | None = None
+    least: int = 0
     _begun: float = field(default_factory=time.monotonic)
     _until: float = math.inf
 
@@ -138,6 +140,17 @@ class Pace:
         """Visits of an item that is done."""
         return self.visits if self.budget_s is None else _MOST_VISITS
 
+    def expect(self, groups: int, sessions: int, *, first: bool) -> None:
+        """Tell what is still to come.
+
+        Args:
+            groups: So many, each as often as there are processes still.
+            sessions: Of each in one process.
+            first: Whether this is the first process. What it visits must be enough: on a machine that is busy with
+                other things there may be no time for another one.
+        """
+        self.waiting, self.least = groups * sessions, math.ceil(MIN_SAMPLES / sessions) if first else 0
+
     def allot(self) -> None:
         """Let the session that begins take its share of the time that is left."""
         if self.budget_s is not None:
@@ -153,5 +166,5 @@ class Pace:
         """
         if self.budget_s is None:
             return done >= planned
-        fewest = math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1))
+        fewest = max(self.least, math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1)))
         return done >= planned or (done >= fewest and self.elapsed_s >= self._until)

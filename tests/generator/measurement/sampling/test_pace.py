@@ -99,6 +99,20 @@ def test_sessions_that_end_early_have_enough_samples_together(wanted, sessions):
     assert not Pace(wanted).enough(wanted - 1, wanted)
 
 
+@pytest.mark.parametrize("sessions", [1, 2, 3])
+def test_the_first_process_alone_makes_a_measurement(sessions):
+    """On a machine so busy that the time is up before another process begins, everything has been visited enough."""
+    pace, done = Pace(24, budget_s=1e-9), {True: 0, False: 0}
+
+    for first in done:
+        pace.expect(2, sessions, first=first)
+        for _ in range(sessions):
+            pace.allot()
+            done[first] += next(count for count in range(25) if pace.enough(count, 24))
+
+    assert done[True] >= MIN_SAMPLES > done[False] > 0
+
+
 @given(st.integers(1, 10**10))
 def test_short_ones_are_looped_and_long_ones_are_not(run_ns):
     loops = loops_of(run_ns)
