@@ -42,7 +42,7 @@ def command(out: Path, *more: object) -> list[str]:
 
 
 def visit(out: Path, *more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(out, *more), capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command(out, *more), capture_output=True, text=True, check=False, timeout=300)
 
 
 def state(out: Path) -> dict:
@@ -296,13 +296,13 @@ def test_kernels_are_of_what_is_measured(going, part):
 def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
     """All of it on PyTorch: what there is, what agrees, what is fast; then on a machine that measures nothing."""
     pytest.importorskip("torch")
-    settings = ("--device", "cpu", "--models", branches, "--batch", 2, "--minutes", 0.6, *BRIEF)
+    settings = ("--device", "cpu", "--models", branches, "--batch", 2, "--minutes", 3, *BRIEF)
 
     first = visit(here / "visits", *settings, "--stage", *FIRST[:2])
     rows = (here / "visits/agreement.jsonl").read_text()
-    second = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "kernels-float32")
+    second = visit(here / "visits", "--minutes", 3, "--stage", *FIRST, "kernels-float32")
     found, known = state(here / "visits"), stored(here / "visits")
-    third = visit(here / "visits", "--minutes", 0.6, "--stage", *FIRST, "kernels-float32")
+    third = visit(here / "visits", "--minutes", 3, "--stage", *FIRST, "kernels-float32")
 
     assert (first.returncode, second.returncode, third.returncode) == (0, 0, 0), first.stderr + second.stderr
     status = {record["stage"]["name"]: record["status"] for record in found["records"]}
