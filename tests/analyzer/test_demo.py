@@ -17,8 +17,8 @@ def test_the_demo_of_two_models_of_the_zoo(tmp_path: Path) -> None:
     result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=600)
 
     assert result.complete
-    _, _, *lines = render(demonstrated(result)).splitlines()
-    assert [line.split()[:3] for line in lines[:2]] == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]
+    lines = [line for line in render(demonstrated(result)).splitlines() if line.startswith(("squeezenet ", "alexnet "))]
+    assert [line.split()[:3] for line in lines] == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]
     (squeezenet, alexnet) = json.loads(render(demonstrated(result), "json"))["results"]
     assert squeezenet["critical_path_ms"] < squeezenet["sequential_ms"]
     assert alexnet["critical_path_ms"] == pytest.approx(alexnet["sequential_ms"])  # a chain
