@@ -82,7 +82,9 @@ def test_bricks_are_run_in_turn_unless_they_would_run_at_once(options, can):
     if can:
         assert require_in_turn(backend, effective) is backend
     else:
-        with pytest.raises(UsageError, match=r"cache mode 'model' with these options.* at once.*--cache hot"):
+        with pytest.raises(
+            UsageError, match=r"cache mode 'model' with these options.* run bricks at once.*--cache hot"
+        ):
             require_in_turn(backend, effective)
 
 

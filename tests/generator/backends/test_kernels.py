@@ -106,7 +106,8 @@ def test_torch_tells_the_operators_that_compute(skeleton_of):
         ("aten::add", "aten::add", 1),
     ]
     assert {one.place for one in view.kernels} == {"cpu"}
-    assert sum(one.time_ns or 0 for one in view.kernels) <= 1.2 * view.wall_ns  # two clocks
+    once = view_of("torch", skeleton_of(BLOCK), executions=1, onednn="off")  # medians of several need not add up
+    assert sum(one.time_ns or 0 for one in once.kernels) <= 1.01 * once.wall_ns  # two clocks, each rounded
     assert view.source == "torch.profiler"
 
 
