@@ -44,15 +44,12 @@ class Row:
 
 def rows_of(entry: Estimate) -> Iterator[Row]:
     """From the sum of bricks by way of the estimate to the measured latency; nothing where there is no attribution."""
-    explained = 0.0
     for name, sign in SIGNS.items():
         term = (entry.attribution or {}).get(name)
         if term is None:
             continue
         if name == "unexplained":
-            yield _explained(entry, explained)
-        elif term.ms is not None and term.counted:
-            explained += sign * term.ms
+            yield _explained(entry, term.ms)
         ms = None if term.ms is None else sign * term.ms
         reason = term.reason if term.counted else "not counted: its interval includes zero"
         yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.command, term.counted)
@@ -60,11 +57,11 @@ def rows_of(entry: Estimate) -> Iterator[Row]:
         yield Row("measured", entry.measured_ms, _half(entry.measured_ci95_ms), total=True, reason="not measured")
 
 
-def _explained(entry: Estimate, explained_ms: float) -> Row:
+def _explained(entry: Estimate, left_ms: float | None) -> Row:
     """What bricks and causes come to: the estimate, unless that has bricks of its own."""
-    unknown = entry.attribution is not None and entry.attribution["unexplained"].ms is None
     estimate_ms = entry.estimate_ms
-    if unknown or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
+    explained_ms = None if left_ms is None or entry.measured_ms is None else entry.measured_ms - left_ms
+    if explained_ms is None or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
         return Row("estimate", estimate_ms, _half(entry.ci95_ms), total=True)
     return Row("explained", explained_ms, None, total=True)
 

@@ -43,6 +43,7 @@ from dlbricks.models import ModelSource, find_models
 from elsewhere import run_elsewhere
 from facts import (
     HALVES,
+    accuracy_name,
     chosen,
     earlier,
     entry,
@@ -51,7 +52,6 @@ from facts import (
     percent,
     provenance,
     quietness,
-    restriction,
     share,
     spent,
     within,
@@ -76,12 +76,7 @@ def main() -> None:
         sources = find_models(chosen(options.models, options.half), batches=batches)
         result = experiment(sources, store, folder, options)
     result["cost"]["wall_s"] = time.monotonic() - begun
-    backend = "" if options.backend == "onnxruntime" else f"{options.backend}-"
-    name = f"accuracy-{backend}{options.graph}-g{options.granularity}-t{options.threads}-b{options.batch}"
-    name += f"-n{options.neighbour:g}" if options.neighbour else ""
-    name += "-elsewhere" if options.elsewhere else ""
-    name += restriction(options.half)
-    write(options.out, name, result, report(result))
+    write(options.out, accuracy_name(result), result, report(result))
 
 
 def arguments() -> argparse.ArgumentParser:

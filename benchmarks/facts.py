@@ -61,6 +61,16 @@ def restriction(halves: Sequence[str]) -> str:
     return "".join(f"-{half}" for half in HALVES if half in halves)
 
 
+def accuracy_name(found: Mapping[str, Any]) -> str:
+    """What the files of an accuracy are called, by its own figures."""
+    backend = found["stack"]["backend"]
+    name = "accuracy-" if backend == "onnxruntime" else f"accuracy-{backend}-"
+    name += f"{found['graph']}-g{found['granularity']}-t{found['threads']}-b{found['batch']}"
+    name += f"-n{found['neighbour']['duty']:g}" if found["neighbour"] else ""
+    name += "-elsewhere" if found.get("generated_with") else ""
+    return name + restriction(found.get("half") or ())
+
+
 def provenance(store: Store, system: str, stack: str) -> dict[str, Any]:
     """When, with what version and on what figures were taken."""
     machine, software = store.systems()[system], store.stacks()[stack]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.db.values import PROTOCOL
-from facts import number, percent, restriction
+from facts import accuracy_name, number, percent
 
 PAGES = (Path("README.md"), Path("docs/results/README.md"))
 """From the top of the project."""
@@ -97,13 +97,9 @@ def _row(label: str, summary: Result, whole: Result | None) -> str:
 
 
 def _label(one: Result) -> str:
-    backend = "" if one["stack"]["backend"] == "onnxruntime" else f"{one['stack']['backend']}-"
-    name = f"accuracy-{backend}{one['graph']}-g{one['granularity']}-t{one['threads']}-b{one['batch']}"
-    name += f"-n{one['neighbour']['duty']:g}" if one["neighbour"] else ""
-    name += "-elsewhere" if one.get("generated_with") else ""
-    name += restriction(one.get("half") or ())
     label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
-    label += f" in {one['stack']['backend']}" if backend else ""
+    backend = one["stack"]["backend"]
+    label += "" if backend == "onnxruntime" else f" in {backend}"
     label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
     label += (
         f", {one['threads']} thread{'s' if one['threads'] > 1 else ''}, batch {one['batch']}, {one['visits']} visits"
@@ -112,7 +108,7 @@ def _label(one: Result) -> str:
     if one.get("generated_with"):
         label += f", generated with {one['generated_with']}, run by {one['stack']['versions']['onnxruntime']}"
     label += f", half {', '.join(one['half'])} alone" if one.get("half") else ""
-    return f"[{label}]({name}.md)"
+    return f"[{label}]({accuracy_name(one)}.md)"
 
 
 def _headline(folder: Path) -> str:

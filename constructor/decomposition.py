@@ -71,7 +71,7 @@ class Interventions:
         executed: That graph, mapped to the model's layers; None where it is not known.
         parts: Its sequences.
         level: Name of the level of reuse distance that they are measured at.
-        reason: Why it is not known; empty where it is.
+        reason: Why it is not known, or its units are not; empty where both are.
         written: The model's own graph, where the runtime executes that as it is written.
         units: Sequences of the model's own layers that the runtime's fusions do not reach beyond, all of them; None
             where nobody asked.

@@ -136,8 +136,13 @@ def _with_units(
     with Decomposer(cut, oracle=oracle) as decomposer:
         for model in models:
             key = model.own.key
-            if found[key].executed is not None:
+            if found[key].executed is None:
+                continue
+            try:
                 units = _decomposed(model.source, decomposer, cut, archive, model.own).sequences
+            except DlbricksError as error:
+                added[key] = replace(found[key], reason=str(error))
+            else:
                 added[key] = replace(found[key], units=units)
     return added
 

@@ -12,7 +12,7 @@ from .prediction.prediction import Prediction
 from .result import Estimate
 from .stored import Stored
 from .uncertainty.calibration import RUN_SD
-from .uncertainty.interval import NORMAL
+from .uncertainty.interval import NORMAL, with_method
 from .uncertainty.pairing import Paired, paired
 
 __all__ = ["beside_truth"]
@@ -119,7 +119,7 @@ def _paired(both: Paired, estimate: Estimate, prediction: Prediction) -> dict[st
         "estimate_ms": estimate_ms,
         "ci95_ms": (max(0.0, estimate_ms - half_ms), estimate_ms + half_ms),
         "ratio": ratio,
-        "ratio_ci95": _around(ratio, _with_method(both.half, prediction.method_sd)),
+        "ratio_ci95": _around(ratio, with_method(both.half, prediction.method_sd)),
         "paired": True,
         "ratio_reason": None,
     }
@@ -141,11 +141,6 @@ def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> d
     )
     ratio = estimate.estimate_ms / measured_ms
     return {"ratio": ratio, "ratio_ci95": _around(ratio, half), "paired": False, "ratio_reason": None}
-
-
-def _with_method(half: float, method_sd: float | None) -> float:
-    """Half of an interval with the error of the method, where that is calibrated."""
-    return half if method_sd is None else math.hypot(half, NORMAL * method_sd)
 
 
 def _around(ratio: float, half: float) -> tuple[float, float]:

@@ -170,6 +170,15 @@ class Block:
     warmups: int = 0
     visits: tuple[Visit, ...] = ()
 
+    def beside(self, other: Block) -> bool:
+        """Whether the visits of both fell into the same time; False where one does not know when it was visited."""
+        if not self.visits or not other.visits:
+            return False
+        return (
+            self.visits[0].begun_us <= other.visits[-1].begun_us
+            and other.visits[0].begun_us <= self.visits[-1].begun_us
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

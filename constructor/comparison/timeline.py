@@ -76,16 +76,10 @@ def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block]
     """
     if base.run != other.run:
         return False
-    known, wanted = _spans(ours), _spans(theirs)
-    if not known or not wanted:
+    if not any(one.visits for one in ours) or not any(one.visits for one in theirs):
         return True
-    places = known.keys() & wanted.keys()
-    return any(known[at][0] <= wanted[at][1] and wanted[at][0] <= known[at][1] for at in places)
-
-
-def _spans(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
-    """When the first and the last visit of each session began, by process and round."""
-    return {(one.process, one.round): (one.visits[0].begun_us, one.visits[-1].begun_us) for one in blocks if one.visits}
+    known = {(one.process, one.round): one for one in ours}
+    return any(place in known and known[place].beside(one) for one in theirs for place in [(one.process, one.round)])
 
 
 def _disturbance(measurement: Measurement) -> float:

@@ -37,7 +37,7 @@ from ..result import SIGNS, Term
 from ..selection import COLD, MODEL
 from ..stored import Stored
 from ..uncertainty.calibration import Method, method_error_sd
-from ..uncertainty.interval import NORMAL, Weights, combined
+from ..uncertainty.interval import Weights, combined, with_method
 from .terms import (
     Known,
     Total,
@@ -127,7 +127,6 @@ def predict(
             that examines the model's values.
     """
     total = total_of(asked.parts, asked.quotient, stored.shelf(asked.state), asked.state, parallel=asked.parallel)
-    same = executed_total(interventions, stored, asked.state, command, parallel=asked.parallel)
     there = executed_total(interventions, stored, asked.level, command, parallel=asked.parallel)
     call = call_cost(stored, asked.state, command(asked.kind, asked.state))
     written = interventions.written is not None
@@ -135,6 +134,10 @@ def predict(
     if asked.kind != "runtime" and not written:
         layout = layout_changes(total, stored.shelf(asked.state), interventions, asked.parts)
     fusion: Known = {}
+    cache: Known = {}
+    if asked.state != asked.level:
+        same = executed_total(interventions, stored, asked.state, command, parallel=asked.parallel)
+        cache = change(there, same, call)
     if asked.kind == "source" and not written:
         measured = command("fusion", asked.state)
         fusion = fusion_saving(stored.shelf(asked.state), interventions, asked.parts, measured)
@@ -143,46 +146,50 @@ def predict(
         "fusion": fusion,
         "layout": layout,
         "overhead": call if isinstance(call, Unknown) else combined((total.calls - 1, call)),
-        "cache": {} if asked.state == asked.level else change(there, same, call),
+        "cache": cache,
         "data": data_effect(stored, asked.model, command("data", asked.level)),
     }
+    counted = {name: term if name in _ALWAYS else significant(term, stored) for name, term in terms.items()}
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.
     if isinstance(there, Total):
         once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
-        basis, lacking = there, [once, significant(terms["data"], stored)]
+        basis, lacking = there, [once, counted["data"]]
     else:
         basis = total
-        lacking = [minus({}, terms["overhead"])]
-        lacking += [minus({}, significant(terms[name], stored)) for name in ("fusion", "layout")]
-        lacking += [significant(terms["data"], stored)]
+        lacking = [*(minus({}, counted[name]) for name in ("overhead", "fusion", "layout")), counted["data"]]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, stored)
-    method_sd = _method_sd(asked, executed=isinstance(there, Total) and not written)
+    method_sd = _method_sd(asked, executed=basis is there, written=written)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
-        counted = {name: term if name in _ALWAYS else significant(term, stored) for name, term in terms.items()}
         known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), stored)
     return Prediction(
         ms=ms,
-        half_ms=half_ms if method_sd is None else math.hypot(half_ms, NORMAL * method_sd * ms),
+        half_ms=with_method(half_ms, method_sd, value=ms),
         weights=weights,
         method_sd=method_sd,
-        terms={name: term_of(term, stored, counted=name in _ALWAYS) for name, term in terms.items()},
+        terms={name: term_of(term, stored, counted=term == counted[name]) for name, term in terms.items()},
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,
     )
 
 
-def _method_sd(asked: Asked, *, executed: bool) -> float | None:
-    """Error of the method, of the bricks that were asked for or of those of the executed graph."""
+def _method_sd(asked: Asked, *, executed: bool, written: bool) -> float | None:
+    """Error of the method, of the bricks that were asked for or of those of the graph that is executed.
+
+    Args:
+        asked: What was asked for.
+        executed: Whether the latter, in the state that the model is in.
+        written: Whether that is the model's own graph.
+    """
     method = asked.method
     if method is None:
         return None
-    if executed:  # at the model's own footprint, layer by layer unless they were asked for
-        granularity = method.granularity if asked.kind == "runtime" else 1
-        cache = COLD if asked.level == COLD else MODEL
-        method = replace(method, graph="runtime", granularity=granularity, cache=cache)
+    if executed:
+        method = replace(method, cache=COLD if asked.level == COLD else MODEL)
+        if asked.kind != "runtime" and not written:  # layer by layer, whatever was asked for
+            method = replace(method, graph="runtime", granularity=1)
     elif is_level(asked.state) and asked.state == asked.level:
         method = replace(method, cache=MODEL)
     return method_error_sd(method)

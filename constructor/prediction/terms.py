@@ -157,11 +157,9 @@ def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Pa
     Of each window of layers that it fuses, as often as it occurs: the window as it is written, less the same window
     fused, both in the network's own layout.
     """
-    if interventions.executed is None:
-        return Unknown(interventions.reason, command)
+    if interventions.executed is None or interventions.units is None:
+        return Unknown(interventions.reason or "what fusion saves is not measured", command)
     home = {layer: number for number, part in enumerate(parts) for layer in part.layers}
-    if interventions.units is None:
-        return Unknown("what fusion saves is not measured", command)
     cut = [unit.key for unit in interventions.units if len({home.get(layer) for layer in unit.layers}) > 1]
     missing = {key for key in cut if key not in shelf.fusion}
     if missing:
@@ -215,15 +213,15 @@ def value_ms(weights: Weights, stored: Stored) -> tuple[float, float]:
     return stored.uncertainty.value_ns(weights) / _NS_PER_MS, stored.uncertainty.half_ns(weights) / _NS_PER_MS
 
 
-def term_of(found: Known, stored: Stored, *, counted: bool = True) -> Term:
+def term_of(found: Known, stored: Stored, *, counted: bool) -> Term:
     """As it is reported.
 
     Args:
         found: The term.
         stored: What is known.
-        counted: Whether it counts even where its interval includes nothing.
+        counted: Whether it is part of the sums.
     """
     if isinstance(found, Unknown):
         return Term(reason=found.reason, command=found.command)
     ms, half = value_ms(found, stored)
-    return Term(ms, (ms - half, ms + half), counted=counted or abs(ms) > half or not found)
+    return Term(ms, (ms - half, ms + half), counted=counted)

@@ -26,7 +26,7 @@ from ...db.values import Block, Measurement, Subject
 from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .calibration import PROCESS_SD
 
-__all__ = ["NORMAL", "Uncertainty", "Weights", "combined"]
+__all__ = ["NORMAL", "Uncertainty", "Weights", "combined", "with_method"]
 
 Weights = Mapping[str, float]
 """A linear combination of measurements: coefficient by the measurement's id."""
@@ -48,6 +48,17 @@ def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
         for id_, weight in weights.items():
             total[id_] += coefficient * weight
     return dict(total)
+
+
+def with_method(half: float, method_sd: float | None, *, value: float = 1.0) -> float:
+    """Half of an interval with the error of the method, where that is calibrated.
+
+    Args:
+        half: Half of the 95 % interval of what was measured.
+        method_sd: Relative standard deviation (``calibration.method_error_sd``).
+        value: What the interval is of; 1 where it is relative.
+    """
+    return half if method_sd is None else math.hypot(half, NORMAL * method_sd * value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,10 +139,8 @@ def _at_once(one: Measurement, other: Measurement, doubts: Uncertainty, place: t
     """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
     if one.run == other.run:
         return True
-    spans = [
-        (block.visits[0].begun_us, block.visits[-1].begun_us)
+    ours, theirs = (
+        [block for block in doubts.blocks(measurement.id) if (block.process, block.round) == place]
         for measurement in (one, other)
-        for block in doubts.blocks(measurement.id)
-        if (block.process, block.round) == place and block.visits
-    ]
-    return len(spans) == 2 and spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
+    )
+    return any(block.beside(twin) for block in ours for twin in theirs)

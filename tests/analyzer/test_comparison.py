@@ -13,6 +13,7 @@ from dlbricks.analyzer.comparison import Comparison, compare
 from dlbricks.analyzer.drawing import draw_comparison
 from dlbricks.analyzer.tables import render
 from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor.comparison.difference import Relation
 from dlbricks.db import Conditions, Store, Subject, System
@@ -296,6 +297,17 @@ def test_estimates_stand_in_where_models_are_not_measured(bench) -> None:
     assert row.ratio == pytest.approx(row.other_estimate_ms / row.base_estimate_ms)
     assert mixed.basis == "estimate"  # like with like
     assert mixed.other_measured_ms == pytest.approx(2.5, rel=0.01)
+
+
+def test_estimates_whose_error_is_known_decide_and_hold_it(bench) -> None:
+    level = Conditions(threads=1, cache=level_name(REUSE_LEVELS[0]))
+    bench.run(bench.plain, bricks=bench.bricks(0.1), conditions=level)
+    bench.run(bench.torch, bricks=bench.bricks(0.5), conditions=level)
+
+    row = only(bench)
+
+    assert (row.basis, row.verdict, row.reason) == ("estimate", Relation.SLOWER, None)
+    assert row.ratio_ci95[1] / row.ratio > 1.15  # the error of two methods
 
 
 def test_one_measured_and_the_other_estimated_are_compared_as_such(bench) -> None:

@@ -9,13 +9,13 @@ import uuid
 
 import pytest
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of
-from dlbricks.constructor import estimate
+from dlbricks.constructor import estimate, survey
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.runtime import why_not_here
 from dlbricks.constructor.stored import built_in_key
 from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
-from dlbricks.errors import AmbiguousQuery, UsageError
+from dlbricks.errors import AmbiguousQuery, UsageError, WorkerError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.decomposer import Cut, Decomposer
 from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences
@@ -278,6 +278,25 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert value(answer, "unexplained") == pytest.approx(8.0 - explained_ms)
     assert abs(8.0 - explained_ms) > 0.5, "a residual that is not the estimate's own error"
     assert balance(answer) == pytest.approx(8.0)
+
+
+def test_a_model_whose_fusions_are_not_told_costs_no_estimate(explained, windows, monkeypatch):
+    lab, model, *_ = explained
+    windows(lab)
+    whole = survey._decomposed
+
+    def refused(source, decomposer, cut, *others):
+        if cut.graph == "fused":
+            raise WorkerError("the worker ended")
+        return whole(source, decomposer, cut, *others)
+
+    monkeypatch.setattr(survey, "_decomposed", refused)
+
+    answer = one(lab, model, cache="hot")
+
+    assert answer.estimate_ms is not None
+    assert answer.attribution["fusion"].reason == "the worker ended"
+    assert answer.attribution["unexplained"].ms is None
 
 
 def test_without_bricks_of_the_executed_graph_the_estimate_is_what_is_explained(home, model, windows, keys_of):
