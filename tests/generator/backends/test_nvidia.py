@@ -151,7 +151,7 @@ def test_values_can_be_examined_where_bricks_run_in_turn():
 
 @pytest.mark.usefixtures("here")
 def test_the_list_has_a_row_for_each_device(cli, lack, monkeypatch):
-    monkeypatch.setattr("dlbricks.console.WIDTH", 300)  # no cell is wrapped
+    monkeypatch.setattr("dlbricks.cli.console.WIDTH", 300)  # no cell is wrapped
     (row,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "torch"]
     table = [line.split("  ") for line in cli("backends", "list").out.splitlines() if line.startswith("torch ")]
     refused = cli("measure", "squeezenet", "--backend", "torch", "--device", "cuda")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from .errors import UsageError
+from ..errors import UsageError
 from .spelling import batches, dimension, seconds, setting, share
 
 if TYPE_CHECKING:
-    from .models import ModelSource
+    from ..models import ModelSource
 
 __all__ = [
     "PLACE",
@@ -95,7 +95,7 @@ model_arguments = _stacked(click.argument("models", nargs=-1, required=True, met
 
 def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
-    from .models import find_models
+    from ..models import find_models
 
     models, batch = options.pop("models"), options.pop("batch") or ()
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from .console import Reporter, answer, drawn, note
-from .errors import DlbricksError, UsageError
+from ..errors import DlbricksError, UsageError
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, kernels
 from .options import (
@@ -36,10 +36,10 @@ from .options import (
     take_models,
 )
 from .storage import db
-from .version import __version__
+from ..version import __version__
 
 if TYPE_CHECKING:
-    from .db import Store
+    from ..db import Store
 
 __all__ = ["commands", "main"]
 
@@ -107,8 +107,8 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
     Example:
         dlbricks demo
     """
-    from .analyzer.demo import demo as show
-    from .analyzer.demo import demonstrated
+    from ..analyzer.demo import demo as show
+    from ..analyzer.demo import demonstrated
 
     with Reporter(quiet=quiet) as progress:
         result = show(out, progress=progress)
@@ -135,13 +135,13 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
     check_runtime_options(options["graph"])
-    from .analyzer.answers import generated
-    from .generator.decomposition.generate import generate as generate_suite
+    from ..analyzer.answers import generated
+    from ..generator.decomposition.generate import generate as generate_suite
 
     with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
-        from .analyzer.drawing import draw_generated
+        from ..analyzer.drawing import draw_generated
 
         drawn(draw_generated(report, plot))
     answer(generated(report), form, complete=report.complete)
@@ -189,9 +189,9 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
-    from .analyzer.answers import ran
-    from .bricks.suite.suite import Suite
-    from .generator.measurement.run import run as run_suite
+    from ..analyzer.answers import ran
+    from ..bricks.suite.suite import Suite
+    from ..generator.measurement.run import run as run_suite
 
     opened, sources = Suite.open(suite), take_models(options)
     problems = [source.problem for source in sources if source.problem]
@@ -204,9 +204,9 @@ def run(
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
     """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
-    from .db import Store
-    from .db.place import Place
-    from .db.provisional import open_for_results
+    from ..db import Store
+    from ..db.place import Place
+    from ..db.provisional import open_for_results
 
     if not dry_run:
         return open_for_results(database)
@@ -230,9 +230,9 @@ def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     Example:
         dlbricks measure squeezenet --threads 2
     """
-    from .analyzer.answers import measured
-    from .db.provisional import open_for_results
-    from .generator.measurement.measure import measure as measure_models
+    from ..analyzer.answers import measured
+    from ..db.provisional import open_for_results
+    from ..generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .analyzer.tables import Answer
+from ..analyzer.tables import Answer
 from .console import answer
 from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
 
@@ -29,8 +29,8 @@ def db_info(*, database: str, form: str) -> None:
     Example:
         dlbricks db info
     """
-    from .analyzer.inventory import held
-    from .db import Store
+    from ..analyzer.inventory import held
+    from ..db import Store
 
     with Store.open(database, create=False, read_only=True) as store:
         answer(held(store), form)
@@ -64,8 +64,8 @@ def db_export(
     Example:
         dlbricks db export latencies.db --measurements-only
     """
-    from .analyzer.naming import names_of
-    from .db import Store, export
+    from ..analyzer.naming import names_of
+    from ..db import Store, export
 
     models = take_models(options)
     named = names_of(suite, models) if suite is not None or models else None
@@ -85,9 +85,9 @@ def db_merge(*, other: str, database: str, form: str) -> None:
     Example:
         dlbricks db merge latencies.db
     """
-    from .analyzer.inventory import merged
-    from .db import merge
-    from .db.provisional import open_for_results
+    from ..analyzer.inventory import merged
+    from ..db import merge
+    from ..db.provisional import open_for_results
 
     with open_for_results(database) as store:
         answer(merged(merge(store, other)), form)
@@ -103,7 +103,7 @@ def db_upgrade(*, database: str, form: str) -> None:
     Example:
         dlbricks db upgrade
     """
-    from .db import upgrade
+    from ..db import upgrade
 
     done = upgrade(database)
     text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from .analyzer.tables import WIDTH, Answer, Format, only_errors, printable, render
-from .analyzer.units import duration
+from ..analyzer.tables import WIDTH, Answer, Format, only_errors, printable, render
+from ..analyzer.units import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from .generator.progress import Progress
+    from ..generator.progress import Progress
 
 __all__ = ["CROSSED", "INCOMPLETE", "Reporter", "answer", "drawn", "note"]
 

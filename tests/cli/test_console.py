@@ -9,7 +9,7 @@ import threading
 import pytest
 from dlbricks import console
 from dlbricks.analyzer.units import duration, milliseconds, quantity, size
-from dlbricks.console import Reporter
+from dlbricks.cli.console import Reporter
 from dlbricks.generator.progress import Progress, Stage
 
 
