@@ -21,7 +21,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
-    from .analyzer.comparison import Comparison, compare
+    from .analyzer.comparison.compare import Comparison, compare
+    from .analyzer.kernels.kernels import ModelKernels, kernels
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
     from .constructor.estimate import Estimate, estimate
-    from .constructor.kernels.kernels import ModelKernels, kernels
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
@@ -92,7 +92,7 @@ __getattr__, __dir__ = lazy(
         "Advice": "analyzer.advice",
         "AgreementReport": "generator.measurement.agreement",
         "Brick": "bricks.suite.brick",
-        "Comparison": "analyzer.comparison",
+        "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
         "DlbricksError": "errors",
         "Estimate": "constructor.estimate",
@@ -102,7 +102,7 @@ __getattr__, __dir__ = lazy(
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "ModelGraph": "bricks.graph.graph",
-        "ModelKernels": "constructor.kernels.kernels",
+        "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.plans",
         "Run": "db.values",
@@ -116,11 +116,11 @@ __getattr__, __dir__ = lazy(
         "build_brick": "bricks.suite.brick",
         "build_graph": "bricks.graph.graph",
         "check_agreement": "generator.measurement.agreement",
-        "compare": "analyzer.comparison",
+        "compare": "analyzer.comparison.compare",
         "estimate": "constructor.estimate",
         "find_models": "models.source",
         "generate": "generator.decomposition.generate",
-        "kernels": "constructor.kernels.kernels",
+        "kernels": "analyzer.kernels.kernels",
         "library_plans": "generator.planning.plans",
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",

@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..bricks.inference.shapes import ShapeOracle
-from ..constructor.comparison.contest import Contest, open_contest
-from ..constructor.comparison.difference import MINIMUM_EFFECT, Relation
-from ..constructor.comparison.sides import Side
 from ..constructor.decomposition import Decomposition
 from ..constructor.result import Estimate
 from ..constructor.selection import Query
@@ -17,8 +14,11 @@ from ..db import Store
 from ..errors import UsageError
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
+from .comparison.contest import Contest, open_contest
+from .comparison.difference import MINIMUM_EFFECT, Relation
+from .comparison.side_by_side import LayerComparison, judged, layers_of
+from .comparison.sides import Side
 from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
-from .side_by_side import LayerComparison, judged, layers_of
 
 __all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
 

@@ -12,11 +12,11 @@ from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
-from .answers import estimated
-from .answers.standing import COLUMNS
-from .drawing import draw_estimates, draw_generated
-from .tables import Answer, Column
-from .units import duration, milliseconds, percent
+from .report.answers import estimated
+from .report.answers.standing import COLUMNS
+from .report.drawing import draw_estimates, draw_generated
+from .report.tables import Answer, Column
+from .report.units import duration, milliseconds, percent
 
 __all__ = ["MODELS", "Demo", "demo", "demonstrated"]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..constructor.commands import Commands, default_options
-from ..constructor.comparison.contest import Contest, Pair
-from ..constructor.comparison.difference import Relation
-from ..constructor.comparison.sides import Side
 from ..constructor.decomposition import Decomposition
 from ..constructor.selection import Query
 from ..db import Store
 from ..generator.backends.registry import backends
+from .comparison.contest import Contest, Pair
+from .comparison.difference import Relation
+from .comparison.sides import Side
 
 __all__ = ["Candidate", "candidate_of", "default_of", "ranked", "remedy_of"]
 

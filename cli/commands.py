@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .console import Reporter, answer, drawn, note
 from ..errors import DlbricksError, UsageError
+from ..version import __version__
+from .console import Reporter, answer, drawn, note
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, kernels
 from .options import (
@@ -36,7 +37,6 @@ from .options import (
     take_models,
 )
 from .storage import db
-from ..version import __version__
 
 if TYPE_CHECKING:
     from ..db import Store
@@ -135,13 +135,13 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
     check_runtime_options(options["graph"])
-    from ..analyzer.answers import generated
+    from ..analyzer.report.answers import generated
     from ..generator.decomposition.generate import generate as generate_suite
 
     with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
-        from ..analyzer.drawing import draw_generated
+        from ..analyzer.report.drawing import draw_generated
 
         drawn(draw_generated(report, plot))
     answer(generated(report), form, complete=report.complete)
@@ -189,7 +189,7 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
-    from ..analyzer.answers import ran
+    from ..analyzer.report.answers import ran
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.run import run as run_suite
 
@@ -230,7 +230,7 @@ def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     Example:
         dlbricks measure squeezenet --threads 2
     """
-    from ..analyzer.answers import measured
+    from ..analyzer.report.answers import measured
     from ..db.provisional import open_for_results
     from ..generator.measurement.measure import measure as measure_models
 

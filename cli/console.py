@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from ..analyzer.tables import WIDTH, Answer, Format, only_errors, printable, render
-from ..analyzer.units import duration
+from ..analyzer.report.tables import WIDTH, Answer, Format, only_errors, printable, render
+from ..analyzer.report.units import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

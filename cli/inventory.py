@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..analyzer.tables import MOST
-from .console import Reporter, answer
+from ..analyzer.report.tables import MOST
 from ..errors import UsageError
+from .console import Reporter, answer
 from .options import (
     PLACE,
     all_option,
@@ -40,7 +40,7 @@ def models_list(*, form: str) -> None:
     Example:
         dlbricks models list
     """
-    from ..analyzer.inventory import zoo
+    from ..analyzer.report.inventory import zoo
 
     answer(zoo(), form)
 
@@ -58,7 +58,7 @@ def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
     Example:
         dlbricks models export squeezenet -o zoo
     """
-    from ..analyzer.exports import export_models
+    from ..analyzer.report.exports import export_models
 
     result, complete = export_models(take_models(options), out, force=force)
     answer(result, form, complete=complete)
@@ -81,7 +81,7 @@ def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> 
     Example:
         dlbricks brick list --suite suite
     """
-    from ..analyzer.lookup import listed
+    from ..analyzer.report.lookup import listed
 
     answer(listed(suite, database, most=None if every else MOST), form)
 
@@ -98,7 +98,7 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
     Example:
         dlbricks brick show 3f2a --suite suite
     """
-    from ..analyzer.lookup import shown
+    from ..analyzer.report.lookup import shown
 
     answer(shown(key, suite, database), form)
 
@@ -117,7 +117,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
     Example:
         dlbricks brick export 3f2a --suite suite -o brick.onnx
     """
-    from ..analyzer.exports import export_brick
+    from ..analyzer.report.exports import export_brick
 
     answer(export_brick(key, suite, out, seed=seed, force=force), form)
 
@@ -136,7 +136,7 @@ def backends_list(*, form: str) -> None:
     Example:
         dlbricks backends list
     """
-    from ..analyzer.inventory import runtimes
+    from ..analyzer.report.inventory import runtimes
 
     answer(runtimes(), form)
 
@@ -155,7 +155,7 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     Example:
         dlbricks backends install mxnet
     """
-    from ..analyzer.inventory import installed
+    from ..analyzer.report.inventory import installed
     from ..generator.backends.environments import install_backend
 
     answer(installed(install_backend(name, again=again, python=python)), form)
@@ -182,7 +182,7 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
     Example:
         dlbricks backends check torch suite
     """
-    from ..analyzer.inventory import agreed
+    from ..analyzer.report.inventory import agreed
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.agreement import check_agreement
 
@@ -209,7 +209,7 @@ def backends_plans(
     Example:
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
-    from ..analyzer.planned import planned
+    from ..analyzer.report.planned import planned
     from ..bricks.suite.suite import Suite
     from ..generator.planning.plans import Layout, library_plans
 
@@ -240,11 +240,11 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         given = [f"--{name}" for name, value in {**options, "threads": threads}.items() if value is not None]
         if given:
             raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
-        from ..analyzer.inventory import machine
+        from ..analyzer.report.inventory import machine
 
         answer(machine(), form)
         return
-    from ..analyzer.roofs import measured_ceilings
+    from ..analyzer.report.roofs import measured_ceilings
     from ..db.provisional import open_for_results
     from ..generator.measurement.ceilings.ceilings import measure_ceilings
 

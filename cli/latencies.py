@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..analyzer.tables import MOST
+from ..analyzer.report.tables import MOST
 from .console import answer, drawn
 from .options import (
     all_option,
@@ -44,14 +44,14 @@ def estimate(
     Example:
         dlbricks estimate squeezenet resnet50 -g 1
     """
-    from ..analyzer.answers import estimated
+    from ..analyzer.report.answers import estimated
     from ..constructor.estimate import estimate as estimate_models
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
         estimates = estimate_models(take_models(options), store=store, **options)
     if plot is not None:
-        from ..analyzer.drawing import draw_estimates
+        from ..analyzer.report.drawing import draw_estimates
 
         drawn(draw_estimates(estimates, plot, explain=explain))
     result = estimated(estimates, explain=explain, layers=layers, most=None if every else MOST)
@@ -74,8 +74,8 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     Example:
         dlbricks kernels squeezenet --backend torch
     """
-    from ..analyzer.kernel_tables import told
-    from ..constructor.kernels.kernels import kernels as find_kernels
+    from ..analyzer.kernels.kernels import kernels as find_kernels
+    from ..analyzer.report.kernel_tables import told
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
@@ -122,14 +122,14 @@ def compare(
     Example:
         dlbricks compare squeezenet --by run --fail-on slower
     """
-    from ..analyzer.compared import compared
-    from ..analyzer.comparison import compare as compare_stored
+    from ..analyzer.comparison.compare import compare as compare_stored
+    from ..analyzer.report.compared import compared
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
         comparison = compare_stored(take_models(options), store=store, **options)
     if plot is not None:
-        from ..analyzer.drawing import draw_comparison
+        from ..analyzer.report.drawing import draw_comparison
 
         drawn(draw_comparison(comparison, plot))
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
@@ -154,7 +154,7 @@ def advise(*, database: str, form: str, **options: Any) -> None:
         dlbricks advise squeezenet
     """
     from ..analyzer.advice import advise as advise_on
-    from ..analyzer.compared import advised
+    from ..analyzer.report.compared import advised
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:

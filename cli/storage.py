@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..analyzer.tables import Answer
+from ..analyzer.report.tables import Answer
 from .console import answer
 from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
 
@@ -29,7 +29,7 @@ def db_info(*, database: str, form: str) -> None:
     Example:
         dlbricks db info
     """
-    from ..analyzer.inventory import held
+    from ..analyzer.report.inventory import held
     from ..db import Store
 
     with Store.open(database, create=False, read_only=True) as store:
@@ -64,7 +64,7 @@ def db_export(
     Example:
         dlbricks db export latencies.db --measurements-only
     """
-    from ..analyzer.naming import names_of
+    from ..analyzer.report.naming import names_of
     from ..db import Store, export
 
     models = take_models(options)
@@ -85,7 +85,7 @@ def db_merge(*, other: str, database: str, form: str) -> None:
     Example:
         dlbricks db merge latencies.db
     """
-    from ..analyzer.inventory import merged
+    from ..analyzer.report.inventory import merged
     from ..db import merge
     from ..db.provisional import open_for_results
 

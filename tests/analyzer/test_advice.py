@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.advice import Advice, advise
-from dlbricks.analyzer.compared import advised
-from dlbricks.analyzer.tables import render
+from dlbricks.analyzer.comparison.difference import Relation
+from dlbricks.analyzer.report.compared import advised
+from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.constructor.comparison.difference import Relation
 from dlbricks.db import Conditions, Store, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx.parser
 import pytest
 from dlbricks.analyzer.demo import MODELS, demo, demonstrated
-from dlbricks.analyzer.tables import render
+from dlbricks.analyzer.report.tables import render
 from dlbricks.models.zoo import names
 
 

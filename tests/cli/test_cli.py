@@ -606,7 +606,7 @@ def test_wrong_usage_is_one_line_and_code_2(cli: Cli, here: Path, arguments: lis
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("1.5s", 1.5), ("5m", 300.0), ("1h", 3600.0)])
 def test_times_have_units(text: str, seconds: float) -> None:
-    from dlbricks import options
+    from dlbricks.cli import options
 
     assert options.seconds(text) == seconds
 

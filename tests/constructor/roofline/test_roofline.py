@@ -6,9 +6,9 @@ import dataclasses
 import json
 
 import pytest
-from dlbricks.analyzer.answers import estimated
-from dlbricks.analyzer.drawing import draw_estimates
-from dlbricks.analyzer.tables import Format, render
+from dlbricks.analyzer.report.answers import estimated
+from dlbricks.analyzer.report.drawing import draw_estimates
+from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.sequence import Sequence
 from dlbricks.constructor.estimate import estimate

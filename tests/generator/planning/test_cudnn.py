@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.planned import planned
-from dlbricks.analyzer.tables import render
+from dlbricks.analyzer.report.planned import planned
+from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
 from dlbricks.generator.backends.base import Availability

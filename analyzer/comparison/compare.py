@@ -1,0 +1,234 @@
+"""Stored results against each other: frameworks, options, systems, threads, precisions, runs or algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...bricks.inference.shapes import ShapeOracle
+from ...constructor.decomposition import Decomposition
+from ...constructor.result import Estimate
+from ...constructor.selection import Query
+from ...db import Store
+from ...errors import UsageError
+from ...models import ModelSource
+from .contest import Contest, Figure, Pair, open_contest
+from .difference import MINIMUM_EFFECT, Relation
+from .side_by_side import Absent, LayerComparison, judged, layers_of
+from .sides import By, Side, pick
+
+__all__ = ["Comparison", "ModelComparison", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelComparison:
+    """One model on two sides; everything is None that is not known.
+
+    Attributes:
+        name: The model.
+        base: Name of the base.
+        other: Name of the other side; None where there is none.
+        basis: What the ratio is of: ``measured`` (ground truth), ``estimate``, ``bricks`` (the sum of them), or
+            ``measured and estimate`` where neither is known of both.
+        base_measured_ms: Ground truth on the base.
+        base_measured_ci95_ms: Its interval.
+        other_measured_ms: Ground truth on the other side.
+        other_measured_ci95_ms: Its interval.
+        base_estimate_ms: From bricks, where ground truth is missing on a side.
+        base_estimate_ci95_ms: Its interval.
+        other_estimate_ms: Likewise.
+        other_estimate_ci95_ms: Its interval.
+        ratio: Latency of the other side / latency of the base.
+        ratio_ci95: Its interval.
+        verdict: What the other side is.
+        reason: Why there is no verdict, or why it is UNCLEAR.
+        apart: Whether both come from different runs: the interval holds what the machine may have done between them.
+        gain_ms: What the model would gain if the base ran every brick that is FASTER on the other side as that does;
+            None where no brick is measured on both.
+        layers: Every brick that is measured on both sides, the largest gain first.
+        missing: Those that are not.
+        error: Why the model could not be decomposed.
+    """
+
+    name: str
+    base: str | None = None
+    other: str | None = None
+    basis: str | None = None
+    base_measured_ms: float | None = None
+    base_measured_ci95_ms: tuple[float, float] | None = None
+    other_measured_ms: float | None = None
+    other_measured_ci95_ms: tuple[float, float] | None = None
+    base_estimate_ms: float | None = None
+    base_estimate_ci95_ms: tuple[float, float] | None = None
+    other_estimate_ms: float | None = None
+    other_estimate_ci95_ms: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    verdict: Relation | None = None
+    reason: str | None = None
+    apart: bool = False
+    gain_ms: float | None = None
+    layers: tuple[LayerComparison, ...] = ()
+    missing: tuple[Absent, ...] = ()
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Models on all sides, each against the base.
+
+    Attributes:
+        rows: One per model and other side; one per model where there is no other side.
+        sides: All sides, the base first.
+        by: What a side is.
+        minimum_effect: Relative difference that matters.
+    """
+
+    rows: tuple[ModelComparison, ...]
+    sides: tuple[Side, ...]
+    by: By
+    minimum_effect: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every model has a verdict on every side."""
+        return all(row.verdict is not None for row in self.rows)
+
+
+def compare(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    by: By | str = By.COMBINATION,
+    base: str | None = None,
+    others: Sequence[str] = (),
+    minimum_effect: float = MINIMUM_EFFECT,
+    granularity: int = 1,
+    connected: bool = False,
+    system: str | None = None,
+    stack: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    cache: str | None = None,
+    dtype: str | None = None,
+    oracle: ShapeOracle | None = None,
+) -> Comparison:
+    """Compare stored results with each other, per model and per brick; nothing is measured.
+
+    Args:
+        models: The models, from ``find_models``.
+        store: Where latencies are.
+        by: What is compared: ``combination`` (everything stored under different systems, stacks or conditions), ``run``
+            (runs of one combination) or ``variant`` (algorithms within one).
+        base: The side that others are compared with: its name or the beginning of a key; None for the one that was
+            measured first.
+        others: The sides to compare with it, told in the same way; none for all.
+        minimum_effect: Relative difference that matters.
+        granularity: Most layers in a brick; bricks are those of the models' own graphs.
+        connected: Bricks may be weakly connected windows.
+        system: Key of the system, or its beginning; with the options below it narrows what is compared.
+        stack: Key of the stack, or its beginning.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 for all physical cores.
+        cache: Cache state.
+        dtype: Precision.
+        oracle: Finds shapes that inference does not.
+
+    Raises:
+        AmbiguousQuery: Runs or variants of several combinations match, or a side is told in a way that several are.
+        UsageError: The minimum effect is not positive, or there is no such system, stack or side.
+        StoreError: The database cannot be read.
+
+    Example:
+        >>> from dlbricks.db import Store
+        >>> from dlbricks.models import find_models
+        >>> with Store.open("sqlite://") as store:
+        ...     (row,) = compare(find_models(["squeezenet"]), store=store).rows
+        >>> row.verdict, row.reason
+        (None, 'nothing is stored')
+    """
+    if not 0 < minimum_effect < float("inf"):
+        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
+    by = By(by)
+    query = Query(system, stack, backend, device, threads, cache, dtype)
+    with open_contest(
+        models, store=store, query=query, by=by, granularity=granularity, connected=connected, oracle=oracle
+    ) as contest:
+        sides = contest.sides
+        first = sides[0] if sides else None
+        if base is not None or others:
+            first = pick(sides, base) if base is not None else first
+            chosen = [pick(sides, text) for text in others] or sides
+            sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
+        elif first is not None:
+            sides = [first, *(side for side in sides if side is not first)]
+        rows = [row for model in contest.models for row in _rows(contest, model, sides, minimum_effect)]
+    return Comparison(tuple(_decided(rows, minimum_effect)), tuple(sides), by, minimum_effect)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A row before all rows are known."""
+
+    row: ModelComparison
+    pair: Pair | None = None
+
+
+def _rows(
+    contest: Contest, model: Decomposition | Estimate, sides: Sequence[Side], minimum_effect: float
+) -> list[_Open]:
+    if not isinstance(model, Decomposition):
+        return [_Open(ModelComparison(model.name, error=model.error, reason=model.error))]
+    name = model.source.name
+    if len(sides) < 2:
+        alone = sides[0].name if sides else None
+        reason = "nothing is stored" if alone is None else f"nothing to compare with: only {alone} is stored"
+        return [_Open(ModelComparison(name, base=alone, reason=reason))]
+    return [_row(contest, model, sides[0], other, minimum_effect) for other in sides[1:]]
+
+
+def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
+    pair = contest.pair(model, base, other)
+    row = ModelComparison(
+        name=model.source.name,
+        base=base.name,
+        other=other.name,
+        **_figures("base", pair.base),
+        **_figures("other", pair.other),
+    )
+    layers, missing = layers_of(contest, model, base, other, minimum_effect)
+    gains = [layer.gain_ms for layer in layers if layer.verdict is Relation.FASTER]
+    row = replace(row, basis=pair.basis, gain_ms=sum(gains) if layers else None, layers=layers, missing=missing)
+    if pair.difference is None:
+        return _Open(replace(row, reason=pair.reason))
+    seen = pair.difference
+    return _Open(replace(row, ratio=seen.ratio, ratio_ci95=seen.ci95, apart=pair.apart), pair)
+
+
+def _figures(side: str, figure: Figure) -> dict[str, Any]:
+    return {
+        f"{side}_measured_ms": figure.measured_ms,
+        f"{side}_measured_ci95_ms": figure.measured_ci95_ms,
+        f"{side}_estimate_ms": figure.estimate_ms,
+        f"{side}_estimate_ci95_ms": figure.estimate_ci95_ms,
+    }
+
+
+def _decided(rows: Sequence[_Open], minimum_effect: float) -> list[ModelComparison]:
+    """The rows with their verdicts: each is one of several differences that were looked at."""
+    verdicts = iter(judged([one.pair for one in rows if one.pair is not None], minimum_effect))
+    decided = []
+    for one in rows:
+        if one.pair is None:
+            decided.append(one.row)
+        else:
+            verdict, reason = next(verdicts)
+            decided.append(replace(one.row, verdict=verdict, reason=reason))
+    return decided

@@ -1,0 +1,351 @@
+"""The latencies of models and bricks on several sides, and how far those of two sides differ."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.layer import Layer, LayerState
+from ...constructor.decomposition import Decomposition
+from ...constructor.estimate import estimates_under
+from ...constructor.result import Estimate
+from ...constructor.selection import Query
+from ...constructor.survey import decompose_all, state_of
+from ...constructor.uncertainty.interval import NORMAL, Uncertainty
+from ...db import Measurement, Store, Subject, Verdict
+from ...errors import UsageError
+from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.oracle import WorkerOracle
+from ...models import ModelSource, require_known
+from .difference import Difference, difference
+from .sides import By, Holding, Side, find_sides, read_side
+from .timeline import Timeline, visited_in_turn
+
+__all__ = ["Contest", "Figure", "Pair", "open_contest"]
+
+_NS_PER_MS = 1e6
+_MANY = 1e9
+"""Degrees of freedom of an interval whose own are not known."""
+
+_NO_TIME = "it takes no time that could be measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The latency of a model or brick on one side; None where it is not known.
+
+    Attributes:
+        measured_ms: As measured.
+        measured_ci95_ms: Its interval.
+        estimate_ms: From bricks; not looked up where the measured ones do.
+        estimate_ci95_ms: Its interval.
+    """
+
+    measured_ms: float | None = None
+    measured_ci95_ms: tuple[float, float] | None = None
+    estimate_ms: float | None = None
+    estimate_ci95_ms: tuple[float, float] | None = None
+
+    @property
+    def best_ms(self) -> float | None:
+        """As measured, else from bricks."""
+        return self.estimate_ms if self.measured_ms is None else self.measured_ms
+
+    @property
+    def best_ci95_ms(self) -> tuple[float, float] | None:
+        """Interval of ``best_ms``."""
+        return self.estimate_ci95_ms if self.measured_ms is None else self.measured_ci95_ms
+
+    @property
+    def basis(self) -> str | None:
+        """What ``best_ms`` is."""
+        if self.best_ms is None:
+            return None
+        return "estimate" if self.measured_ms is None else "measured"
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of ``best_ms``; 0 where it is not known."""
+        value, bounds = self.best_ms, self.best_ci95_ms
+        return 0.0 if not value or bounds is None else (bounds[1] - value) / NORMAL / value
+
+    def alone(self) -> Figure:
+        """The estimate without what was measured."""
+        return replace(self, measured_ms=None, measured_ci95_ms=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One model or brick on two sides.
+
+    Attributes:
+        base: On the base.
+        other: On the other side.
+        basis: What the difference is of; None where there is none.
+        difference: How far both differ; None where that is not known.
+        reason: Why it is not known, or why it says nothing.
+        apart: Whether both come from different runs.
+        noisy: Whether a measurement scatters by more than 10 %.
+    """
+
+    base: Figure
+    other: Figure
+    basis: str | None = None
+    difference: Difference | None = None
+    reason: str | None = None
+    apart: bool = False
+    noisy: bool = False
+
+
+class Contest:
+    """What is stored of some models on all sides; read when it is first asked for.
+
+    Args:
+        models: The models, decomposed; what to say of those that cannot be.
+        store: The database.
+        query: What the caller asked for.
+        by: What a side is.
+        blank: How the models were decomposed.
+        oracle: Finds shapes that inference does not.
+        merged: Whether sides that differ only in the cache state of bricks are one.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Decomposition | Estimate],
+        *,
+        store: Store,
+        query: Query,
+        by: By,
+        blank: Estimate,
+        oracle: ShapeOracle,
+        merged: bool = False,
+    ) -> None:
+        self.models = models
+        self._readable = [model for model in models if isinstance(model, Decomposition)]
+        self._store = store
+        self._query = query
+        self._by = by
+        self._blank = blank
+        self._oracle = oracle
+        self._timeline = Timeline(store)
+        keys = {part.key for model in self._readable for part in model.sequences}
+        truths = {model.own.key for model in self._readable}
+        self.sides = find_sides(store, query, bricks=keys, models=truths, by=by, merged=merged)
+        self._holdings = {side.name: self._read(side, truths) for side in self.sides}
+        of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
+        of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
+        taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
+        self._model_doubts, self._brick_doubts = Uncertainty(of_models, taken), Uncertainty(of_bricks, taken)
+        self._estimates: dict[tuple[str, str], Estimate] = {}
+
+    def _read(self, side: Side, models: Collection[str]) -> Holding:
+        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        for model in self._readable:
+            wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
+        return read_side(self._store, self._timeline, side, bricks=wanted, models=models)
+
+    # Bricks -------------------------------------------------------------------------------------------------------
+
+    def brick(self, model: Decomposition, side: Side, key: str) -> Measurement | None:
+        """A brick's measurement in the cache state of a model."""
+        return self._holdings[side.name].bricks.get((state_of(model, side.choice), key))
+
+    def lacks(self, model: Decomposition, side: Side, key: str) -> str | None:
+        """Why a side has no latency of a brick; None where it has."""
+        if self.brick(model, side, key) is not None:
+            return None
+        failure = self._holdings[side.name].failures.get((state_of(model, side.choice), key))
+        return "not measured" if failure is None else f"{failure.kind}: {failure.reason}"
+
+    def skipped(self, model: Decomposition) -> list[Layer]:
+        """The layers of a model that cannot be bricks."""
+        return [layer for layer in model.graph.layers if layer.state is LayerState.SKIPPED]
+
+    def brick_pair(self, model: Decomposition, base: Side, other: Side, key: str) -> Pair:
+        """A brick on two sides that both have it."""
+        ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
+        assert ours is not None  # noqa: S101  # the caller asked ``lacks``
+        assert theirs is not None  # noqa: S101
+        return self._measured_pair(ours, theirs, self._brick_doubts)
+
+    # Models -------------------------------------------------------------------------------------------------------
+
+    def estimate(self, model: Decomposition, side: Side) -> Estimate:
+        """The estimate of a model under the combination of a side."""
+        asked = side.name, model.own.key
+        if asked not in self._estimates:
+            (self._estimates[asked],) = estimates_under(
+                side.choice, [model], store=self._store, query=self._query, blank=self._blank, oracle=self._oracle
+            )
+        return self._estimates[asked]
+
+    def measured(self, model: Decomposition, side: Side) -> Figure:
+        """The latency of a model on a side as measured."""
+        truth = self._holdings[side.name].truths.get(model.own.key)
+        return Figure() if truth is None else _figure(truth)
+
+    def figure(self, model: Decomposition, side: Side) -> Figure:
+        """The latency of a model on a side, as measured and from bricks; nothing is made of no bricks."""
+        found = self.measured(model, side)
+        if not model.sequences:
+            return found
+        if self._by is By.COMBINATION:
+            entry = self.estimate(model, side)
+            return replace(found, estimate_ms=entry.estimate_ms, estimate_ci95_ms=entry.ci95_ms)
+        weights = self._weights(model, side)
+        if weights is None:
+            return found
+        low, high = self._brick_doubts.interval_ns(weights)
+        return replace(
+            found,
+            estimate_ms=self._brick_doubts.value_ns(weights) / _NS_PER_MS,
+            estimate_ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
+        )
+
+    def pair(self, model: Decomposition, base: Side, other: Side) -> Pair:
+        """A model on two sides: as measured, else as estimated, else the one so and the other so."""
+        ours, theirs = (self._holdings[side.name].truths.get(model.own.key) for side in (base, other))
+        if ours is not None and theirs is not None:
+            return self._measured_pair(ours, theirs, self._model_doubts)
+        figures = {side.name: self.figure(model, side) for side in (base, other)}
+        lacking = [side for side in (base, other) if figures[side.name].best_ms is None]
+        pair = Pair(figures[base.name], figures[other.name])
+        if lacking:
+            return replace(pair, reason="; ".join(self.why_unknown(model, side) for side in lacking))
+        kind = "estimate" if self._by is By.COMBINATION else "bricks"
+        if all(figure.estimate_ms is not None for figure in figures.values()):
+            figures = {name: figure.alone() for name, figure in figures.items()}  # like with like
+        else:
+            kind = f"measured and {kind}"
+        first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
+        if first <= 0 or second <= 0:
+            return replace(pair, reason=_NO_TIME)
+        one, two = (self._standing(model, side, figures[side.name]) for side in (base, other))
+        apart = self._timeline.apart(one, two, in_turn=self._in_turn(one, two))
+        reason = None
+        if kind == "bricks":
+            error, degrees = self._error_of_sums(model, base, other)
+        else:
+            # Each with the error of the method, by itself: how far those of two stacks are the same is not known.
+            error, degrees = math.hypot(*(figure.error for figure in figures.values())), _MANY
+            reason = self._not_calibrated(
+                model, [side for side in (base, other) if figures[side.name].basis == "estimate"]
+            )
+        seen = difference(first, second, error=error, degrees=degrees, apart=apart)
+        return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0)
+
+    def _in_turn(self, base: Measurement, other: Measurement) -> bool:
+        taken = (
+            (self._brick_doubts if one.subject is Subject.BRICK else self._model_doubts).blocks(one.id)
+            for one in (base, other)
+        )
+        return visited_in_turn(base, other, *taken)
+
+    def _not_calibrated(self, model: Decomposition, sides: Sequence[Side]) -> str | None:
+        """Why estimates on some sides say nothing of a difference; None where the error of all is known."""
+        names = [side.name for side in sides if not self.estimate(model, side).calibrated]
+        if not names:
+            return None
+        return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
+
+    def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
+        noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
+        pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
+        if base.latency_ns <= 0 or other.latency_ns <= 0:
+            return replace(pair, basis=None, reason=_NO_TIME)
+        stand = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
+        error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
+        return replace(pair, difference=seen, apart=stand.apart > 0)
+
+    def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
+        """The sum of a model's bricks; None where some are not measured."""
+        weights: dict[str, float] = {}
+        for key, count in Counter(part.key for part in model.sequences).items():
+            measured = self.brick(model, side, key)
+            if measured is None:
+                return None
+            weights[measured.id] = count
+        return None if not weights or self.skipped(model) else weights
+
+    def _error_of_sums(self, model: Decomposition, base: Side, other: Side) -> tuple[float, float]:
+        together: defaultdict[str, float] = defaultdict(float)
+        for side, sign in ((base, -1.0), (other, 1.0)):
+            weights = self._weights(model, side)
+            assert weights is not None  # noqa: S101  # its sum is known
+            total = self._brick_doubts.value_ns(weights)
+            for id_, count in weights.items():
+                together[id_] += sign * count / total
+        return self._brick_doubts.error_ns(together)
+
+    def _standing(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
+        """A measurement that stands for a model's latency in place and time."""
+        if figure.measured_ms is not None:
+            return self._holdings[side.name].truths[model.own.key]
+        counts = Counter(part.key for part in model.sequences)
+        found = [(one, count) for key, count in counts.items() if (one := self.brick(model, side, key)) is not None]
+        largest, _ = max(found, key=lambda item: item[0].latency_ns * item[1])
+        return largest
+
+    def why_unknown(self, model: Decomposition, side: Side) -> str:
+        """Why the latency of a model on a side is not known."""
+        failure = self._holdings[side.name].model_failures.get(model.own.key)
+        if failure is not None:
+            return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"
+        keys = {part.key for part in model.sequences}
+        if not keys:
+            return f"{side.name}: the model is not measured, and nothing of it is left to be a brick"
+        known = sum(self.lacks(model, side, key) is None for key in keys)
+        return f"{side.name}: the model is not measured, and {known} of its {len(keys)} bricks are"
+
+
+@contextmanager
+def open_contest(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    query: Query,
+    by: By = By.COMBINATION,
+    granularity: int = 1,
+    connected: bool = False,
+    oracle: ShapeOracle | None = None,
+    merged: bool = False,
+) -> Iterator[Contest]:
+    """Decompose models and find what is stored of them; a worker that is started for it ends with the context.
+
+    Args:
+        models: The models.
+        store: The database.
+        query: What the caller asked for.
+        by: What a side is.
+        granularity: Most layers in a sequence.
+        connected: Sequences may be connected windows.
+        oracle: Finds shapes that inference does not; None for a worker.
+        merged: Whether sides that differ only in the cache state of bricks are one.
+
+    Raises:
+        UsageError: Granularity less than 1, a dimension that no model has, or a system or stack that is not stored.
+        AmbiguousQuery: Runs or variants are asked for, and several combinations match.
+        StoreError: The database cannot be read.
+    """
+    if granularity < 1:
+        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
+    blank = Estimate(name="", granularity=granularity, connected=connected)
+    with WorkerOracle() as worker:
+        shapes = oracle or worker
+        found = decompose_all(models, Cut(granularity, connected=connected), shapes, blank, store=store)
+        readable = [model for model in found if isinstance(model, Decomposition)]
+        if readable:
+            dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}
+            require_known(dims, [model.own for model in readable])
+        yield Contest(found, store=store, query=query, by=by, blank=blank, oracle=shapes, merged=merged)
+
+
+def _figure(measured: Measurement) -> Figure:
+    low, high = measured.ci95_ns
+    return Figure(measured.latency_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))

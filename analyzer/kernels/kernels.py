@@ -1,0 +1,232 @@
+"""The kernels that ran for a model: summed over its bricks, or of the whole model as it was profiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.layer import LayerState
+from ...constructor.commands import Commands
+from ...constructor.decomposition import Decomposition, cut_of
+from ...constructor.result import Estimate
+from ...constructor.runtime import chosen_stack
+from ...constructor.selection import Choice, Query, matching, require_one
+from ...constructor.survey import decompose_all
+from ...db import KernelView, Store, Subject
+from ...db.queries import Filter
+from ...errors import UsageError
+from ...generator.backends.base import AS_GIVEN
+from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.oracle import WorkerOracle
+from ...generator.measurement.profiling import PROFILED_CACHE
+from ...models import ModelSource, require_known
+from .shares import KernelShare, matrix_share, shares_of
+from .units import Use
+
+__all__ = ["MissingView", "ModelKernels", "kernels"]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingView:
+    """A brick of the model, a layer that cannot be one, or the model itself: its kernels are not known.
+
+    Attributes:
+        key: Of the brick or model; None for a layer that cannot be a brick.
+        op_types: Its operators; empty for a whole model.
+        count: How often the model holds it.
+    """
+
+    key: str | None
+    op_types: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKernels:
+    """The kernels of one model.
+
+    Attributes:
+        name: The model.
+        whole: Whether they are of the whole model as it was profiled, or summed over its bricks.
+        batch: Batch size that was asked for.
+        choice: Where and how they ran; None where nothing that matches is stored.
+        source: Who told; several where bricks differ in it.
+        kernels: The longest first; those whose time is not known last.
+        time_ms: Of all of them; None where one is not known.
+        missing: What is not known. The kernels are then those of the rest.
+        command: What would tell it; None where nothing here does.
+        error: Why nothing can be said.
+    """
+
+    name: str
+    whole: bool
+    batch: int | None = None
+    choice: Choice | None = None
+    source: str = ""
+    kernels: tuple[KernelShare, ...] = ()
+    time_ms: float | None = None
+    missing: tuple[MissingView, ...] = ()
+    command: str | None = None
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel is known."""
+        return self.error is None and not self.missing and self.choice is not None
+
+    @property
+    def elsewhere(self) -> tuple[KernelShare, ...]:
+        """Kernels that ran on another device than the stack is about: what fell back."""
+        return tuple(one for one in self.kernels if one.elsewhere)
+
+    def matrix_share(self, use: Use) -> float | None:
+        """The share of time in kernels that use matrix units or not; None where a time is not known."""
+        return matrix_share(self.kernels, use)
+
+
+def kernels(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    whole: bool = False,
+    granularity: int = 1,
+    connected: bool = False,
+    graph: str = "source",
+    system: str | None = None,
+    stack: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    dtype: str | None = None,
+    oracle: ShapeOracle | None = None,
+) -> list[ModelKernels]:
+    """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
+
+    Args:
+        models: The models, from ``find_models``.
+        store: Where views are.
+        whole: Those of whole models as they were profiled, instead of the sum over their bricks.
+        granularity: Most layers in a sequence; that of the suite that was profiled.
+        connected: Sequences may be weakly connected windows.
+        graph: Which graph is decomposed (as for ``estimate``).
+        system: Key of the system, or its beginning.
+        stack: Key of the stack, or its beginning.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 for all physical cores.
+        dtype: Precision.
+        oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+
+    Returns:
+        One per model, in their order; a model that cannot be decomposed has ``error``.
+
+    Raises:
+        AmbiguousQuery: Several stored combinations match; the message lists them.
+        UsageError: A wrong granularity or graph, a dimension that no model has, a system or stack that is not stored.
+        StoreError: The database cannot be read.
+    """
+    if graph == "runtime" and dtype not in {None, AS_GIVEN}:
+        raise UsageError(f"the graph that a runtime executes is told in {AS_GIVEN} only", remedy="use --graph source")
+    query = Query(system, stack, backend, device, threads, None, dtype)
+    cut = cut_of(Cut(granularity, False, connected), graph)  # noqa: FBT003  # sequences that overlap count layers twice
+    if graph != "source":
+        place = chosen_stack(store, query, at_home=graph == "fused")
+        if isinstance(place, str):
+            return [ModelKernels(one.name, whole, one.batch, error=f"{place}; use --graph source") for one in models]
+        cut = cut_of(cut, graph, *place)
+        if graph == "runtime" and place[0].key in store.stacks():
+            query = replace(query, stack=place[0].key)
+    with WorkerOracle() as worker:
+        blank = Estimate(name="", granularity=granularity, graph=graph)
+        found = decompose_all(models, cut, oracle or worker, blank, store=store)
+    readable = [model for model in found if isinstance(model, Decomposition)]
+    if readable:
+        dims = {name: size for source in models for name, size in source.dims}
+        require_known(dims, [model.own for model in readable])
+    parts = partial(_parts, whole=whole)
+    keys = {part.key for model in readable for part in parts(model) if part.key is not None}
+    subject = Subject.MODEL if whole else Subject.BRICK
+    choice, views = _choose(store, keys, query, subject)
+    commands = Commands(store, choice, query, granularity=granularity, connected=connected, graph=graph)
+    return [
+        _told(model, parts(model), choice, views, commands, whole=whole)
+        if isinstance(model, Decomposition)
+        else ModelKernels(model.name, whole, model.batch, error=model.error)
+        for model in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A brick or a whole model whose view is looked for; a layer that cannot be a brick has no key."""
+
+    key: str | None
+    op_types: tuple[str, ...]
+
+
+def _parts(model: Decomposition, *, whole: bool) -> list[_Wanted]:
+    if whole:
+        return [_Wanted(model.own.key, ())]
+    layers = model.graph.layers
+    return [
+        *(_Wanted(part.key, tuple(layers[i].op_type for i in part.layers)) for part in model.sequences),
+        *(_Wanted(None, (layer.op_type,)) for layer in layers if layer.state is LayerState.SKIPPED),
+    ]
+
+
+def _choose(
+    store: Store, keys: set[str], query: Query, subject: Subject
+) -> tuple[Choice | None, Mapping[str, KernelView]]:
+    """The one stored combination that matches, whatever the cache state, and its views; those with views first."""
+    places: dict[tuple[object, ...], Choice] = {}
+    for one in matching(store, keys, query, subject):
+        conditions = one.conditions
+        places.setdefault((one.system_key, one.stack_key, conditions.threads, conditions.dtype), one)
+    held = {place: _views(store, one, keys, subject) for place, one in places.items()}
+    told = {place: one for place, one in places.items() if held[place]} or places
+    alike = {place: replace(one, conditions=replace(one.conditions, cache="")) for place, one in told.items()}
+    if require_one(alike.values()) is None:
+        return None, {}
+    ((place, choice),) = told.items()
+    return choice, held[place]
+
+
+def _views(store: Store, choice: Choice, keys: set[str], subject: Subject) -> dict[str, KernelView]:
+    conditions = replace(choice.conditions, cache=PROFILED_CACHE)
+    wanted = Filter(subject, keys, choice.system_key, choice.stack_key, conditions)
+    return {identity.key: view for identity, view in store.kernels(wanted).items()}
+
+
+def _told(
+    model: Decomposition,
+    parts: Sequence[_Wanted],
+    choice: Choice | None,
+    views: Mapping[str, KernelView],
+    commands: Commands,
+    *,
+    whole: bool,
+) -> ModelKernels:
+    counts = Counter(parts)
+    missing = tuple(
+        MissingView(part.key, part.op_types, count) for part, count in counts.items() if part.key not in views
+    )
+    known = [(views[part.key], count) for part, count in counts.items() if part.key is not None and part.key in views]
+    device = choice.stack.device if choice is not None else "cpu"
+    rows, time_ms = shares_of(known, device)
+    command = None
+    if any(one.key is not None for one in missing):
+        command = commands.truth(model.source) if whole else commands.measure(model.source)
+    return ModelKernels(
+        name=model.source.name,
+        whole=whole,
+        batch=model.source.batch,
+        choice=choice,
+        source=", ".join(sorted({view.source for view, _ in known})),
+        kernels=rows,
+        time_ms=time_ms if known else None,
+        missing=missing,
+        command=None if command is None else f"{command} --kernels",
+    )

@@ -1,0 +1,188 @@
+"""What ``estimate`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..causes import written
+from ..remedies import advised_for
+from ..roofs import roofline_lines, roofline_record
+from ..tables import MOST, Answer, Column, unlisted
+from ..units import counted, half_of, margin, milliseconds, percent, short
+from .bindings import bound_lines, values_of
+from .standing import COLUMNS, above_estimate, shown, standing
+
+if TYPE_CHECKING:
+    from ....constructor.estimate import Estimate
+    from ....constructor.result import SequenceLatency
+
+__all__ = ["estimated"]
+
+_NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
+
+_SAME_SHAPES = 0.5
+"""Share of sequences that are measured: below it, the suite may have been generated in other shapes."""
+
+_REASONS = 5
+"""Different reasons why bricks are missing that the table lists per model."""
+
+_OPERATORS = 12
+"""Operators that ``--explain`` lists per model, the most expensive first."""
+
+
+def estimated(
+    estimates: Sequence[Estimate], *, explain: bool = False, layers: bool = False, most: int | None = MOST
+) -> Answer:
+    """The answer of ``estimate``: one row per model.
+
+    Args:
+        estimates: The estimates.
+        explain: Add to the rows every sequence (``parts``), the critical path (``path``) and what lies between bricks
+            and model (``attribution``); and all of that to the table.
+        layers: Add every brick under the machine's ceilings (``roofline``).
+        most: Layers that the table lists; None: all.
+    """
+    rows = []
+    for entry in estimates:
+        row = entry.record(explained=explain)
+        if explain:
+            row |= {"parts": [asdict(part) for part in entry.sequences]}
+            row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
+        if layers:
+            row["roofline"] = roofline_record(entry)
+        rows.append(row)
+    summary = [*(line for entry in estimates for line in _remarks(entry)), *standing(estimates)]
+    summary += bound_lines((entry.name, entry.bound) for entry in estimates)
+    if explain:
+        for entry in estimates:
+            if entry.sequences:
+                summary += [*([""] if summary else []), *_explained(entry, most)]
+    if layers:
+        for entry in estimates:
+            summary += [*([""] if summary else []), *roofline_lines(entry, most=most)]
+    return Answer(
+        rows,
+        columns=[
+            Column("name", "model"),
+            Column("layers", "layers", spare=True),
+            Column("sequences", "sequences", spare=True),
+            Column("unique", "unique"),
+            Column("estimate_ms", "estimate ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("sequential_ms", "sequential ms", milliseconds),
+            Column("critical_path_ms", "critical path ms", milliseconds, spare=True),
+            Column("lower_bound_sequential_ms", "lower bound ms", milliseconds),
+            *COLUMNS,
+            Column("coverage.sequences", "coverage", percent),
+        ],
+        summary=summary,
+        table=[shown(entry, row) for entry, row in zip(estimates, rows, strict=True)],
+        flat=[line for entry, row in zip(estimates, rows, strict=True) for line in _flat(entry, row)],
+    )
+
+
+def _flat(entry: Estimate, row: Mapping[str, object]) -> list[dict[str, object]]:
+    """A row per sequence, with what the model is and takes; a single one where it has none."""
+    whole = {name: value for name, value in row.items() if name not in _NOT_FLAT}
+    parts = [{f"layer.{name}": value for name, value in asdict(part).items()} for part in entry.sequences]
+    return [whole | part for part in parts or [{}]]
+
+
+def _remarks(entry: Estimate) -> list[str]:
+    if entry.error is not None:
+        return [f"{entry.name}: {entry.error}"]
+    lines = []
+    if entry.missing:
+        count = sum(missing.count for missing in entry.missing)
+        known = any(part.latency_ms is not None for part in entry.sequences)
+        rest = f"; the rest takes {milliseconds(entry.known_ms)} ms" if known and entry.known_ms is not None else ""
+        lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
+        reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
+        for reason, command in list(reasons)[:_REASONS]:
+            lines.append(f"  {reason}" + (f": {advised_for(entry, command)}" if command else ""))
+        if len(reasons) > _REASONS:
+            lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
+        if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
+            lines.append(
+                f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
+            )
+    elif entry.measured_ms is not None and entry.ratio is None:
+        lines.append(f"{entry.name}: no ratio, since {entry.ratio_reason}")
+    if entry.benanza_note is not None:
+        lines.append(f"{entry.name}: {entry.benanza_note}")
+    elif above_estimate(entry):
+        lines.append(
+            f"{entry.name}: no lower bound, since the cheapest bricks that make it up take "
+            f"{milliseconds(entry.lower_bound_sequential_ms or 0.0)} ms: more than the model is estimated to, "
+            "which does not pay all that its bricks pay"
+        )
+    return lines
+
+
+def _explained(entry: Estimate, most: int | None) -> list[str]:
+    """What lies between bricks and model, where the time goes by operator, and the critical path, layer by layer."""
+    totals: dict[str, float] = {}
+    for part in entry.sequences:
+        if part.latency_ms is not None:
+            name = "+".join(part.op_types)
+            totals[name] = totals.get(name, 0.0) + part.latency_ms
+    whole = sum(totals.values()) or 1.0
+    lines = [*written(entry), *_rivals(entry)]
+    if totals:
+        known = ", of what is measured" if entry.missing else ""
+        lines.append(f"{entry.name}: time by operator{known}")
+        lines += [
+            f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
+            for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
+        ]
+    if entry.missing:
+        lines += [f"{entry.name}: time not known", *_unknown(entry)]
+    if entry.path:
+        lines.append(
+            f"{entry.name}: critical path, {len(entry.path)} of {counted(len(entry.sequences), 'sequence')}, "
+            "most time first"
+        )
+        costly = sorted(entry.path, key=lambda part: -(part.latency_ms or 0.0))
+        lines += [f"  {_latency(part)}  {'+'.join(part.op_types)}  {', '.join(part.names)}" for part in costly[:most]]
+        lines += [f"  {line}" for line in unlisted(costly, most)]
+    return lines
+
+
+def _rivals(entry: Estimate) -> list[str]:
+    """What is faster than this stack in the way that it chooses, by stack and algorithm."""
+    won: dict[tuple[str, str], list[float]] = {}
+    for part in entry.sequences:
+        if part.lower_bound_ms is None or part.fastest_stack is None:
+            continue
+        place = part.fastest_stack, part.fastest_variant or ""
+        if place != (entry.stack, ""):
+            gain = (part.latency_ms - part.lower_bound_ms) if part.latency_ms is not None else 0.0
+            won.setdefault(place, []).append(gain)
+    if not won:
+        return []
+    lines = [f"{entry.name}: faster than this stack, in the lower bound"]
+    for (stack, variant), gains in sorted(won.items(), key=lambda item: -sum(item[1])):
+        where = "this stack" if stack == entry.stack else f"stack {short(stack)}"
+        how = f", algorithm {variant}" if variant else ""
+        lines.append(f"  {milliseconds(sum(gains)):>12} ms less in {counted(len(gains), 'sequence')}: {where}{how}")
+    return lines
+
+
+def _unknown(entry: Estimate) -> list[str]:
+    """What an estimate misses, by operator and reason."""
+    counts: dict[tuple[str, str], int] = {}
+    for missing in entry.missing:
+        name = "+".join(missing.op_types), missing.reason
+        counts[name] = counts.get(name, 0) + missing.count
+    lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]
+    rest = len(lines) - _OPERATORS
+    return [*lines[:_OPERATORS], *([f"  and {rest} more (--json lists all)"] if rest > 0 else [])]
+
+
+def _latency(part: SequenceLatency) -> str:
+    if part.latency_ms is None:
+        return f"{'not measured':>25}"
+    half = "" if part.ci95_ms is None else f" ± {margin(half_of(part.latency_ms, part.ci95_ms))}"
+    return f"{milliseconds(part.latency_ms):>12} ms{half:<10}"

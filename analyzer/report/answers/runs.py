@@ -1,0 +1,205 @@
+"""What ``run`` and ``measure`` answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..tables import Answer, Column
+from ..units import counted, duration, milliseconds, percent, short
+from .bindings import bound_lines
+from .verdicts import verdict_lines
+
+if TYPE_CHECKING:
+    from ....generator.measurement.costs import RunCosts
+    from ....generator.measurement.data.effect import DataLayer
+    from ....generator.measurement.measure import MeasureReport
+    from ....generator.measurement.profiling import ProfileReport
+    from ....generator.measurement.run import RunReport
+
+__all__ = ["measured", "ran"]
+
+_STEADIER = "quiet the machine, or give it more visits: --again noisy with --visits 96 or a longer --budget"
+
+_LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
+
+_UNWATCHED = 0.05
+"""Relative difference between profiled passes and others that a run tells of."""
+
+
+def ran(report: RunReport) -> Answer:
+    """The answer of ``run``: one row per failure, what was done beside them."""
+    counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
+    if report.dry_run:
+        summary = [f"{counts}, {_left(report)} to be measured in about {duration(report.forecast_s)}"]
+        if report.budget_s is not None and report.forecast_s > report.budget_s:
+            summary.append(f"that is more than the {duration(report.budget_s)} of --budget: some would be left over")
+    else:
+        parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
+        summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
+    if report.models:
+        known, taken = report.models - report.models_measured, report.models_measured
+        done = [f"{count} {what}" for count, what in ((known, "known"), (taken, "measured")) if count]
+        summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
+    summary += verdict_lines(report.verdicts, _STEADIER)
+    summary += [*_algorithms(report), *_watched(report.costs), *_profiled(report.kernels)]
+    if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
+        summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
+    summary += bound_lines(report.bound.items())
+    failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
+    failures += [
+        {"key": failure.key, "reason": failure.reason, "variant": failure.variant}
+        for failure in report.algorithm_failures
+    ]
+    return Answer(
+        failures,
+        totals={
+            "bricks": report.bricks,
+            "measured": report.measured,
+            "reused": report.reused,
+            "failed": report.failed,
+            "remaining": report.remaining,
+            "models": report.models,
+            "models_measured": report.models_measured,
+            "verdicts": dict(report.verdicts),
+            "models_remaining": report.models_remaining,
+            "algorithms": report.algorithms,
+            "algorithms_reused": report.algorithms_reused,
+            "algorithms_failed": len(report.algorithm_failures),
+            "algorithms_remaining": report.algorithms_remaining,
+            "wall_s": report.wall_s,
+            "timed_s": report.timed_s,
+            "prepare_s": report.prepare_s,
+            "forecast_s": report.forecast_s,
+            "budget_s": report.budget_s,
+            "dry_run": report.dry_run,
+            "run": report.run,
+            "system": report.system,
+            "stack": report.stack,
+            "kernels": None if report.kernels is None else asdict(report.kernels),
+            "costs": asdict(report.costs),
+            "bound": {name: dict(bound) for name, bound in report.bound.items()},
+        },
+        columns=[
+            Column("key", "not measured", _brick_or_model),
+            *([Column("variant", "algorithm")] if report.algorithm_failures else []),
+            Column("reason", "reason"),
+        ],
+        summary=summary,
+        table=_summed(failures),
+    )
+
+
+def _summed(failures: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of failures, those of an algorithm for one reason as a single row: it may not be for most bricks."""
+    alike = Counter((row["variant"], row["reason"]) for row in failures)
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in failures:
+        kind = (row["variant"], row["reason"])
+        if row["variant"] and alike[kind] > 1:
+            rows[kind] = {**row, "key": counted(alike[kind], "brick")}
+        else:
+            rows[row["key"], *kind] = row
+    return list(rows.values())
+
+
+def _algorithms(report: RunReport) -> list[str]:
+    """What was done with the runtime's other algorithms, if anything."""
+    known, without = report.algorithms_reused, len(report.algorithm_failures)
+    if not (known or without or report.algorithms or report.algorithms_remaining):
+        return []
+    failed = sum(failure.kind != "unsupported" for failure in report.algorithm_failures)
+    counts = f"with other algorithms: {known} known, {without - failed} not offered, {failed} failed"
+    return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
+
+
+def _watched(costs: RunCosts) -> list[str]:
+    """Whether packs take longer, or less, while the runtime tells the times of their nodes."""
+    if not costs.watched_s or not costs.unwatched_s:
+        return []
+    change = costs.watched_s / costs.unwatched_s - 1
+    if abs(change) <= _UNWATCHED:
+        return []
+    sign = "more" if change > 0 else "less"
+    return [f"profiled passes take {percent(abs(change))} {sign} than others: estimates may be off by as much"]
+
+
+def _profiled(report: ProfileReport | None) -> list[str]:
+    """What the pass that tells kernels did."""
+    if report is None:
+        return []
+    counts = f"kernels: {report.taken} told, {report.known} known, {len(report.failures)} failed"
+    return [
+        counts,
+        *(
+            f"  {_brick_or_model(failure.label)}{f' ({failure.variant})' if failure.variant else ''}: {failure.reason}"
+            for failure in report.failures
+        ),
+    ]
+
+
+def _left(report: RunReport) -> str:
+    """The bricks, and the whole models and algorithms if there are any, that are still to be measured."""
+    left = [str(report.remaining)]
+    if report.models_remaining:
+        left.append(counted(report.models_remaining, "whole model"))
+    if report.algorithms_remaining:
+        left.append(f"{report.algorithms_remaining} with other algorithms")
+    return " and ".join(left)
+
+
+def _brick_or_model(name: str) -> str:
+    """A brick's key is shortened, a model's name is not."""
+    is_key = len(name) == 64 and all(digit in "0123456789abcdef" for digit in name)
+    return short(name) if is_key else name
+
+
+def measured(report: MeasureReport) -> Answer:
+    """The answer of ``measure``: one row per model."""
+    examined = any(row.data_effect_ms is not None for row in report.rows)
+    data = [Column("data_effect_ms", "data ms ±95%", milliseconds, bounds="data_ci95_ms")]
+    return Answer(
+        [asdict(row) for row in report.rows],
+        totals={
+            "run": report.run,
+            "system": report.system,
+            "stack": report.stack,
+            "wall_s": report.wall_s,
+            "kernels": None if report.kernels is None else asdict(report.kernels),
+        },
+        columns=[
+            Column("name", "model"),
+            Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("undisturbed_ms", "undisturbed ms", milliseconds),
+            Column("p90_ms", "p90 ms", milliseconds, spare=True),
+            Column("p99_ms", "p99 ms", milliseconds),
+            Column("load_ms", "load ms", milliseconds),
+            Column("first_run_ms", "first run ms", milliseconds, spare=True),
+            Column("verdict", "verdict"),
+            *(data if examined else []),
+        ],
+        summary=[
+            *(f"{row.name}: {row.error}" for row in report.rows if row.error),
+            *verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
+            *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
+            *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
+            *_profiled(report.kernels),
+            *bound_lines((row.name, row.bound) for row in report.rows),
+        ],
+    )
+
+
+def _data_layers(layers: Sequence[DataLayer]) -> str:
+    """The layers whose latency depends on their values, by operator."""
+    effects: dict[str, list[DataLayer]] = {}
+    for layer in layers:
+        effects.setdefault(layer.op_type, []).append(layer)
+    parts = []
+    for op_type, found in effects.items():
+        subnormal = max(max(layer.subnormal_in, layer.subnormal_out) for layer in found)
+        share = f", up to {percent(subnormal)} subnormal numbers" if subnormal else ""
+        total_ms = sum(layer.effect_ms for layer in found)
+        parts.append(f"{len(found)} x {op_type} {milliseconds(total_ms)} ms{share}")
+    return "its own values cost " + "; ".join(parts)

@@ -1,0 +1,113 @@
+"""What lies between the bricks of a model and its latency, as rows from the one to the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...constructor.result import SIGNS
+from .remedies import advised_for
+
+if TYPE_CHECKING:
+    from ...constructor.estimate import Estimate
+
+__all__ = ["Row", "rows_of", "written"]
+
+_ABSENT = "data"
+"""A cause that may stay unknown without leaving the rest open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a total, or a cause with its sign.
+
+    Attributes:
+        label: What it is.
+        ms: The total, or what the cause adds (negative: takes off); None where it is not known.
+        half_ms: Half of its 95 % interval; None likewise.
+        total: Whether it is a total.
+        reason: Why it is not known, or not counted.
+        command: What would measure it.
+        counted: Whether it is part of the sums.
+    """
+
+    label: str
+    ms: float | None
+    half_ms: float | None
+    total: bool = False
+    reason: str | None = None
+    command: str | None = None
+    counted: bool = True
+
+
+def rows_of(entry: Estimate) -> Iterator[Row]:
+    """From the sum of bricks by way of the estimate to the measured latency; nothing where there is no attribution."""
+    for name, sign in SIGNS.items():
+        term = (entry.attribution or {}).get(name)
+        if term is None:
+            continue
+        if name == "unexplained":
+            yield _explained(entry, term.ms)
+        ms = None if term.ms is None else sign * term.ms
+        reason = term.reason if term.counted else "not counted: its interval includes zero"
+        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.command, term.counted)
+    if entry.attribution:
+        yield Row("measured", entry.measured_ms, _half(entry.measured_ci95_ms), total=True, reason="not measured")
+
+
+def _explained(entry: Estimate, left_ms: float | None) -> Row:
+    """What bricks and causes come to: the estimate, unless that has bricks of its own."""
+    estimate_ms = entry.estimate_ms
+    explained_ms = None if left_ms is None or entry.measured_ms is None else entry.measured_ms - left_ms
+    if explained_ms is None or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
+        return Row("estimate", estimate_ms, _half(entry.ci95_ms), total=True)
+    return Row("explained", explained_ms, None, total=True)
+
+
+def written(entry: Estimate) -> list[str]:
+    """The rows as lines of text, with what would measure the unknown ones below."""
+    rows = list(rows_of(entry))
+    if not rows:
+        return []
+    where = f"{entry.graph} graph, cache {entry.cache}"
+    level = f" (level {entry.level})" if entry.cache == "model" and entry.level else ""
+    lines = [f"{entry.name}: from bricks to model, {where}{level}"]
+    digits = _digits(rows)
+    lines += [_line(row, digits) for row in rows]
+    if entry.attribution_absolute_ms is not None:
+        lines.append(f"  {'sizes of all causes':<20}{entry.attribution_absolute_ms:>12,.{digits}f} ms")
+    unknown: dict[str, list[str]] = {}
+    for row in rows:
+        if row.ms is None and row.command is not None:
+            unknown.setdefault(row.command, []).append(row.label)
+    lines += [
+        f"  {' and '.join(names)} would be known after: {advised_for(entry, command)}"
+        for command, names in unknown.items()
+    ]
+    found = entry.attribution or {}
+    left, data = found.get("unexplained"), found.get(_ABSENT)
+    if left is not None and left.ms is not None and data is not None and data.ms is None:
+        lines.append("  what the model's own values do is part of what is unexplained")
+    return lines
+
+
+def _digits(rows: list[Row]) -> int:
+    """Decimals of every number, so that those of the largest are four significant digits or more, and all align."""
+    largest = max((abs(row.ms) for row in rows if row.ms), default=1.0)
+    return max(2, 3 - math.floor(math.log10(largest)))
+
+
+def _line(row: Row, digits: int) -> str:
+    mark = "=" if row.total else "+" if (row.ms or 0.0) >= 0 else "-"
+    mark = mark if row.counted else " "
+    if row.ms is None:
+        return f"  {' ' if not row.total else mark} {row.label:<18}{'-':>12}     {row.reason or ''}".rstrip()
+    half = f"  ± {row.half_ms:,.{digits}f}" if row.half_ms else ""
+    note = "" if row.counted else f"  {row.reason}"
+    return f"  {mark} {row.label:<18}{abs(row.ms):>12,.{digits}f} ms{half}{note}"
+
+
+def _half(bounds: tuple[float, float] | None) -> float | None:
+    return None if bounds is None else (bounds[1] - bounds[0]) / 2

@@ -1,0 +1,251 @@
+"""What ``compare`` and ``advise`` answer: rows with the documented keys (docs/cli.md), and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .tables import MOST, Answer, Column, unlisted
+from .units import counted, milliseconds
+
+if TYPE_CHECKING:
+    from ..advice import Advice, ModelAdvice
+    from ..comparison.compare import Comparison, ModelComparison
+    from ..comparison.side_by_side import LayerComparison
+    from ..comparison.sides import Side
+
+__all__ = ["advised", "compared"]
+
+_DECISIVE = 5
+"""Bricks that ``advise`` names."""
+
+_APART = (
+    "measured in different runs, between which the machine may have changed, which widens intervals; "
+    "measure the base once more after the other side"
+)
+
+_REASONS = 5
+"""Different reasons why bricks are missing that are listed per pair."""
+
+
+def compared(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
+    """The answer of ``compare``: one row per model and other side.
+
+    Args:
+        comparison: The comparison.
+        layers: List bricks below the table; JSON holds them anyway.
+        most: Bricks that are listed; None: all.
+    """
+    rows = [row.record() | _decided_by(row) for row in comparison.rows]
+    base = comparison.sides[0].name if comparison.sides else None
+    summary: list[str] = []
+    if len(comparison.sides) > 1:
+        summary.append(f"base: {base}; SAME is within {comparison.minimum_effect:.3g} of it, either way")
+    for row in comparison.rows:
+        summary += _remarks(row)
+    if any(row.apart for row in comparison.rows):
+        summary.append(_APART)
+    if layers:
+        for row in comparison.rows:
+            if row.layers:
+                summary += ["", *_by_layer(row, most)]
+    other_bases = {row.basis for row in comparison.rows} - {"measured", None}
+    return Answer(
+        rows,
+        totals={
+            "base": base,
+            "by": str(comparison.by),
+            "minimum_effect": comparison.minimum_effect,
+            "sides": [_described(side) for side in comparison.sides],
+        },
+        columns=[
+            Column("name", "model"),
+            Column("other", "other side"),
+            *([Column("basis", "of")] if other_bases else []),
+            Column("base_ms", "base ms ±95%", milliseconds, bounds="base_ci95_ms"),
+            Column("other_ms", "other ms ±95%", milliseconds, bounds="other_ci95_ms"),
+            Column("ratio", "ratio ±95%", _three, bounds="ratio_ci95"),
+            Column("verdict", "verdict"),
+            Column("gain_ms", "bricks gain ms", milliseconds),
+        ],
+        summary=summary,
+        flat=[line for row, told in zip(comparison.rows, rows, strict=True) for line in _flat(row, told)],
+    )
+
+
+def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, object]]:
+    """A row per brick, with the model and the sides that it is of; a single one where there is none."""
+    whole = {name: value for name, value in told.items() if name not in {"layers", "missing"}}
+    layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
+    return [whole | layer for layer in layers or [{}]]
+
+
+def advised(advice: Advice) -> Answer:
+    """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
+    several = len(advice.rows) > 1
+    rows = [row.record() for row in advice.rows]
+    ranked = [
+        {"model": row.name, **asdict(one), "rank": place if one.latency_ms is not None else None}
+        for row in advice.rows
+        for place, one in enumerate(row.ranking, 1)
+    ]
+    summary: list[str] = []
+    for row in advice.rows:
+        summary += [*([""] if summary else []), *_advice(row)]
+    return Answer(
+        rows,
+        totals={"system": advice.system},
+        columns=[
+            *([Column("model", "model")] if several else []),
+            Column("rank", "rank"),
+            Column("name", "framework and options"),
+            Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("basis", "of"),
+            Column("ratio", "times the best ±95%", _three, bounds="ratio_ci95"),
+            Column("verdict", "verdict"),
+        ],
+        summary=summary,
+        table=ranked,
+    )
+
+
+def _decided_by(row: ModelComparison) -> dict[str, object]:
+    """The latencies that the ratio is of."""
+    first, second = ("measured", "estimate") if "measured" in (row.basis or "measured") else ("estimate", "measured")
+    found: dict[str, object] = {}
+    for side in ("base", "other"):
+        kind = second if getattr(row, f"{side}_{first}_ms") is None else first
+        found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
+    return found
+
+
+def _described(side: Side) -> dict[str, object]:
+    place = side.choice
+    return {
+        "name": side.name,
+        "system": place.system_key,
+        "stack": place.stack_key,
+        "backend": place.stack.backend,
+        "device": place.stack.device,
+        "versions": dict(place.stack.versions),
+        "options": dict(place.stack.options),
+        **asdict(place.conditions),
+        "run": None if side.run is None else side.run.id,
+        "started": None if side.run is None else side.run.started,
+        "variant": side.variant,
+    }
+
+
+def _remarks(row: ModelComparison) -> list[str]:
+    where = row.name if row.other is None else f"{row.name}, {row.other}"
+    if row.error is not None:
+        return [f"{row.name}: {row.error}"]
+    lines = [f"{where}: {row.verdict or 'no verdict'}, since {row.reason}"] if row.reason else []
+    if row.missing and not row.layers:
+        lines.append(f"{where}: no brick is measured on both")
+    elif row.missing:
+        count = sum(absent.occurrences for absent in row.missing)
+        lines.append(f"{where}: {counted(count, 'sequence')} cannot be compared")
+        reasons = dict.fromkeys(f"{' and '.join(absent.sides)}: {absent.reason}" for absent in row.missing)
+        lines += [f"  {reason}" for reason in list(reasons)[:_REASONS]]
+        lines += [f"  and {len(reasons) - _REASONS} more reasons (--json lists all)"] if len(reasons) > _REASONS else []
+    return lines
+
+
+def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
+    """Every brick, the largest gain first."""
+    lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
+    cells = [["gain ms", "times", "base ms", "other ms", "ratio", "95 % interval", "verdict", "operators, first layer"]]
+    cells += [_cells(layer) for layer in row.layers[:most]]
+    lines += [*_aligned(cells), *(f"  {line}" for line in unlisted(row.layers, most))]
+    lines += [
+        f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
+        f"({' and '.join(absent.sides)}: {absent.reason})"
+        for absent in row.missing
+    ]
+    return lines
+
+
+def _cells(layer: LayerComparison) -> list[str]:
+    return [
+        milliseconds(max(0.0, layer.gain_ms)),
+        str(layer.occurrences),
+        milliseconds(layer.base_ms),
+        milliseconds(layer.other_ms),
+        "-" if layer.ratio is None else _three(layer.ratio),
+        "-" if layer.ratio_ci95 is None else _interval(layer.ratio_ci95),
+        str(layer.verdict),
+        f"{'+'.join(layer.operators)}  {layer.names[0]}",
+    ]
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table below the table; figures stand right, the verdict and what follows left."""
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    words = 2  # the last columns
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if column >= len(line) - words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _advice(row: ModelAdvice) -> list[str]:
+    if row.error is not None:
+        return [f"{row.name}: {row.error}"]
+    lines = []
+    if row.best is not None:
+        first = row.ranking[0]
+        lines.append(f"{row.name}: best is {row.best}, {milliseconds(first.latency_ms or 0.0)} ms ({first.basis})")
+        if row.ties:
+            lines.append(f"  not to be told from it: {', '.join(row.ties)}")
+        if row.command is not None:
+            lines.append(f"  measured by: {row.command}")
+    for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):
+        if other is not None and layers:
+            lines.append(f"  layers that decide it over {other}{' (the default)' if other == row.default else ''}:")
+            lines += [_decides(layer) for layer in layers[:_DECISIVE]]
+    if row.mixing_ms is not None and row.bricks_ms and row.mixed:
+        share = row.mixing_ms / row.bricks_ms
+        lines.append(
+            f"  a framework for every layer could save {milliseconds(row.mixing_ms)} ms of "
+            f"{milliseconds(row.bricks_ms)} ms of bricks ({share:.0%}), changes between them not counted:"
+        )
+        lines += [
+            f"    {milliseconds(one.gain_ms):>10} ms  {one.occurrences} x {'+'.join(one.operators)} on {one.side}"
+            for one in row.mixed[:_DECISIVE]
+        ]
+    lines += [f"{row.name}, {one.name}: {one.reason}" for one in row.ranking if one.reason]
+    if row.reason is not None:
+        lines.append(f"{row.name}: {row.reason}")
+    lines += [f"  run: {command}" for command in row.remedy]
+    return lines
+
+
+def _decides(layer: LayerComparison) -> str:
+    """A brick, by what the best gains with it."""
+    saved = -layer.gain_ms
+    verb = "saves" if saved >= 0 else "costs"
+    return (
+        f"    {verb} {milliseconds(abs(saved)):>10} ms  {layer.occurrences} x {'+'.join(layer.operators)} "
+        f"({milliseconds(layer.base_ms)} instead of {milliseconds(layer.other_ms)} ms, {_seen(layer)})"
+    )
+
+
+def _seen(layer: LayerComparison) -> str:
+    """The verdict on the brick as the best has it."""
+    turned = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
+    return turned.get(str(layer.verdict), str(layer.verdict))
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _interval(bounds: Sequence[float]) -> str:
+    low, high = bounds
+    return f"{low:.3f} … {high:.3f}"

@@ -1,0 +1,241 @@
+"""Which plots a report or a list of estimates gives, and where they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UsageError
+from .causes import rows_of
+from .plots import (
+    Fall,
+    ModelLatency,
+    ModelShare,
+    Rival,
+    Step,
+    estimate_beside_measured,
+    forest,
+    latency_by_layer,
+    save,
+    similarity_grid,
+    unique_share,
+    waterfall,
+)
+from .roofs import chart, has_roof
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ...constructor.estimate import Estimate
+    from ...generator.decomposition.generate import GenerateReport
+    from ..comparison.compare import Comparison, ModelComparison
+
+__all__ = ["draw_comparison", "draw_estimates", "draw_generated"]
+
+_MOST_BRICKS = 25
+"""Bricks that a comparison of one model shows, those that differ most."""
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
+    """Estimates beside measured latencies, and of every model the latency by layer and, where known, the roofline.
+
+    Args:
+        estimates: The estimates.
+        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, and
+            estimates beside measured of several.
+        explain: Also what lies between the bricks of every model and its latency; an image file of a single model
+            gets that.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    drawable = [entry for entry in estimates if entry.error is None]
+    if not drawable:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
+    plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
+    plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
+    alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
+    if explain:
+        causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
+        plots |= causes
+        alone = next(iter(causes)) if len(drawable) == 1 and causes else alone
+    return _draw(plots, place, alone=alone)
+
+
+def draw_generated(report: GenerateReport, place: Path) -> list[Path]:
+    """Unique share of every model, and the similarity of models where there are several.
+
+    Args:
+        report: What was generated.
+        place: A folder for both plots; or one image file, which gets the unique share.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    rows = [row for row in report.rows if row.error is None]
+    if not rows:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    shares = [ModelShare(row.name, row.sequences or 0, row.unique or 0) for row in rows]
+    if len(rows) > 1:
+        shares.append(ModelShare("all together", report.sequences, report.unique))
+    title = f"Unique sequences at G={report.granularity}"
+    plots: dict[str, Callable[[], Figure]] = {"unique": lambda: unique_share(shares, title=title)}
+    if len(rows) > 1:
+        plots["similarity"] = lambda: _alike({row.name: row.keys for row in rows}, report.granularity)
+    return _draw(plots, place, alone="unique")
+
+
+def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
+    """Ratios of models with their intervals, and of the bricks of every model.
+
+    Args:
+        comparison: The comparison.
+        place: A folder for all plots; or one image file, which gets the models, or the bricks of a single one.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+        OSError: A file cannot be written.
+    """
+    rows = [row for row in comparison.rows if row.ratio is not None or row.layers]
+    if not rows:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    plots: dict[str, Callable[[], Figure]] = {"models": lambda: _rivals(rows, comparison)}
+    named = {f"bricks-{_slug(row.name)}-{_slug(row.other or '')}": row for row in rows if row.layers}
+    plots |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
+    alone = next(iter(named)) if len(rows) == 1 and named else "models"
+    return _draw(plots, place, alone=alone)
+
+
+def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
+    several = len({row.name for row in rows}) > 1
+    rivals = [
+        Rival(
+            f"{row.name}: {row.other}" if several else row.other or "",
+            row.ratio,
+            row.ratio_ci95,
+            row.verdict,
+            row.gain_ms,
+        )
+        for row in rows
+    ]
+    base = rows[0].base or ""
+    title = f"{'Models' if several else rows[0].name}, beside {base}"
+    return forest(
+        rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
+    )
+
+
+def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
+    layers = sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:_MOST_BRICKS]
+    layers.sort(key=lambda layer: -layer.gain_ms)
+    rivals = [Rival(f"the model ({row.basis})", row.ratio, row.ratio_ci95, row.verdict)]
+    rivals += [
+        Rival(
+            f"{layer.occurrences} x {'+'.join(layer.operators)}  {layer.names[0]}",
+            layer.ratio,
+            layer.ratio_ci95,
+            layer.verdict,
+            layer.gain_ms,
+        )
+        for layer in layers
+    ]
+    rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
+    title = f"{row.name}: {row.other} beside {row.base}{rest}"
+    base = row.base or ""
+    gain = "gain if the base were as fast"
+    return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
+
+
+def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str) -> list[Path]:
+    if place.suffix.lower() in _SUFFIXES and not place.is_dir():
+        return [save(plots[alone](), place)]
+    if place.suffix and not place.is_dir():
+        raise UsageError(
+            f"{place} is no image file that can be drawn", remedy=f"use {', '.join(_SUFFIXES)}, or a folder"
+        )
+    place.mkdir(parents=True, exist_ok=True)
+    return [save(figure(), place / f"{name}.png") for name, figure in plots.items()]
+
+
+def _beside(estimates: Sequence[Estimate]) -> Figure:
+    models = [
+        ModelLatency(
+            entry.name,
+            entry.sequential_ms,
+            entry.critical_path_ms,
+            entry.measured_ms,
+            entry.ci95_ms,
+            entry.estimate_ms,
+            ratio_ci95=entry.ratio_ci95,
+            undisturbed_ms=entry.undisturbed_ms,
+            disturbance=entry.disturbance if entry.disturbed else None,
+            paired=entry.paired is not False,
+        )
+        for entry in estimates
+    ]
+    return estimate_beside_measured(models, title=f"Estimates beside measured latency, {_conditions(estimates[0])}")
+
+
+def _along(entry: Estimate) -> Figure:
+    steps = [
+        Step(
+            label="+".join(part.op_types),
+            first=part.layers[0],
+            layers=part.layers[-1] - part.layers[0] + 1,
+            latency_ms=part.latency_ms,
+            critical=part.on_path,
+        )
+        for part in entry.sequences
+    ]
+    return latency_by_layer(steps, title=f"{entry.name}, {_conditions(entry)}")
+
+
+def _under(entry: Estimate) -> Figure:
+    return chart(entry, title=f"{entry.name}: roofline, {entry.graph} graph, {_conditions(entry)}")
+
+
+def _between(entry: Estimate) -> Figure:
+    falls = [
+        Fall(row.label, row.ms, row.half_ms or 0.0, total=row.total)
+        if row.counted
+        else Fall(f"{row.label} (its interval includes zero)", None)
+        for row in rows_of(entry)
+    ]
+    graph = f"{entry.graph} graph, {_conditions(entry)}"
+    return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
+
+
+def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
+    from ...bricks.graph.similarity import similarity_matrix
+
+    matrix = similarity_matrix(keys)
+    return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
+
+
+def _conditions(entry: Estimate) -> str:
+    threads = "" if entry.threads is None else f", {entry.threads} thread{'s' if entry.threads > 1 else ''}"
+    known = [entry.backend, entry.device]
+    stack = " ".join(name for name in known if name)
+    return f"{stack}{threads}, {entry.cache or 'nothing measured'}, G={entry.granularity}".lstrip(", ")
+
+
+def _slug(name: str) -> str:
+    """A model's name as part of a file name."""
+    return re.sub(r"[^\w.@-]+", "-", name).strip("-.") or "model"

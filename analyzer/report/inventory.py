@@ -1,0 +1,262 @@
+"""What there is: the zoo, the runtimes, this machine, the database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from ...db import Store, Transferred
+from ...errors import BackendUnavailable
+from ...generator.backends import registry
+from ...generator.backends.algorithms import AlgorithmBackend
+from ...generator.backends.base import AS_GIVEN
+from ...generator.backends.cudnn.library import availability as cudnn_availability
+from ...generator.backends.environments import Installed
+from ...generator.backends.requirements import dtypes_on
+from ...generator.machine.system import machine_state, probe_system, quietness
+from ...generator.measurement.agreement import AgreementReport, Verdict
+from ...models.zoo import names
+from .tables import Answer, Column
+from .units import counted, percent, short, size
+
+__all__ = ["agreed", "held", "installed", "machine", "merged", "runtimes", "zoo"]
+
+_EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
+"""Modules that an extra installs."""
+
+
+def zoo() -> Answer:
+    """The answer of ``models list``."""
+    rows = []
+    for entry in names():
+        missing = [module for module in _EXTRA_NEEDS.get(entry.extra or "", ()) if find_spec(module) is None]
+        reason = f"needs pip install -e '.[{entry.extra}]' in a checkout" if missing else None
+        rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
+    return Answer(
+        rows,
+        columns=[
+            Column("name", "model"),
+            Column("task", "task"),
+            Column("family", "family"),
+            Column("origin", "origin"),
+            Column("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
+            Column("reason", "not available"),
+        ],
+    )
+
+
+def runtimes() -> Answer:
+    """The answer of ``backends list``."""
+    rows: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
+    summary: list[str] = []
+    for name, availability in registry.backends().items():
+        found = _abilities(name)
+        devices, algorithms, options = found["devices"], found["algorithms"], found["options_by_device"]
+        row = {
+            "name": name,
+            "available": availability.ok,
+            "reason": availability.reason or None,
+            "devices": devices,
+            "reasons": {device: availability.why_not(device) or None for device in devices},
+            "versions": dict(availability.versions),
+            "options": options.get(devices[0], {}) if devices else {},
+            "options_by_device": options,
+            "dtypes": found["dtypes"],
+            "dtypes_by_device": found["dtypes_by_device"],
+            "algorithms": algorithms,
+        }
+        rows.append(row)
+        for device in devices or [None]:  # none is known of a backend that cannot be loaded
+            reason = availability.reason if device is None else availability.why_not(device)
+            table.append(row | {"device": device, "available": not reason, "reason": reason or None})
+        summary += _precision_lines(name, found["dtypes_by_device"])
+        summary += _option_lines(name, options)
+        if algorithms:
+            summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
+    library = cudnn_availability()
+    told = "can be asked for" if library.ok else f"no: {library.reason}"
+    summary.append(f"execution plans of cudnn (dlbricks backends plans): {told}")
+    plans = {"name": "cudnn", "available": library.ok, "reason": library.reason or None}
+    return Answer(
+        rows,
+        totals={"libraries": [plans | {"versions": dict(library.versions)}]},
+        columns=[
+            Column("name", "backend"),
+            Column("device", "device"),
+            Column("available", "runs here", lambda ok: "yes" if ok else "no"),
+            Column("reason", "because"),
+            Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
+        ],
+        summary=summary,
+        table=table,
+    )
+
+
+def installed(done: Installed) -> Answer:
+    """The answer of ``backends install``: one result."""
+    row = {"name": done.backend, "installed": done.fresh, "folder": str(done.folder), "versions": dict(done.versions)}
+    versions = " ".join(f"{name} {number}" for name, number in done.versions.items())
+    text = "installed" if done.fresh else "there already; --again replaces it"
+    return Answer([row], summary=[f"{done.backend} ({versions}): {text}", f"  {done.folder}"])
+
+
+def _abilities(name: str) -> dict[str, Any]:
+    """Devices, precisions, algorithms and options with their defaults; nothing of a backend that cannot be loaded."""
+    try:
+        backend = registry.get(name)
+    except BackendUnavailable:  # its availability has the reason
+        return {"devices": [], "dtypes": [], "dtypes_by_device": {}, "algorithms": {}, "options_by_device": {}}
+    options = {device: backend.resolve(device, {}) for device in backend.devices}
+    device = backend.devices[0]
+    offered = backend.algorithms(device, options[device], AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
+    return {
+        "devices": list(backend.devices),
+        "dtypes": list(backend.dtypes),
+        "dtypes_by_device": {device: list(dtypes_on(backend, device)) for device in backend.devices},
+        "algorithms": {algorithm.name: algorithm.help for algorithm in offered},
+        "options_by_device": options,
+    }
+
+
+def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The precisions of a backend; by device where these differ."""
+    if len({tuple(found) for found in dtypes.values()}) > 1:
+        yield from (f"precisions of {name} on {device}: {', '.join(found)}" for device, found in dtypes.items())
+    elif dtypes:
+        yield f"precisions of {name}: {', '.join(next(iter(dtypes.values())))}"
+
+
+def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """The options of the first device, and how those of each other one differ."""
+    first: Mapping[str, str] = next(iter(options.values()), {})
+    if first:
+        yield f"options of {name}, with their defaults: {_assigned(first)}"
+    for device, own in options.items():
+        if more := {option: value for option, value in own.items() if first.get(option) != value}:
+            yield f"options of {name} on {device}, beside these: {_assigned(more)}"
+        if less := [option for option in first if option not in own]:
+            yield f"options that {name} has not on {device}: {' '.join(less)}"
+
+
+def _assigned(options: Mapping[str, str]) -> str:
+    return " ".join(f"{option}={value}" for option, value in options.items())
+
+
+def machine() -> Answer:
+    """The answer of ``system``: one result."""
+    system, state, judged = probe_system(), machine_state(), quietness()
+    row = {
+        "key": system.key,
+        **asdict(system),
+        "cache_bytes": dict(system.cache_bytes),
+        "state": state,
+        "quiet": judged.quiet,
+        "reasons": list(judged.reasons),
+        "notes": list(judged.notes),
+        "busy": judged.busy,
+    }
+    caches = ", ".join(f"{name} {size(count)}" for name, count in system.cache_bytes)
+    known = ", ".join(f"{name}={value}" for name, value in state.items() if value is not None)
+    verdict = "yes" if judged.quiet else "no: " + "; ".join(judged.reasons)
+    lines = [
+        f"system  {short(system.key)}",
+        f"cpu     {system.cpu} ({system.architecture}), {system.physical_cores} cores, {system.logical_cores} threads",
+        f"caches  {caches or 'unknown'}",
+        f"memory  {system.memory_gib} GiB",
+        f"gpus    {', '.join(system.gpus) or 'none'}",
+        f"isa     {' '.join(system.isa)}",
+        f"state   {known}",
+        f"quiet   {verdict} ({percent(judged.busy)} of the CPUs busy)",
+        *(f"note    {text}" for text in judged.notes),
+    ]
+    return Answer([row], summary=lines)
+
+
+def agreed(report: AgreementReport) -> Answer:
+    """The answer of ``backends check``: one result per brick that does not compute the same."""
+    rows = [
+        asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
+        for row in report.rows
+        if row.verdict is not Verdict.SAME
+    ]
+    counts = {str(verdict): report.count(verdict) for verdict in Verdict}
+    worst = max((row.error for row in report.rows if row.error is not None), default=None)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    sides = f"{report.backend} in {report.dtype} beside {report.against}"
+    reasons = Counter(row.reason for row in report.rows if row.reason is not None)
+    return Answer(
+        rows,
+        totals={
+            "backend": report.backend,
+            "against": report.against,
+            "dtype": report.dtype,
+            "tolerance": report.tolerance,
+            "worst_error": worst,
+            "counts": counts,
+            "reasons": dict(reasons),
+        },
+        columns=[
+            Column("key", "brick", short),
+            Column("operators", "operators", " ".join),
+            Column("verdict", "verdict"),
+            Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
+            Column("reason", "reason"),
+        ],
+        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {told}"],
+    )
+
+
+def held(store: Store) -> Answer:
+    """The answer of ``db info``: one result per combination that something was measured under."""
+    info = store.info()
+    systems, stacks = info["systems"], info["stacks"]
+    rows = [
+        {
+            "system": found.system,
+            "cpu": systems[found.system].cpu,
+            "stack": found.stack,
+            "backend": stacks[found.stack].backend,
+            "device": stacks[found.stack].device,
+            "versions": dict(stacks[found.stack].versions),
+            "options": dict(stacks[found.stack].options),
+            "threads": found.conditions.threads,
+            "cache": found.conditions.cache,
+            "dtype": found.conditions.dtype,
+            "measured": found.count,
+        }
+        for found in store.combinations()
+    ]
+    counts = info["counts"]
+    held_text = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return Answer(
+        rows,
+        totals={
+            "database": info["database"],
+            "revision": info["revision"],
+            "bytes": info["bytes"],
+            "counts": counts,
+            "systems": {key: asdict(system) for key, system in systems.items()},
+        },
+        columns=[
+            Column("system", "system", short),
+            Column("cpu", "cpu"),
+            Column("stack", "stack", short),
+            Column("backend", "backend"),
+            Column("device", "device"),
+            Column("threads", "threads"),
+            Column("cache", "cache"),
+            Column("dtype", "dtype"),
+            Column("measured", "measured"),
+        ],
+        summary=[f"{info['database']} (schema {info['revision']}): {held_text}"],
+    )
+
+
+def merged(added: Transferred) -> Answer:
+    """The answer of ``db merge``: what was new."""
+    row = asdict(added)
+    return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])

@@ -1,0 +1,198 @@
+"""Kernels as tables and records: of models, and of one brick wherever it was profiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ..kernels.shares import KernelShare, matrix_share, shares_of
+from ..kernels.units import Use
+from .tables import MOST, Answer, Column
+from .units import counted, milliseconds, percent, short
+
+if TYPE_CHECKING:
+    from ...db import KernelView, Stack
+    from ...db.identity import Identity
+    from ..kernels.kernels import ModelKernels
+
+__all__ = ["told", "view_lines", "view_records"]
+
+_NS_PER_MS = 1e6
+_LISTED = 20
+"""Lines per view of a brick, and calls that ran elsewhere."""
+
+_LONGEST_NAME = 72
+"""Characters of a kernel's name in a table; those of CUDA are a page long."""
+
+_MISSING = 5
+"""Kinds of sequences without a view that are listed per model."""
+
+
+def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
+    """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
+    return Answer(
+        [_record(one) for one in found],
+        columns=[
+            *([Column("model", "model")] if len(found) > 1 else []),
+            Column("kernel.operator", "operator", _cut),
+            Column("kernel.name", "kernel", _cut),
+            Column("kernel.place", "ran on"),
+            Column("kernel.calls", "calls"),
+            Column("kernel.time_ms", "profiled ms", milliseconds),
+            Column("kernel.share", "share", percent),
+            Column("kernel.matrix", "matrix units"),
+            Column("kernel.units", "units", spare=True),
+        ],
+        table=[{"model": one.name, "kernel": _kernel_record(kernel)} for one in found for kernel in one.kernels[:most]],
+        summary=[line for one in found for line in _remarks(one, most)],
+        flat=[line for one in found for line in _flat(one)],
+    )
+
+
+def _flat(one: ModelKernels) -> list[dict[str, object]]:
+    """A row per kernel, with the model that it ran for; a single one where there is none."""
+    whole = {name: value for name, value in _record(one).items() if name not in {"kernels", "elsewhere", "missing"}}
+    kernels = [{f"kernel.{name}": value for name, value in _kernel_record(kernel).items()} for kernel in one.kernels]
+    return [whole | kernel for kernel in kernels or [{}]]
+
+
+def _record(one: ModelKernels) -> dict[str, object]:
+    choice = one.choice
+    return {
+        "name": one.name,
+        "batch": one.batch,
+        "whole": one.whole,
+        "system": None if choice is None else choice.system_key,
+        "stack": None if choice is None else choice.stack_key,
+        "backend": None if choice is None else choice.stack.backend,
+        "device": None if choice is None else choice.stack.device,
+        "threads": None if choice is None else choice.conditions.threads,
+        "dtype": None if choice is None else choice.conditions.dtype,
+        "source": one.source or None,
+        "profiled_ms": one.time_ms,
+        "matrix_shares": _shares(one.kernels),
+        "kernels": [_kernel_record(kernel) for kernel in one.kernels],
+        "elsewhere": [_kernel_record(kernel) for kernel in one.elsewhere],
+        "missing": [asdict(missing) for missing in one.missing],
+        "command": one.command,
+        "error": one.error,
+    }
+
+
+def _kernel_record(one: KernelShare) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "operator": one.operator or None,
+        "place": one.place,
+        "calls": one.calls,
+        "time_ms": one.time_ms,
+        "share": one.share,
+        "matrix": str(one.units.matrix),
+        "units": one.units.name or None,
+        "elsewhere": one.elsewhere,
+    }
+
+
+def _shares(kernels: Sequence[KernelShare]) -> dict[str, float | None]:
+    return {str(use): matrix_share(kernels, use) for use in Use}
+
+
+def _remarks(one: ModelKernels, most: int | None) -> list[str]:
+    if one.error is not None:
+        return [f"{one.name}: {one.error}"]
+    lines = []
+    if one.kernels:
+        cut = most is not None and len(one.kernels) > most
+        rest = f", of which {most} are listed (--all lists all)" if cut else ""
+        time = "" if one.time_ms is None else f", {milliseconds(one.time_ms)} ms under {one.source}"
+        lines.append(f"{one.name}: {counted(len(one.kernels), 'kernel')}{rest}{time}; {_in_words(one.kernels)}")
+    if one.elsewhere and one.choice is not None:
+        calls = sum(kernel.calls for kernel in one.elsewhere)
+        lines.append(f"{one.name}: {counted(calls, 'call')} did not run on {one.choice.stack.device}:")
+        lines += [f"  {kernel.calls:>4} x {_label(kernel)} on {kernel.place}" for kernel in one.elsewhere[:_LISTED]]
+    if one.missing:
+        what = "the model" if one.whole else counted(sum(missing.count for missing in one.missing), "sequence")
+        lines.append(f"{one.name}: the kernels of {what} are not known" + (f": {one.command}" if one.command else ""))
+        if not one.whole:
+            kinds = Counter[str]()
+            for missing in one.missing:
+                kinds["+".join(missing.op_types)] += missing.count
+            lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
+            if len(kinds) > _MISSING:
+                rest_count = sum(count for _, count in kinds.most_common()[_MISSING:])
+                lines.append(f"  and {rest_count} more (--json lists all)")
+    return lines
+
+
+def _in_words(kernels: Sequence[KernelShare]) -> str:
+    """The shares of time by what the names say of matrix units."""
+    if not kernels:
+        return "no kernels"
+    shares = _shares(kernels)
+    if shares["yes"] is None:
+        return "times are not known"
+    words = {"yes": "with matrix units", "no": "without", "unknown": "not told by the names"}
+    parts = [f"{percent(shares[use] or 0.0)} {text}" for use, text in words.items()]
+    return f"{', '.join(parts)} (of the time)"
+
+
+def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]) -> list[dict[str, object]]:
+    """The views of one brick as records, each with the place where it was taken."""
+    records: list[dict[str, object]] = []
+    for identity, view in _sorted(views):
+        stack = stacks[identity.stack]
+        kernels, _ = shares_of([(view, 1)], stack.device)
+        records.append(
+            {
+                "system": identity.system,
+                "stack": identity.stack,
+                "backend": stack.backend,
+                "device": stack.device,
+                "threads": identity.conditions.threads,
+                "dtype": identity.conditions.dtype,
+                "variant": identity.variant,
+                "source": view.source,
+                "executions": view.executions,
+                "wall_ms": view.wall_ns / _NS_PER_MS,
+                "matrix_shares": _shares(kernels),
+                "kernels": [_kernel_record(one) for one in kernels],
+            }
+        )
+    return records
+
+
+def view_lines(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]) -> list[str]:
+    """The same as lines."""
+    lines = []
+    for identity, view in _sorted(views):
+        stack, conditions = stacks[identity.stack], identity.conditions
+        kernels, _ = shares_of([(view, 1)], stack.device)
+        how = f", algorithm {identity.variant}" if identity.variant else ""
+        where = f"{stack.backend} on {stack.device}, {counted(conditions.threads, 'thread')}, {conditions.dtype}{how}"
+        lines.append(f"kernels    {where} (stack {short(identity.stack)}, {view.source}): {_in_words(kernels)}")
+        for one in kernels[:_LISTED]:
+            time = "-" if one.time_ms is None else milliseconds(one.time_ms)
+            share = "-" if one.share is None else percent(one.share)
+            lines.append(f"  {time:>10} ms {share:>5}  {one.calls:>3} x {_label(one)}{_units(one)}")
+    return lines
+
+
+def _sorted(views: Mapping[Identity, KernelView]) -> Iterable[tuple[Identity, KernelView]]:
+    return sorted(
+        views.items(), key=lambda pair: (pair[0].stack, pair[0].system, str(pair[0].conditions), pair[0].variant)
+    )
+
+
+def _label(one: KernelShare) -> str:
+    name = _cut(one.name)
+    return name if one.operator in {"", one.name} else f"{name} ({_cut(one.operator)})"
+
+
+def _units(one: KernelShare) -> str:
+    return f"  {one.units.name}" if one.units.name else ""
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

@@ -1,0 +1,205 @@
+"""Bricks by key, from a suite and from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ...bricks.suite.brick import Brick
+from ...bricks.suite.suite import Suite
+from ...db import Failure, KernelView, Measurement, Stack, Store, Subject
+from ...db.identity import Identity
+from ...db.place import Place
+from ...db.queries import Filter
+from ...errors import MissingBrick, UsageError
+from ...generator.worker.messages.protocol import PARTS
+from .kernel_tables import view_lines, view_records
+from .tables import MOST, Answer, Column, unlisted
+from .units import milliseconds, quantity, short, size
+
+__all__ = ["find_key", "listed", "shown"]
+
+_NS_PER_MS = 1e6
+
+
+def listed(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
+    """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
+
+    The table lists ``most`` of them, the slowest first; None: all.
+
+    Raises:
+        SuiteError: The suite or a brick of it cannot be read.
+        StoreError: There is neither a suite nor a database, or the database cannot be read.
+    """
+    if suite is None:
+        with Store.open(database, create=False, read_only=True) as store:
+            keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
+            latencies = _latencies(store, keys)
+        rows = [{"key": key} | _fastest(latencies.get(key)) for key in keys]
+        columns = [
+            Column("key", "brick", short),
+            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
+        ]
+        summary = [*unlisted(rows, most), f"{len(rows)} measured bricks"]
+        return Answer(rows, columns=columns, summary=summary, table=_slowest(rows)[:most])
+    opened = Suite.open(suite)
+    found: dict[str, Measurement] = {}
+    if _exists(database):
+        with Store.open(database, create=False, read_only=True) as store:
+            found = _latencies(store, opened.keys)
+    rows = [_described(opened.brick(key)) | _fastest(found.get(key)) for key in opened.keys]
+    return Answer(
+        rows,
+        columns=[
+            Column("key", "brick", short),
+            Column("operators", "operators", "+".join),
+            Column("cost.macs", "MACs", quantity),
+            Column("weight_bytes", "weights", size),
+            Column("input_bytes", "in", size),
+            Column("output_bytes", "out", size),
+            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
+        ],
+        totals={"suite": str(suite), "granularity": opened.granularity, "hash": opened.hash},
+        summary=[*unlisted(rows, most), f"{len(rows)} bricks at G={opened.granularity}"],
+        table=_slowest(rows)[:most],
+    )
+
+
+def _slowest(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The rows, the slowest first; what is not measured last."""
+    return sorted(rows, key=lambda row: -value if isinstance(value := row["latency_ms"], float) else 0.0)
+
+
+def shown(beginning: str, suite: Path | None, database: str) -> Answer:
+    """The answer of ``brick show``: one result per measurement or failure of it; the brick and its kernels beside them.
+
+    Raises:
+        UsageError: No key begins so, or several do.
+        SuiteError: The suite or the brick cannot be read.
+        StoreError: There is neither a suite nor a database, or the database cannot be read.
+    """
+    opened = None if suite is None else Suite.open(suite)
+    key = "" if opened is None else find_key(beginning, opened.keys, f"suite {suite}")
+    rows: list[dict[str, object]] = []
+    views: dict[Identity, KernelView] = {}
+    stacks: dict[str, Stack] = {}
+    if opened is None or _exists(database):
+        with Store.open(database, create=False, read_only=True) as store:
+            if opened is None:
+                key = find_key(beginning, _known_keys(store), f"database {database}")
+            stacks = store.stacks()
+            found = store.measurements(subject=Subject.BRICK, keys=[key], variant=None, latest=False)
+            failed = store.failures(subject=Subject.BRICK, keys=[key], variant=None)
+            rows += [_where(entry, stacks) | _measured(entry) for entry in found]
+            rows += [_where(entry, stacks) | _failed(entry) for entry in failed]
+            views = store.kernels(Filter(subject=Subject.BRICK, keys=[key], variant=None))
+    brick = None if opened is None else opened.brick(key)
+    lines = [f"brick      {key}"]
+    if brick is not None:
+        lines += [
+            f"operators  {'+'.join(brick.operators)}",
+            f"weights    {size(brick.weight_bytes)}",
+            f"traffic    reads {size(brick.input_bytes)}, writes {size(brick.output_bytes)}",
+            f"work       {'unknown' if brick.cost is None else f'{quantity(brick.cost.macs)} MACs'}",
+        ]
+    return Answer(
+        rows,
+        totals={
+            "brick": {"key": key} if brick is None else _described(brick),
+            "kernels": view_records(views, stacks),
+        },
+        columns=[
+            Column("system", "system", short),
+            Column("backend", "backend"),
+            Column("device", "device"),
+            Column("threads", "threads"),
+            Column("cache", "cache"),
+            *([Column("variant", "variant")] if any(row["variant"] for row in rows) else []),
+            Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("samples", "samples"),
+            Column("verdict", "verdict"),
+            Column("reason", "reason"),
+        ],
+        summary=[*lines, *view_lines(views, stacks)],
+    )
+
+
+def _known_keys(store: Store) -> set[str]:
+    """Keys of every brick that was measured or failed."""
+    measured = {entry.key for entry in store.measurements(subject=Subject.BRICK, variant=None)}
+    return measured | {entry.key for entry in store.failures(subject=Subject.BRICK, variant=None)}
+
+
+def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:
+    stack = stacks[entry.stack]
+    return {
+        "system": entry.system,
+        "stack": entry.stack,
+        "backend": stack.backend,
+        "device": stack.device,
+        **asdict(entry.conditions),
+        "variant": entry.variant,
+    }
+
+
+def _measured(entry: Measurement) -> dict[str, object]:
+    return {
+        "latency_ms": entry.latency_ns / _NS_PER_MS,
+        "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns],
+        "samples": entry.samples,
+        "verdict": entry.verdict,
+        "reason": None,
+    }
+
+
+def _failed(entry: Failure) -> dict[str, object]:
+    return {"latency_ms": None, "ci95_ms": None, "samples": 0, "verdict": entry.kind, "reason": entry.reason}
+
+
+def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
+    """The only key that begins so.
+
+    Raises:
+        UsageError: Several do.
+        MissingBrick: None does.
+    """
+    matches = sorted(key for key in keys if key.startswith(beginning.lower()))
+    if not matches:
+        raise MissingBrick(f"no brick {beginning!r} in {where}", remedy="'dlbricks brick list' names them")
+    if len(matches) > 1:
+        some = ", ".join(short(key) for key in matches[:4])
+        raise UsageError(f"{len(matches)} bricks in {where} begin with {beginning!r}", remedy=f"for example {some}")
+    return matches[0]
+
+
+def _described(brick: Brick) -> dict[str, object]:
+    return {
+        "key": brick.key,
+        "operators": list(brick.operators),
+        "layers": brick.layers,
+        "weight_bytes": brick.weight_bytes,
+        "input_bytes": brick.input_bytes,
+        "output_bytes": brick.output_bytes,
+        "cost": None if brick.cost is None else asdict(brick.cost) | {"flops": brick.cost.flops},
+    }
+
+
+def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
+    """The fastest measurement of each brick over everything stored, algorithms included."""
+    fastest: dict[str, Measurement] = {}
+    for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
+        if entry.variant in PARTS:  # a part of the brick, not a way to run it
+            continue
+        fastest[entry.key] = min(entry, fastest.get(entry.key, entry), key=lambda one: one.latency_ns)
+    return fastest
+
+
+def _fastest(found: Measurement | None) -> dict[str, object]:
+    if found is None:
+        return {"latency_ms": None, "ci95_ms": None}
+    return {"latency_ms": found.latency_ns / _NS_PER_MS, "ci95_ms": [bound / _NS_PER_MS for bound in found.ci95_ns]}
+
+
+def _exists(database: str) -> bool:
+    return bool(Place.of(database).inspect())

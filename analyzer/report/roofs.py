@@ -1,0 +1,212 @@
+"""Ceilings and rooflines as rows, lines of text, and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .plots import Dot, Roof, roofline_chart
+from .tables import MOST, Answer, Column, Format, render, unlisted
+from .units import duration, milliseconds, percent, quantity, ratio, size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ...constructor.estimate import Estimate
+    from ...constructor.roofline.ceilings import Ceiling
+    from ...constructor.roofline.roofline import LayerRoof
+    from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
+    from ...generator.measurement.ceilings.rates import Rate
+
+__all__ = ["chart", "has_roof", "measured_ceilings", "roofline_lines", "roofline_record"]
+
+_GIGA = 1e9
+
+
+def measured_ceilings(report: CeilingReport) -> Answer:
+    """The answer of ``system --ceilings``: one result per runtime, precision and network."""
+    rows = [_row(row) for row in report.rows]
+    best = [_row(row) for row in _best(report.rows)]
+    table = Answer(
+        best,
+        columns=[
+            Column("ceiling", "ceiling"),
+            Column("gflops_s", "GFLOP/s", quantity),
+            Column("gbytes_s", "GB/s", quantity),
+            Column("usual", "usual"),
+            Column("backend", "reached by"),
+            Column("network", "with"),
+        ],
+    )
+    failed = [
+        f"{row.backend} {row.dtype}{' ' + row.network if row.network else ''}: {row.error}"
+        for row in report.rows
+        if row.error
+    ]
+    threads = f"{report.threads} thread{'s' if report.threads > 1 else ''}"
+    return Answer(
+        rows,
+        totals={
+            "system": report.system.key,
+            "threads": report.threads,
+            "best": [{name: value for name, value in row.items() if name != "usual"} for row in best],
+            "runs": list(report.runs),
+            "wall_s": report.wall_s,
+        },
+        summary=[
+            *render(table, Format.TABLE).splitlines(),
+            "",
+            *failed,
+            f"{threads}, measured in {duration(report.wall_s)}; rates are of the fastest sample, 'usual' is the median",
+        ],
+    )
+
+
+def _best(rows: Iterable[CeilingRow]) -> list[CeilingRow]:
+    """The highest rate of arithmetic in each precision, and the highest bandwidth of each level."""
+    found: dict[str, CeilingRow] = {}
+    for row in rows:
+        rate, known = row.flops_s or row.bytes_s, found.get(_ceiling(row))
+        if rate is None:
+            continue
+        least = 0.0 if known is None else (known.flops_s or known.bytes_s or rate).best
+        if rate.best > least:
+            found[_ceiling(row)] = row
+    products = [row for row in found.values() if row.flops_s is not None]
+    streams = sorted((row for row in found.values() if row.bytes_s is not None), key=lambda row: row.working_set or 0)
+    return [*products, *streams]
+
+
+def _ceiling(row: CeilingRow) -> str:
+    return row.dtype if row.flops_s is not None else str(row.level)
+
+
+def _row(row: CeilingRow) -> dict[str, Any]:
+    rate = row.flops_s or row.bytes_s
+    return {
+        "ceiling": None if rate is None else _ceiling(row),
+        "backend": row.backend,
+        "stack": row.stack,
+        "dtype": row.dtype,
+        "network": row.network,
+        "working_set": row.working_set,
+        "level": row.level,
+        "latency_ms": row.latency_ms,
+        **_rate("gflops_s", row.flops_s),
+        **_rate("gbytes_s", row.bytes_s),
+        "usual": None if rate is None else _interval(rate),
+        "error": row.error,
+    }
+
+
+def _rate(name: str, rate: Rate | None) -> dict[str, Any]:
+    """A rate in 10^9 per second: the best, that of the median, and the interval of that."""
+    if rate is None:
+        return {name: None, f"usual_{name}": None, f"usual_{name}_ci95": None}
+    low, high = rate.ci95
+    return {
+        name: rate.best / _GIGA,
+        f"usual_{name}": rate.usual / _GIGA,
+        f"usual_{name}_ci95": (low / _GIGA, high / _GIGA),
+    }
+
+
+def _interval(rate: Rate) -> str:
+    low, high = rate.ci95
+    return f"{quantity(low / _GIGA)} … {quantity(high / _GIGA)}"
+
+
+def roofline_record(entry: Estimate) -> dict[str, Any] | None:
+    """The bricks of an estimate under the roofline, for JSON; None where nothing is stored."""
+    if entry.roofline is None:
+        return None
+    ceilings = entry.roofline.ceilings
+    return {
+        "dtype": ceilings.dtype,
+        "compute": None if ceilings.compute is None else _told("gflops_s", ceilings.compute),
+        "bandwidths": [
+            {"working_set": working_set, **_told("gbytes_s", found)} for working_set, found in ceilings.bandwidths
+        ],
+        "call_ms": ceilings.call_ms,
+        "node_ms": ceilings.node_ms,
+        "layers": [asdict(row) for row in entry.roofline.layers],
+    }
+
+
+def _told(name: str, ceiling: Ceiling) -> dict[str, Any]:
+    rate = _rate(name, ceiling.rate)
+    return {**rate, "network": ceiling.network, "backend": ceiling.backend, "stack": ceiling.stack}
+
+
+def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
+    """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
+    if entry.roofline is None:
+        return [f"{entry.name}: no layers, since {entry.error or entry.roofline_reason}"]
+    intervals = {part.key: part.ci95_ms for part in entry.sequences}
+    rows = [
+        {
+            **asdict(row),
+            "total_ms": row.total_ms,
+            "ci95_ms": intervals.get(row.key),
+            "bound_ms": None if row.headroom is not None and row.headroom < 1 else row.bound_ms,
+            "operators": "+".join(row.op_types),
+            "layer": row.layers[0],
+        }
+        for row in entry.roofline.layers[:most]
+    ]
+    whole = sum(row.total_ms or 0.0 for row in entry.roofline.layers) or 1.0
+    table = Answer(
+        rows,
+        columns=[
+            Column("total_ms", "time ms", milliseconds),
+            Column("total_ms", "share", lambda value: percent(value / whole)),
+            Column("count", "x"),
+            Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("flops", "FLOPs", quantity, spare=True),
+            Column("bytes", "bytes", size, spare=True),
+            Column("gflops_s", "GFLOP/s", quantity),
+            Column("gbytes_s", "GB/s", quantity),
+            Column("bound_ms", "bound ms", milliseconds),
+            Column("headroom", "headroom", ratio),
+            Column("bound_by", "bound by"),
+            Column("operators", "operators"),
+            Column("layer", "first layer"),
+        ],
+    )
+    lines = [f"{entry.name}: layers, {_headline(entry)}", *render(table, Format.TABLE).splitlines()]
+    lines += unlisted(entry.roofline.layers, most)
+    faster = [row for row in entry.roofline.layers if row.headroom is not None and row.headroom < 1]
+    notes = dict.fromkeys(row.note for row in faster)
+    lines += [f"  {sum(row.count for row in faster if row.note == note)} {note}" for note in notes]
+    return lines
+
+
+def _headline(entry: Estimate) -> str:
+    if entry.roofline_ms is None:
+        return f"no bounds, since {entry.roofline_reason}"
+    headroom = "" if entry.roofline_headroom is None else f", headroom {ratio(entry.roofline_headroom)}"
+    return f"roofline {milliseconds(entry.roofline_ms)} ms{headroom}"
+
+
+def _drawable(row: LayerRoof) -> bool:
+    return row.latency_ms is not None and row.latency_ms > 0 and row.bytes > 0
+
+
+def has_roof(entry: Estimate) -> bool:
+    """Whether there is a roofline to draw: ceilings, and bricks that are measured."""
+    found = entry.roofline
+    return found is not None and found.ceilings.known and any(_drawable(row) for row in found.layers)
+
+
+def chart(entry: Estimate, *, title: str) -> Figure:
+    """The roofline of a model that has one."""
+    assert entry.roofline is not None  # noqa: S101  # ``has_roof``
+    ceilings = entry.roofline.ceilings
+    assert ceilings.compute is not None  # noqa: S101
+    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.layers if _drawable(row)]
+    timed = [(row, latency, total) for row, latency, total in rows if latency and total]
+    whole = sum(total for _, _, total in timed)
+    dots = [Dot("+".join(row.op_types), row.flops or 0, row.bytes, each, total / whole) for row, each, total in timed]
+    levels = {name: one.rate.best / _GIGA for name, one in ceilings.levels}
+    return roofline_chart(dots, Roof(ceilings.compute.rate.best / _GIGA, levels), title=title)

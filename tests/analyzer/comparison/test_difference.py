@@ -1,0 +1,159 @@
+"""Whether two latencies differ: verdicts by test and minimum effect, and how often chance makes one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dlbricks.analyzer.comparison.difference import Relation, difference, discoveries, relation, two_sided
+from dlbricks.constructor.uncertainty.calibration import PROCESS_SD, RUN_SD
+from dlbricks.constructor.uncertainty.interval import Uncertainty, student
+from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.generator.measurement.sampling.statistics import summarise
+from hypothesis import given
+from hypothesis import strategies as st
+
+LATENCIES = st.floats(1e-3, 1e6)
+
+
+def verdict(ratio: float, error: float, *, effect: float = 0.03, apart: float = 0.0) -> Relation:
+    seen = difference(100.0, 100.0 * ratio, error=error, degrees=10, apart=apart)
+    return relation(seen, minimum_effect=effect, discovered=discoveries([seen.p])[0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "expected"),
+    [
+        (1.00, 0.005, Relation.SAME),
+        (1.015, 0.001, Relation.SAME),  # a difference, but none that matters
+        (0.80, 0.02, Relation.FASTER),
+        (1.25, 0.02, Relation.SLOWER),
+        (1.25, 0.30, Relation.UNCLEAR),  # too noisy to tell
+        (1.00, 0.05, Relation.UNCLEAR),  # to measure badly is no way to be the same
+        (1.029, 0.008, Relation.UNCLEAR),  # a difference, which may matter or not
+    ],
+)
+def test_the_verdict_is_by_test_and_minimum_effect(ratio: float, error: float, expected: Relation) -> None:
+    assert verdict(ratio, error) is expected
+
+
+def test_the_minimum_effect_decides_what_matters() -> None:
+    assert verdict(1.05, 0.002) is Relation.SLOWER
+    assert verdict(1.05, 0.002, effect=0.10) is Relation.SAME
+
+
+@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(3, 100), st.floats(0, 0.1))
+def test_to_swap_the_sides_swaps_the_verdict(
+    base: float, other: float, error: float, degrees: float, apart: float
+) -> None:
+    there = difference(base, other, error=error, degrees=degrees, apart=apart)
+    back = difference(other, base, error=error, degrees=degrees, apart=apart)
+
+    swapped = {Relation.FASTER: Relation.SLOWER, Relation.SLOWER: Relation.FASTER}
+    verdicts = [relation(seen, minimum_effect=0.03, discovered=seen.p <= 0.05) for seen in (there, back)]
+    assert there.ratio == pytest.approx(1 / back.ratio)
+    assert there.p == pytest.approx(back.p)
+    # At an edge of the minimum effect rounding may decide.
+    if not math.isclose(abs(math.log(there.ratio)), math.log(1.03), rel_tol=1e-9) and all(
+        not math.isclose(end, edge, rel_tol=1e-9) for end in (*there.ci95, *back.ci95) for edge in (1 / 1.03, 1.03)
+    ):
+        assert swapped.get(verdicts[0], verdicts[0]) is verdicts[1]
+
+
+def test_what_the_machine_may_have_done_makes_a_small_difference_unclear() -> None:
+    assert verdict(1.05, 0.005) is Relation.SLOWER
+    assert verdict(1.05, 0.005, apart=0.03) is Relation.UNCLEAR
+    assert verdict(1.25, 0.005, apart=0.03) is Relation.SLOWER
+
+
+def test_what_is_known_of_the_machine_has_the_normal_quantile() -> None:
+    found = difference(100, 106, error=0.0, degrees=1, apart=0.02)
+
+    assert found.ci95 == pytest.approx((1.06 * math.exp(-0.0392), 1.06 * math.exp(0.0392)), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"),
+    [(2.776, 4, 0.05), (12.706, 1, 0.05), (2.228, 10, 0.05), (4.587, 10, 0.001), (1.96, 1e9, 0.05), (0, 7, 1.0)],
+)
+def test_p_is_that_of_students_distribution(t: float, degrees: float, p: float) -> None:
+    """Critical values as in any table."""
+    assert two_sided(t, degrees) == pytest.approx(p, rel=0.002)
+
+
+@given(st.floats(3, 1e6))
+def test_p_agrees_with_the_interval(degrees: float) -> None:
+    assert two_sided(student(degrees), degrees) == pytest.approx(0.05, rel=0.03)
+
+
+def test_discoveries_are_those_of_benjamini_and_hochberg() -> None:
+    """The example of their paper (1995, section 3.2): of 15, the four smallest pass; Bonferroni leaves three."""
+    ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528,
+          0.7590, 1.0]  # fmt: skip
+
+    assert discoveries(ps) == [True] * 4 + [False] * 11
+    assert discoveries(ps[::-1]) == [False] * 11 + [True] * 4
+    assert discoveries([]) == []
+
+
+# How often -----------------------------------------------------------------------------------------------------------
+
+
+Taken = tuple[Measurement, list[Block]]
+
+
+def measured(rng: np.random.Generator, name: str, truth: float = 1e6, visit_sd: float = 0.01) -> Taken:
+    """Two processes of two sessions of six visits, as processes and visits scatter on such machines."""
+    processes = rng.normal(1, PROCESS_SD, 2).repeat(2)[:, None]
+    times = truth * (processes + rng.normal(0, visit_sd, (4, 6)))
+    blocks = [
+        Block(number // 2, number % 2, tuple((int(ns), 1) for ns in session)) for number, session in enumerate(times)
+    ]
+    found = summarise(blocks, 1)
+    measurement = Measurement(
+        id=name, run=name, subject=Subject.MODEL, key="m", system="s", stack="t", conditions=Conditions(1), unroll=1,
+        median_ns=found.median_ns, mean_ns=found.mean_ns, trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns,
+        p90_ns=found.p90_ns, p99_ns=found.p99_ns, ci95_ns=found.ci95_ns, samples=found.samples,
+        block_medians_ns=found.block_medians_ns, verdict=Verdict.STABLE, stop=Stop.VISITS,
+    )  # fmt: skip
+    return measurement, blocks
+
+
+def seen(base: Taken, other: Taken) -> tuple[float, Relation]:
+    (one, _), (two, _) = base, other
+    error, degrees = Uncertainty([one, two], {entry.id: blocks for entry, blocks in (base, other)}).error_ns(
+        {one.id: -1 / one.latency_ns, two.id: 1 / two.latency_ns}
+    )
+    found = difference(one.latency_ns, two.latency_ns, error=error, degrees=degrees, apart=math.hypot(RUN_SD, RUN_SD))
+    return found.p, relation(found, minimum_effect=0.03, discovered=found.p <= 0.05)
+
+
+@pytest.mark.parametrize("visit_sd", [0.003, 0.02, 0.1])
+def test_what_is_the_same_is_called_different_by_chance_only(visit_sd: float) -> None:
+    """500 times A against A: at most the nominal 5 % differ, within what 500 draws scatter."""
+    rng = np.random.default_rng(1)
+
+    verdicts = [seen(measured(rng, "a", visit_sd=visit_sd), measured(rng, "b", visit_sd=visit_sd)) for _ in range(500)]
+
+    different = sum(verdict in {Relation.FASTER, Relation.SLOWER} for _, verdict in verdicts)
+    assert different / 500 <= 0.07
+    assert sum(p <= 0.05 for p, _ in verdicts) / 500 <= 0.07
+
+
+def test_a_fifth_is_found_where_blocks_are_tight() -> None:
+    rng = np.random.default_rng(2)
+
+    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1.2e6))[1] for _ in range(200)]
+    faster = [seen(measured(rng, "a"), measured(rng, "b", truth=0.8e6))[1] for _ in range(200)]
+
+    assert verdicts.count(Relation.SLOWER) == faster.count(Relation.FASTER) == 200
+
+
+def test_what_is_twice_the_minimum_effect_apart_is_never_the_same() -> None:
+    rng = np.random.default_rng(3)
+
+    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1.06e6))[1] for _ in range(300)]
+
+    assert verdicts.count(Relation.SAME) <= 3
+    assert Relation.FASTER not in verdicts

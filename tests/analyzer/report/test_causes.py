@@ -1,0 +1,90 @@
+"""From bricks to model, as rows and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dlbricks.analyzer.report.causes import rows_of, written
+from dlbricks.constructor.result import Estimate, Term
+from dlbricks.generator.machine.system import probe_system
+
+
+def explained(**changes: Term) -> Estimate:
+    known = {
+        "bricks": Term(10.0, (9.75, 10.25)),
+        "fusion": Term(3.0, (2.9, 3.1)),
+        "layout": Term(0.0, (0.0, 0.0)),
+        "overhead": Term(-0.75, (-0.85, -0.65)),
+        "cache": Term(1.0, (0.8, 1.2)),
+        "data": Term(reason="no brick was measured with the model's own values"),
+        "unexplained": Term(-0.75, (-1.0, -0.5)),
+    }
+    return Estimate(
+        name="m", granularity=1, cache="model", level="8MiB", estimate_ms=8.75, ci95_ms=(8.0, 9.5), measured_ms=8.0,
+        measured_ci95_ms=(7.9, 8.1), attribution=known | changes, attribution_absolute_ms=5.5,
+    )  # fmt: skip
+
+
+def test_rows_carry_the_sign_with_which_they_count() -> None:
+    rows = {row.label: row for row in rows_of(explained())}
+
+    assert list(rows) == [
+        "bricks", "fusion", "layout", "overhead", "cache", "data", "estimate", "unexplained", "measured",
+    ]  # fmt: skip
+    assert (rows["fusion"].ms, rows["overhead"].ms, rows["cache"].ms) == (-3.0, 0.75, 1.0)
+    assert [row.label for row in rows.values() if row.total] == ["bricks", "estimate", "measured"]
+    known = [row.ms for row in rows.values() if row.ms is not None and row.label not in {"estimate", "measured"}]
+    assert sum(known) == rows["measured"].ms
+
+
+def test_the_text_shows_signs_intervals_and_what_is_not_known() -> None:
+    lines = written(explained())
+
+    assert lines[0] == "m: from bricks to model, source graph, cache model (level 8MiB)"
+    assert lines[1].split() == ["=", "bricks", "10.00", "ms", "±", "0.25"]
+    assert lines[2].split()[:3] == ["-", "fusion", "3.00"]
+    assert lines[4].split()[:3] == ["+", "overhead", "0.75"]
+    assert "no brick was measured with the model's own values" in lines[6]
+    assert lines[7].split()[:3] == ["=", "estimate", "8.75"]
+    assert lines[8].split()[:3] == ["-", "unexplained", "0.75"]
+    assert lines[-2].split() == ["sizes", "of", "all", "causes", "5.50", "ms"]
+    assert "own values" in lines[-1]
+
+
+def test_short_latencies_have_more_decimals() -> None:
+    short = {name: Term(1e-5, (0.0, 2e-5)) for name in ("fusion", "layout", "overhead", "cache", "unexplained")}
+
+    lines = written(
+        dataclasses.replace(explained(**short, bricks=Term(0.01, (0.01, 0.01))), estimate_ms=0.01, measured_ms=0.012)
+    )
+
+    assert lines[1].split()[2] == "0.01000"
+    assert lines[2].split()[2] == "0.00001"
+
+
+def test_commands_stand_below_once_each() -> None:
+    unknown = Term(reason="not measured", command="dlbricks run suite")
+
+    lines = written(explained(fusion=unknown, cache=unknown, unexplained=Term(reason="no")))
+
+    assert [line for line in lines if "dlbricks run suite" in line] == [
+        "  fusion and cache would be known after: dlbricks run suite"
+    ]
+
+
+def test_without_an_attribution_nothing_is_said() -> None:
+    assert written(Estimate(name="m", granularity=1)) == []
+    assert list(rows_of(Estimate(name="m", granularity=1))) == []
+
+
+def test_what_another_system_lacks_is_not_measured_into_the_database_here() -> None:
+    command = "dlbricks generate m -o s && dlbricks run s --threads 1 --db 'my home.db'"
+    there = dataclasses.replace(explained(fusion=Term(reason="not measured", command=command)), system="e" * 64)
+    here = dataclasses.replace(there, system=probe_system().key)
+
+    (line,) = [line for line in written(there) if "would be known" in line]
+    assert line.endswith(
+        "here, dlbricks generate m -o s; on system eeeeeeeeeeee, dlbricks run s --threads 1; "
+        "then export and merge what it stores"
+    )
+    assert any(line.endswith(command) for line in written(here))

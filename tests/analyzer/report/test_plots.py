@@ -1,0 +1,274 @@
+"""Plots show every value they are given, for one model and for many, and leave nothing global behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dlbricks.analyzer.report.plots import (
+    Dot,
+    Fall,
+    GranularityPoint,
+    ModelLatency,
+    ModelShare,
+    Roof,
+    Step,
+    accuracy_against_granularity,
+    estimate_beside_measured,
+    latency_by_layer,
+    roofline_chart,
+    save,
+    similarity_grid,
+    unique_share,
+    waterfall,
+)
+from dlbricks.analyzer.report.plots.figure import GREEN, RED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONG = "a/folder/inside/a/folder/with_a_model_whose_name_does_not_end_before_it_is_far_too_long_v"
+
+
+def steps(count: int) -> list[Step]:
+    return [
+        Step("Conv+Relu", 2 * i, 2, None if i % 7 == 3 else 0.1 + (i * 37 % 11) / 5, critical=i % 3 != 0)
+        for i in range(count)
+    ]
+
+
+def latencies(count: int) -> list[ModelLatency]:
+    return [
+        ModelLatency(f"{LONG}{i}", 1.1 * 2**i, 0.8 * 2**i, 2.0**i if i % 4 else None, (2.0**i, 1.2 * 2**i))
+        for i in range(count)
+    ]
+
+
+def repetitions(count: int) -> list[ModelShare]:
+    return [ModelShare(f"{LONG}{i}", 100 * i, 9 * i) for i in range(count)]
+
+
+def similarities(count: int) -> list[list[float]]:
+    return [[1 / (1 + abs(i - j)) for j in range(count)] for i in range(count)]
+
+
+def falls(*, known: bool = True, scale: float = 1.0) -> list[Fall]:
+    return [
+        Fall("bricks", 12.0 * scale, 0.3 * scale, total=True),
+        Fall("fusion", -4.0 * scale if known else None, 0.2 * scale),
+        Fall("cache", 2.0 * scale if known else None),
+        Fall("layout", 0.0),
+        Fall("estimate", 10.0 * scale, 0.5 * scale, total=True),
+        Fall("measured", 9.0 * scale if known else None, total=True),
+    ]
+
+
+ROOF = Roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
+
+
+def dots(count: int) -> list[Dot]:
+    return [Dot(f"{LONG}{i % 9}", 10.0**i if i % 3 else 0.0, 1e4 * 3**i, 0.001 * 2**i, 1 / count) for i in range(count)]
+
+
+FIGURES: dict[str, Any] = {
+    **{f"layers-{n}": lambda n=n: latency_by_layer(steps(n), title=LONG) for n in (0, 1, 40, 450)},
+    **{f"zoo-{n}": lambda n=n: estimate_beside_measured(latencies(n), title=LONG) for n in (0, 1, 8, 40)},
+    **{f"unique-{n}": lambda n=n: unique_share(repetitions(n), title="t") for n in (0, 1, 40)},
+    **{f"similarity-{n}": lambda n=n: similarity_grid([LONG] * n, similarities(n), title="t") for n in (1, 9, 40)},
+    **{f"roofline-{n}": lambda n=n: roofline_chart(dots(n), ROOF, title=LONG) for n in (0, 1, 20)},
+    "roofline-flat": lambda: roofline_chart([Dot("Relu", 0.0, 8.0, 1.0, 1.0)], Roof(1.0, {}), title="t"),
+    "waterfall": lambda: waterfall(falls(), title=LONG),
+    "waterfall-tiny": lambda: waterfall(falls(scale=1e-4), title="t"),
+    "waterfall-huge": lambda: waterfall(falls(scale=1e5), title="t"),
+    "waterfall-unknown": lambda: waterfall(falls(known=False), title="t"),
+    "waterfall-negative": lambda: waterfall([Fall("bricks", 1.0, 3.0, total=True), Fall("x", -4.0, 1.0)], title="t"),
+    "waterfall-empty": lambda: waterfall([], title="t"),
+    **{
+        f"granularity-{n}": lambda n=n: accuracy_against_granularity(
+            [GranularityPoint(g, (0.9, 1.0 + g / 50), None if g == 2 else 4 / g) for g in range(1, n + 1)], title="t"
+        )
+        for n in (1, 10)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.sweep(10)
+@pytest.mark.parametrize("kind", FIGURES)
+def test_no_text_is_cut_off(kind: str) -> None:
+    """Every title, label and annotation lies inside the figure: what sticks out would be cut off in the file."""
+    figure: Figure = FIGURES[kind]()
+    figure.canvas.draw()
+    canvas = figure.bbox.padded(2)
+
+    boxes = [axes.get_tightbbox() for axes in figure.axes] + [title.get_window_extent() for title in figure.texts]
+
+    assert not [
+        box
+        for box in boxes
+        if box is not None
+        and not (canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1)
+    ]
+
+
+def test_every_step_is_a_bar_and_the_critical_ones_are_marked() -> None:
+    drawn = steps(40)
+
+    figure = latency_by_layer(drawn, title="t")
+
+    bars, strip = figure.axes
+    heights = sorted(patch.get_height() for patch in bars.patches)
+    assert heights == sorted(step.latency_ms for step in drawn if step.latency_ms is not None)
+    crosses = [line for line in bars.lines if line.get_marker() == "x"]
+    assert [len(line.get_xdata()) for line in crosses] == [sum(step.latency_ms is None for step in drawn)]
+    everything, critical = strip.collections
+    assert len(everything.get_paths()) == len(drawn)
+    assert len(critical.get_paths()) == sum(step.critical for step in drawn)
+
+
+def test_the_slowest_step_is_named() -> None:
+    named = [
+        Step("Relu", 0, 1, 0.5, critical=True),
+        Step("Conv", 1, 1, 9.0, critical=True),
+        Step("Add", 2, 1, 0.2, critical=True),
+    ]
+
+    texts = [text.get_text() for text in latency_by_layer(named, title="t").axes[0].texts]
+
+    assert texts[0] == "Conv\n9 ms"
+
+
+def test_each_model_has_its_estimates_beside_its_measured_latency() -> None:
+    models = [ModelLatency("a", 10.0, 8.0, 9.0), ModelLatency("b", None, None, 5.0), ModelLatency("c", 3.0, 2.0, None)]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    points = {
+        line.get_label(): sorted(line.get_xdata()) for line in left.lines if not str(line.get_label()).startswith("_")
+    }
+    assert points == {"measured": [5.0, 9.0], "sequential": [3.0, 10.0], "critical path": [2.0, 8.0]}
+    written = {text.get_text() for text in right.texts}
+    assert {"1.11", "not measured"} <= written
+
+
+def test_a_prediction_that_is_not_the_sum_is_drawn_beside_it() -> None:
+    models = [ModelLatency("a", 10.0, 8.0, 9.0, (9.0, 10.0), 9.5), ModelLatency("b", 4.0, 3.0, 2.0)]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    points = {str(line.get_label()): list(line.get_xdata()) for line in left.lines}
+    assert points["estimate"] == [9.5]
+    assert {"1.06", "2.00"} <= {text.get_text() for text in right.texts}
+
+
+def test_disturbed_models_and_those_that_are_not_paired_are_marked_and_explained() -> None:
+    quiet, disturbed = (0.9, 1.1), (0.8, 1.3)
+    models = [
+        ModelLatency("a", 10.0, 8.0, 9.0, None, 9.5, quiet),
+        ModelLatency("b", 4.0, 3.0, 2.0, None, 2.1, disturbed, undisturbed_ms=1.5, disturbance=0.42),
+        ModelLatency("c", 4.0, 3.0, 2.0, None, 2.1, quiet, paired=False),
+    ]
+
+    left, right = estimate_beside_measured(models, title="t").axes
+
+    squares = [line for line in right.lines if line.get_marker() == "s" and len(line.get_xdata()) == 1]
+    assert [line.get_color() for line in squares] == [GREEN, RED, GREEN]
+    assert [line.get_markerfacecolor() for line in squares] == [GREEN, RED, "white"]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == [
+        "quiet", "disturbed, by how much", "not paired",
+    ]  # fmt: skip
+    assert "1.05  +42%" in {text.get_text() for text in right.texts}
+    spans = [[tuple(end[0] for end in segment) for segment in lines.get_segments()] for lines in right.collections]
+    assert [span for (span,) in spans] == [quiet, disturbed, quiet]
+    points = {str(line.get_label()): list(line.get_xdata()) for line in left.lines}
+    assert points["undisturbed"] == [1.5]
+
+
+def test_the_mean_over_a_zoo_is_geometric() -> None:
+    accuracy, speedup = accuracy_against_granularity([GranularityPoint(1, (0.5, 2.0), 4.0)], title="t").axes
+
+    mean = next(line for line in accuracy.lines if line.get_label() == "geometric mean")
+    assert list(mean.get_ydata()) == pytest.approx([1.0])
+    assert [text.get_text() for text in speedup.texts] == ["4.0"]
+
+
+def test_a_cause_begins_where_the_one_before_ended() -> None:
+    axes = waterfall(falls(), title="t").axes[0]
+
+    bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in axes.patches)
+    assert [(x, width) for _, x, width in bars] == [
+        (0.0, 12.0), (12.0, -4.0), (8.0, 2.0), (10.0, 0.0), (0.0, 10.0), (0.0, 9.0),
+    ]  # fmt: skip
+    assert [text.get_text() for text in axes.texts] == ["12 ms", "\N{MINUS SIGN}4 ms", "+2 ms", "0 ms", "10 ms", "9 ms"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "total", "takes off", "adds", "95 % interval",
+    ]  # fmt: skip
+
+
+def test_a_cause_that_is_not_known_says_so_and_has_no_bar() -> None:
+    axes = waterfall([Fall("bricks", 2.0, total=True), Fall("fusion", None)], title="t").axes[0]
+
+    assert len(axes.patches) == 1
+    assert [text.get_text() for text in axes.texts] == ["2 ms"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["bricks"]
+    assert axes.get_xlabel() == "latency (ms); not known: fusion"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]
+
+
+def test_every_brick_is_a_dot_under_ceilings_that_are_named() -> None:
+    drawn = [Dot("Conv", 4e6, 1e6, 1.0, 0.5), Dot("Gemm", 2e6, 1e6, 1.0, 0.25), Dot("Relu", 0.0, 3e6, 1.0, 0.25)]
+
+    moving, computing = roofline_chart(drawn, ROOF, title="t").axes
+
+    (points,), (others,) = computing.collections, moving.collections
+    assert sorted(map(tuple, points.get_offsets().data)) == [(2.0, 2.0), (4.0, 4.0)]
+    assert [y for _, y in others.get_offsets().data] == [3.0]
+    assert points.get_sizes()[0] > points.get_sizes()[1]  # in the order of their shares
+    written = {text.get_text() for text in computing.texts}
+    assert written == {"179 GFLOP/s", "L1d 130 GB/s", "L2 101 GB/s", "L3 29.6 GB/s", "memory 23.2 GB/s"}
+    assert computing.get_xscale() == computing.get_yscale() == "log"
+
+
+def test_kinds_beyond_the_palette_are_others_in_the_legend() -> None:
+    many = [Dot(f"Kind{i}", 1e6, 1e6, 1.0, (i + 1) / 55) for i in range(10)]
+
+    (legend,) = roofline_chart(many, ROOF, title="t").legends
+
+    names = [text.get_text().split()[0] for text in legend.get_texts()]
+    assert names[:2] == ["Kind9", "Kind8"]
+    assert len(names) == 8
+    assert names.count("others") == 1
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_same_figure_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
+    first = save(latency_by_layer(steps(5), title="t"), tmp_path / f"a{suffix}").read_bytes()
+
+    second = save(latency_by_layer(steps(5), title="t"), tmp_path / f"b{suffix}").read_bytes()
+
+    assert first == second
+    assert len(first) > 2000
+
+
+def test_plots_leave_no_global_state(tmp_path: Path) -> None:
+    code = """
+import sys, matplotlib
+before = repr(matplotlib.rcParams.copy())
+from dlbricks.analyzer.report.plots import Step, latency_by_layer, save
+save(latency_by_layer([Step("Conv", 0, 1, 1.0, True)], title="t"), sys.argv[1])
+assert repr(matplotlib.rcParams.copy()) == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+    subprocess.run([sys.executable, "-c", code, "plot.svg"], check=True, cwd=tmp_path)
+
+
+def test_a_long_title_is_wrapped_before_it_is_cut() -> None:
+    title = "a_model: from bricks to model, source graph, cache model, onnxruntime on cpu with 1 thread in float32"
+
+    figure = waterfall(falls(), title=title)
+
+    assert " ".join(figure.get_suptitle().split()) == title
+    assert "\n" in figure.get_suptitle()
