@@ -39,7 +39,7 @@ ROOMS = {
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate"],
     "models": ["zoo"],
-    "analyzer": ["comparison", "ranking", "advice", "kernels", "report", "demo"],
+    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "demo"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
            "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",

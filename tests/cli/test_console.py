@@ -7,8 +7,8 @@ import pty
 import threading
 
 import pytest
-from dlbricks.cli import console
 from dlbricks.analyzer.report.units import duration, milliseconds, quantity, size
+from dlbricks.cli import console
 from dlbricks.cli.console import Reporter
 from dlbricks.generator.progress import Progress, Stage
 

@@ -1,0 +1,1 @@
+"""What a model misses: findings, the analyses that make them, and proofs."""
