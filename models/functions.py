@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 import onnx.inliner
@@ -10,6 +10,7 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from ..errors import BrokenModel, UnsupportedModel
 from .names import require_text
+from .subgraphs import all_nodes
 
 __all__ = ["inline_functions"]
 
@@ -35,7 +36,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     for function in model.functions:
         require_text(function.domain, function.name, *(opset.domain for opset in function.opset_import))
-        for node in _all_nodes(function.node):
+        for node in all_nodes(function.node):
             require_text(node.domain, node.op_type)
     _measure(model, functions)
     try:
@@ -55,7 +56,7 @@ def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
 
     def expanded(nodes: Iterable[NodeProto]) -> int:
         total = 0
-        for node in _all_nodes(nodes):
+        for node in all_nodes(nodes):
             name = (node.domain, node.op_type, node.overload)
             total += size(name) if name in functions else 1
         return total
@@ -94,7 +95,7 @@ def _align(model: ModelProto) -> bool:
 
 
 def _same_operators(function: FunctionProto, domain: str, one: int, other: int) -> bool:
-    for operator in {node.op_type for node in _all_nodes(function.node) if node.domain == domain}:
+    for operator in {node.op_type for node in all_nodes(function.node) if node.domain == domain}:
         if onnx.defs.has(operator, domain):
             try:
                 first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
@@ -103,13 +104,3 @@ def _same_operators(function: FunctionProto, domain: str, one: int, other: int) 
             if first.since_version != second.since_version:
                 return False
     return True
-
-
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _all_nodes(graph.node)

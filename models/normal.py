@@ -16,10 +16,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from ..errors import BrokenModel
 from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
 from .functions import inline_functions
+from .hoisting import hoist_constants
 from .names import require_text
 from .payload import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_weight
-from .subgraphs import graphs_of, hoist_constants
+from .subgraphs import bodies
 
 __all__ = ["NormalForm", "normalise"]
 
@@ -115,7 +116,7 @@ class _Normaliser:
             if constant.tensor is not None or not self._keep_weights:
                 return
         elif not standard or operator in _SUBGRAPH_OPERATORS:
-            for graph in graphs_of(node):
+            for graph in bodies(node):
                 self._used |= self._visit_subgraph(graph, defined)
         self._used.update(inputs)
         self._live.append(node)
@@ -178,7 +179,7 @@ class _Normaliser:
                     if name not in outer:
                         raise BrokenModel(f"{_label(node)} reads '{name}', which nothing before it defines")
                     captured.add(name)
-            for nested in graphs_of(node):
+            for nested in bodies(node):
                 captured |= self._visit_subgraph(nested, outer | local) - local
             local.update(node.output)
             _drop_notes(node)

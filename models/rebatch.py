@@ -7,18 +7,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import UnsupportedModel
 from .payload import count_elements
+from .shapes import Shape, static_shape, static_shapes
 from .skeleton import is_weight
 
 __all__ = ["Rebatch", "apply_rebatch", "leading_dimension", "plan_rebatch"]
 
 _REMEDY = "export it with a dynamic batch dimension"
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-
-_Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +30,9 @@ class Rebatch:
         outputs: New shape, by output, where it can be inferred.
     """
 
-    inputs: Mapping[str, _Shape]
-    targets: Mapping[str, _Shape]
-    outputs: Mapping[str, _Shape] = field(default_factory=dict)
+    inputs: Mapping[str, Shape]
+    targets: Mapping[str, Shape]
+    outputs: Mapping[str, Shape] = field(default_factory=dict)
 
 
 def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) -> int | None:
@@ -73,7 +72,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     inputs = {
         value.name: (new, *shape[1:])
         for value in model.graph.input
-        if not is_weight(value) and (shape := _static_shape(value.type)) and shape[0] == old
+        if not is_weight(value) and (shape := static_shape(value.type)) and shape[0] == old
     }
     rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
     apply_rebatch(model, rebatch)
@@ -122,10 +121,10 @@ def _drop_types(graph: GraphProto) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def _grown_targets(graph: GraphProto, old: int, new: int) -> dict[str, _Shape]:
+def _grown_targets(graph: GraphProto, old: int, new: int) -> dict[str, Shape]:
     constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT64 and len(t.dims) == 1}
     activations = {value.name for value in graph.input if not is_weight(value)}
-    targets: dict[str, _Shape] = {}
+    targets: dict[str, Shape] = {}
     for node in graph.node:
         if activations.isdisjoint(node.input):
             continue
@@ -137,7 +136,7 @@ def _grown_targets(graph: GraphProto, old: int, new: int) -> dict[str, _Shape]:
     return targets
 
 
-def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> _Shape:
+def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
     """The constant target of a Reshape; empty where it is not constant."""
     if len(node.input) < 2:
         return next((tuple(attribute.ints) for attribute in node.attribute if attribute.name == "shape"), ())
@@ -152,8 +151,8 @@ class _Change:
     text: str
     old: int
     new: int
-    before: Mapping[str, _Shape]
-    after: Mapping[str, _Shape]
+    before: Mapping[str, Shape]
+    after: Mapping[str, Shape]
 
     def refusal(self, node: NodeProto, reason: str) -> UnsupportedModel:
         label = f"{node.op_type} '{node.name or node.output[0]}'"
@@ -162,7 +161,7 @@ class _Change:
 
 def _check(graph: GraphProto, rebatch: Rebatch, change: _Change) -> None:
     old, new = change.old, change.new
-    constants = {value.name: _static_shape(value.type) for value in graph.input if is_weight(value)}
+    constants = {value.name: static_shape(value.type) for value in graph.input if is_weight(value)}
     constants.update((tensor.name, tuple(tensor.dims)) for tensor in graph.initializer)
     for node in graph.node:
         for name in node.output:
@@ -183,23 +182,11 @@ def _check(graph: GraphProto, rebatch: Rebatch, change: _Change) -> None:
                     raise change.refusal(node, f"starts from a constant state '{state}' of that batch")
 
 
-def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, _Shape]:
+def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
     """Static shapes by value, inputs among them."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UnsupportedModel(f"{change}: {reason}", remedy=_REMEDY) from error
-    graph = inferred.graph
-    shapes = {}
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        if (shape := _static_shape(value.type)) is not None:
-            shapes[value.name] = shape
-    return shapes
-
-
-def _static_shape(kind: TypeProto) -> _Shape | None:
-    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+    return static_shapes(inferred.graph)

@@ -1,107 +1,79 @@
-"""Subgraphs: the graphs that operators such as If, Loop and Scan carry in their attributes."""
+"""The bodies of control-flow operators: which values of the outer graph they read."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, MutableSequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
-from onnx import GraphProto, NodeProto
+import onnx
 
-from .constants import Constant, graph_constants, is_constant
+__all__ = ["all_nodes", "bodies", "captures", "contains_operator", "may_have_bodies", "outer_values", "reads"]
 
-__all__ = ["graphs_of", "hoist_constants"]
-
-_Message = TypeVar("_Message")
+_OWN = frozenset({"", "ai.onnx"})
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The subgraphs of a node, in the order of its attributes."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
+def may_have_bodies(node: onnx.NodeProto) -> bool:
+    """Whether an operator can carry bodies at all: ONNX's control flow, and whatever other domains define."""
+    return node.op_type in _CONTROL_FLOW or node.domain not in _OWN
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among a node's attributes, by attribute name."""
+    if not may_have_bodies(node):
+        return
+    for attribute in sorted(node.attribute, key=lambda a: a.name):
+        if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
-        yield from attribute.graphs
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
 
 
-def hoist_constants(
-    nodes: Iterable[NodeProto], defined: set[str], definitions: Counter[str]
-) -> list[tuple[str, Constant]]:
-    """Take the large constants out of the subgraphs of a model's nodes, in place.
-
-    A subgraph sees the values of the model around it by name, so that its large constants can be the model's own: as
-    such they need no payload. Small ones stay where they are.
-
-    Args:
-        nodes: The nodes of the model's graph.
-        defined: Every name that the model's graph defines; the new ones are added.
-        definitions: How often each name is defined in subgraphs, all of them together.
-
-    Returns:
-        Name in the model and value, of each constant that was taken out.
-    """
-    hoist = _Hoist(defined, definitions)
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, each before those of its bodies."""
     for node in nodes:
-        for graph in graphs_of(node):
-            hoist.take(graph)
-    return hoist.taken
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body.node)
 
 
-class _Hoist:
-    def __init__(self, defined: set[str], definitions: Counter[str]) -> None:
-        self.taken: list[tuple[str, Constant]] = []
-        self._defined = defined
-        self._definitions = definitions
-
-    def take(self, graph: GraphProto) -> None:
-        for node in graph.node:
-            for nested in graphs_of(node):
-                self.take(nested)
-        large = {name: constant for name, constant in graph_constants(graph) if constant.tensor is None}
-        if not large:
-            return
-        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in large])
-        _replace(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in large])
-        nodes = [node for node in graph.node if not (is_constant(node) and node.output and node.output[0] in large)]
-        handed_out = {value.name for value in graph.output}
-        for name, constant in large.items():
-            outer = name
-            if name in handed_out or name in self._defined or self._definitions[name] > 1:
-                outer = self._fresh(name)
-                _rename(nodes, name, outer)
-            if name in handed_out:  # a subgraph may hand out only what it makes itself
-                nodes.insert(0, NodeProto(op_type="Identity", input=[outer], output=[name]))
-            self._defined.add(outer)
-            self.taken.append((outer, constant))
-        _replace(graph.node, nodes)
-
-    def _fresh(self, name: str) -> str:
-        number = 1
-        while (fresh := f"{name}__{number}") in self._defined or fresh in self._definitions:
-            number += 1
-        return fresh
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Names of the values that a node reads, those that its bodies capture included."""
+    return [name for name in (*node.input, *captures(node)) if name]
 
 
-def _replace(field: MutableSequence[_Message], items: list[_Message]) -> None:
-    del field[:]
-    field.extend(items)
+def captures(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Names of the outer values that a node's bodies read, each once, in the order they are read."""
+    if not may_have_bodies(node):
+        return ()
+    return tuple(dict.fromkeys(name for body in bodies(node) for name in outer_values(body)))
 
 
-def _own_names(graph: GraphProto) -> set[str]:
-    """Every name that a subgraph itself defines; any other name that it uses comes from around it."""
-    names = {value.name for value in graph.input}
-    names.update(tensor.name for tensor in graph.initializer)
-    names.update(sparse.values.name for sparse in graph.sparse_initializer)
-    for node in graph.node:
-        names.update(node.output)
-    return names
+def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
+    """Names of the outer values that a body, or one in it, reads, each once, in the order they are read."""
+    found: dict[str, None] = {}
+    _collect(body, frozenset(), found)
+    return tuple(found)
 
 
-def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
-    """Let every reader of ``old`` read ``new`` instead, in subgraphs too unless they define ``old`` themselves."""
-    for node in nodes:
-        for slot, name in enumerate(node.input):
-            if name == old:
-                node.input[slot] = new
-        for graph in graphs_of(node):
-            if old not in _own_names(graph):
-                _rename(graph.node, old, new)
+def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None]) -> None:
+    known = set(outer)
+    known.update(value.name for value in body.input)
+    known.update(tensor.name for tensor in body.initializer)
+    known.update(tensor.values.name for tensor in body.sparse_initializer)
+    for node in body.node:
+        for name in node.input:
+            if name and name not in known:
+                found.setdefault(name)
+        for inner in bodies(node):
+            _collect(inner, frozenset(known), found)
+        known.update(node.output)
+    for value in body.output:  # a body may return a captured value directly
+        if value.name and value.name not in known:
+            found.setdefault(value.name)
+
+
+def contains_operator(node: onnx.NodeProto, operators: frozenset[str]) -> bool:
+    """Whether a node, or any node of its bodies, is one of the named operators."""
+    if node.op_type in operators:
+        return True
+    return any(contains_operator(inner, operators) for body in bodies(node) for inner in body.node)

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ...models.shapes import static_shape
+from ...models.subgraphs import captures, outer_values, reads
 from ..constants import encode_tensor, tensor_type, type_of
 from ..layer import Role
-from ..subgraphs import captures, outer_values, reads
 from ..tensor import TensorType
 from .draft import ABSENT, Bound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
@@ -257,7 +258,5 @@ def _refuse_weights(body: onnx.GraphProto) -> None:
 
 
 def _static(kind: onnx.TypeProto) -> TensorType | None:
-    tensor = kind.tensor_type
-    if not tensor.HasField("shape") or any(not dim.HasField("dim_value") for dim in tensor.shape.dim):
-        return None
-    return tensor_type(tensor.elem_type, [dim.dim_value for dim in tensor.shape.dim])
+    shape = static_shape(kind)
+    return None if shape is None else tensor_type(kind.tensor_type.elem_type, shape)

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...models.subgraphs import captures
 from ..graph.flow import pins_opset
 from ..graph.graph import ModelGraph
 from ..layer import LayerState, Role
-from ..subgraphs import captures
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import BrokenModel
+from ...models.subgraphs import bodies, captures, may_have_bodies
 from ..canonical import Form, Signature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
@@ -18,7 +19,6 @@ from ..constants import encode_array, encode_tensor
 from ..costs import Cost, layer_cost
 from ..inference.shapes import Inference
 from ..layer import Layer, LayerState, Operand, Role
-from ..subgraphs import bodies, captures, may_have_bodies
 from ..tensor import TensorType
 
 __all__ = ["Assembly"]

@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...models.subgraphs import bodies, captures
 from ..layer import Layer, LayerState, Role
-from ..subgraphs import bodies, captures
 from .graph import ModelGraph
 
 __all__ = ["Flow", "flow_of", "flow_over", "pins_opset"]

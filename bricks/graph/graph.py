@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...models.skeleton import Skeleton, is_weight
+from ...models.subgraphs import captures
 from ..canonical import Signature
 from ..canonical.form import hash_signature
 from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState
-from ..subgraphs import captures
 from ..tensor import TensorType
 from .assembly import Assembly
 

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import onnx
 
+from ...models.subgraphs import captures
 from ..cost import Cost
 from ..layer import Layer, LayerState, Operand, Role
 from ..sequence import Sequence
-from ..subgraphs import captures
 from ..tensor import ELEMENT_BITS, TensorType
 from .footprint import footprint
 from .graph import ModelGraph

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from ...models.skeleton import is_weight
+from ...models.subgraphs import captures, contains_operator
 from ..constants import Array, tensor_array, tensor_type_of_array
-from ..subgraphs import captures, contains_operator
 from ..tensor import TensorType
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 

@@ -16,11 +16,11 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import UnsupportedModel
+from ...models.subgraphs import all_nodes, bodies, reads
 from ..canonical.schemas import find_schema
 from ..graph.graph import ModelGraph
 from ..layer import LayerState
 from ..sequence import Sequence
-from ..subgraphs import all_nodes, bodies, reads
 from .brick import IR_VERSION, build_brick
 
 if TYPE_CHECKING:

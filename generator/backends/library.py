@@ -14,9 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import reads
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
+from ...models.subgraphs import reads
 from ..device.device import Device, Run
 from ..device.opening import open_device
 from ..machine.nvidia import lacks_of_gpu

@@ -15,11 +15,11 @@ import onnx
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
-from ...bricks.subgraphs import captures
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
 from ...models.skeleton import Skeleton, is_weight
+from ...models.subgraphs import captures
 from ..backends.base import node_name
 from ..machine.system import probe_system
 from ..network.network import read_network

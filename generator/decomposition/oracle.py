@@ -10,6 +10,7 @@ import onnx
 
 from ...bricks.tensor import ELEMENT_BITS, TensorType
 from ...errors import BackendError, WorkerError
+from ...models.subgraphs import bodies
 from ..worker.standby import Standby
 
 __all__ = ["WorkerOracle"]
@@ -76,7 +77,6 @@ def _read(graph: onnx.GraphProto) -> set[str]:
     read = {value.name for value in graph.output}
     for node in graph.node:
         read.update(node.input)
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                read |= _read(body)
+        for body in bodies(node):
+            read |= _read(body)
     return read

@@ -5,12 +5,13 @@ An axis is counted from the end, as broadcasting aligns shapes: -3 in images, -1
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
 
 from ...errors import UnsupportedBrick
+from ...models.shapes import static_shapes
 from ...models.skeleton import is_weight
 
 __all__ = ["GLOBAL_POOLS", "POINTWISE", "POOLS", "PRODUCTS", "Channels", "Shape", "find_channels", "is_standard"]
@@ -66,7 +67,7 @@ def find_channels(model: onnx.ModelProto) -> Channels:
     Raises:
         UnsupportedBrick: There is none of these operators, or two of them mean different axes of the same value.
     """
-    shapes = _shapes(model)
+    shapes = static_shapes(onnx.shape_inference.infer_shapes(model).graph)
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {value.name for value in model.graph.input if is_weight(value)}
     nodes = [node for node in model.graph.node if is_standard(node)]
@@ -126,16 +127,3 @@ def _set(axes: dict[str, int], node: onnx.NodeProto, found: Iterable[tuple[str, 
 
 def _size(shape: Shape | None, axis: int) -> int | None:
     return None if shape is None or len(shape) < -axis else shape[axis]
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, Shape]:
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    found = dict(_static((*graph.input, *graph.value_info, *graph.output)))
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-
-
-def _static(values: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, Shape]]:
-    for value in values:
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            yield value.name, tuple(dim.dim_value for dim in tensor.shape.dim)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...bricks.subgraphs import bodies
+from ...models.subgraphs import bodies
 
 __all__ = ["distinct", "renamed"]
 

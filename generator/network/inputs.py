@@ -18,8 +18,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import all_nodes, bodies
+from ...models.shapes import static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
+from ...models.subgraphs import all_nodes, bodies
 from . import noise
 from .domains import ONES, POSITIVE, Domain, Kind, Site
 from .legality import domain_of
@@ -162,11 +163,11 @@ class _Consumers:
 
     def _known_shapes(self) -> Mapping[str, tuple[int, ...]]:
         if self._shapes is None:
-            self._shapes = _static_shapes(self._model, self._types)
+            self._shapes = _all_shapes(self._model, self._types)
         return self._shapes
 
 
-def _static_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
+def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
     """Shapes of all values that are declared, or that ONNX's shape inference finds."""
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
@@ -182,12 +183,7 @@ def _static_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[s
         # Where inference fails (an operator unknown to ONNX), what is declared must do.
         with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
             bound = onnx.shape_inference.infer_shapes(bound, data_prop=True)
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in bound.graph.initializer}
-    for value in (*bound.graph.input, *bound.graph.value_info, *bound.graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shapes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return shapes
+    return static_shapes(bound.graph)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

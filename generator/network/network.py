@@ -16,10 +16,10 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import bodies, reads
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
+from ...models.subgraphs import bodies, reads
 from .inputs import InputType, make_inputs
 from .synthetic.weights import synthesise
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import all_nodes, reads
 from ...errors import BackendError
+from ...models.subgraphs import all_nodes, reads
 from .copies import distinct, renamed
 from .network import Network
 

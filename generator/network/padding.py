@@ -20,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import UnsupportedBrick
+from ...models.subgraphs import bodies
 from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels, is_standard
 from .network import Network, initializer, synthetic_network
 
@@ -119,7 +120,7 @@ class _Padder:
     def _node(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """The node as it reads and writes padded values."""
         if not any(self._is_padded(value) for value in (*node.input, *node.output)):
-            if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
+            if any(bodies(node)):
                 raise UnsupportedBrick(f"{node.op_type} may read padded channels in its bodies")
             return node
         rule = self._rule(node)

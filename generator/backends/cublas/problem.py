@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from ....errors import UnsupportedBrick
+from ....models.shapes import static_shapes
 
 __all__ = ["Addend", "Matrix", "Problem", "problem_of"]
 
@@ -112,11 +113,7 @@ class _Graph:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-        self._shapes: dict[str, Shape] = {
-            value.name: tuple(each.dim_value for each in value.type.tensor_type.shape.dim)
-            for value in (*graph.input, *graph.value_info, *graph.output)
-        }
-        self._shapes |= {each.name: tuple(each.dims) for each in graph.initializer}
+        self._shapes = static_shapes(graph)
 
     def shape(self, node: onnx.NodeProto, name: str) -> Shape:
         if 0 in self._shapes[name]:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import onnx
 from onnx import external_data_helper, helper, inliner, numpy_helper
 
-from ....bricks.subgraphs import bodies
 from ....errors import BackendError
+from ....models.subgraphs import bodies
 from ...network.network import Network, initializer
 
 __all__ = ["float16_network", "rounded"]

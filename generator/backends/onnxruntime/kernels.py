@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ....db.values import KernelView
+from ....models.subgraphs import all_nodes
 from ..launches import Launch, kernel_view
 from .profile import KERNEL, PREFIX, read_profile, runs
 from .provider import CPU
@@ -113,11 +114,6 @@ def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[s
 def _domains(graph: onnx.GraphProto) -> dict[str, dict[str, str]]:
     """Per operator the domain of each node of it, by the node's name."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for node in graph.node:
+    for node in all_nodes(graph.node):
         found[node.op_type][node.name] = "" if node.domain == "ai.onnx" else node.domain
-        for attribute in node.attribute:
-            graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
-            for body in graphs:
-                for operator, names in _domains(body).items():
-                    found[operator].update(names)
     return dict(found)

@@ -24,8 +24,8 @@ import torch
 from onnx import helper, inliner, numpy_helper
 from torch import fx
 
-from ....bricks.subgraphs import reads
 from ....errors import BackendError, UnsupportedBrick
+from ....models.subgraphs import reads
 from ...network.network import Network
 from ..wording import Wording
 from .operators.call import Call

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import NodeProto
 
+from ....models.subgraphs import bodies
 from .draws import Draw
 from .legal import index_bound, legal_values
 from .rules import RULES, unknown_operator
@@ -40,10 +41,8 @@ def plan_draws(model: onnx.ModelProto) -> dict[str, Draw]:
 def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
     """Pass over nodes in order, subgraphs included."""
     for node in nodes:
-        for attribute in node.attribute:
-            _pass(walk, attribute.g.node)
-            for graph in attribute.graphs:
-                _pass(walk, graph.node)
+        for body in bodies(node):
+            _pass(walk, body.node)
         _settle_integers(walk, node)
         profile = walk.follow(node)
         moments = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(walk, node)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from ....models.shapes import static_shapes
 from ....models.skeleton import is_weight
 from .draws import BIAS, Draw
 from .elementwise import FUNCTIONS, Profile, combine
@@ -53,14 +54,10 @@ class Walk:
         self.steps: dict[str, float] = {}
         self.averages: set[str] = set()
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self.shapes = static_shapes(graph)
         self._moments: dict[str, Moments] = {}
         self._profiles: dict[str, Profile] = {}
         self._producers: dict[str, NodeProto] = {}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            kind = value.type.tensor_type
-            if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
-                self.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
 
     def record(self, node: NodeProto, moments: Moments, profile: Profile | None) -> None:
         """Note what a node's outputs are."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 
 from ....bricks.constants import element_number
-from ....bricks.subgraphs import bodies
+from ....models.hoisting import hoist_constants
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
-from ....models.subgraphs import hoist_constants
+from ....models.subgraphs import bodies
 from ...backends.base import ExecutedGraph, ValueType
 from ...network.network import Network
 from ...network.types import array_type

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from ....bricks.subgraphs import reads
 from ....errors import BackendError
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
+from ....models.subgraphs import reads
 from ...backends.base import Backend, Executable, Settings
 from ...network.network import Network, synthetic_network
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from .....errors import BackendError, UnsupportedBrick
+from .....models.shapes import static_shape
 from ....network.network import Network
 from .folding import Folding
 from .node import DOMAINS, Array, Node, Symbol, ValueType, Variables, translations
@@ -143,9 +144,7 @@ def _declared(name: str, array: Array) -> onnx.ValueInfoProto:
 
 
 def _static(value: onnx.ValueInfoProto) -> ValueType | None:
-    tensor = value.type.tensor_type
-    dims = tensor.shape.dim
-    whole = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in dims)
-    if not whole or tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+    shape, element = static_shape(value.type), value.type.tensor_type.elem_type
+    if shape is None or element in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
-    return helper.tensor_dtype_to_np_dtype(tensor.elem_type), tuple(dim.dim_value for dim in dims)
+    return helper.tensor_dtype_to_np_dtype(element), shape
