@@ -25,7 +25,7 @@ STAGES = [name for name in ORDER if (ROOT / name).is_dir()]
 
 # The rooms of a folder, lowest first, and where its own modules stand among them. What is not named stands anywhere.
 ROOMS = {
-    "bricks": ["tensor", "constants", "cost", "layer", "sequence", "canonical", "costs", "inference",
+    "bricks": ["tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs", "inference",
                "graph", "cutting", "suite"],
     "generator": ["progress", "machine", "device", "network", "backends", "worker", "decomposition", "measurement",
                   "planning"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from ..layer import LayerState, Role
+from ..traffic import weights_read
 from .graph import ModelGraph
 
 __all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "nearest_levels", "parse_level"]
@@ -21,23 +22,19 @@ REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
 
 
 def footprint(graph: ModelGraph) -> int:
-    """Bytes of memory that one inference touches: all weights, and the most that is alive of activations at once.
+    """Bytes of memory that one inference touches: what it reads of weights, and the most of activations alive at once.
 
-    Activations share memory one after the other, as runtimes plan it; weights are touched once each.
+    Activations share memory one after the other, as runtimes plan it; weights are touched once each, and of the table
+    of an embedding no more than is looked up.
     """
-    weights: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for layer in graph.layers:
-        if layer.state is not LayerState.LIVE:
-            continue
-        for operand in layer.operands:
-            if operand.type is None:
-                continue
-            if operand.role is Role.WEIGHT:
-                weights[operand.value] = operand.type.nbytes
-            elif operand.role is Role.ACTIVATION:
-                last[operand.value] = layer.index
-    return sum(weights.values()) + _peak(graph, last)
+    live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
+    last = {
+        operand.value: layer.index
+        for layer in live
+        for operand in layer.operands
+        if operand.type is not None and operand.role is Role.ACTIVATION
+    }
+    return weights_read(live) + _peak(graph, last)
 
 
 def level_of(distance: int) -> int:

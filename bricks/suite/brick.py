@@ -27,6 +27,7 @@ from ..graph.graph import ModelGraph, build_graph
 from ..layer import Layer, LayerState, Operand, Role
 from ..sequence import Sequence
 from ..tensor import TensorType
+from ..traffic import weights_read
 
 __all__ = ["IR_VERSION", "MAX_BRICK_BYTES", "Brick", "build_brick", "load_brick"]
 
@@ -52,6 +53,7 @@ class Brick:
         cost: Work and traffic of its layers together; None where that of any is unknown.
         layers: Number of layers.
         weight_bytes: Bytes of its weights.
+        read_bytes: Of these, what one execution reads: of the table of an embedding no more than is looked up.
         input_bytes: Bytes of the activations that it reads from outside.
         output_bytes: Bytes of the values that it exposes.
         salt: As ``ModelGraph.salt``: not empty for a brick of a graph that a runtime executes, which is to run as it
@@ -64,6 +66,7 @@ class Brick:
     cost: Cost | None
     layers: int
     weight_bytes: int
+    read_bytes: int
     input_bytes: int
     output_bytes: int
     salt: str = ""
@@ -194,6 +197,7 @@ def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: 
         cost=cost,
         layers=len(layers),
         weight_bytes=sum(types[value].nbytes for value in sequence.weights),
+        read_bytes=weights_read(layers),
         input_bytes=sum(types[value].nbytes for value in sequence.inputs),
         output_bytes=sum(graph.types[value].nbytes for value in sequence.outputs),
         salt=graph.salt,

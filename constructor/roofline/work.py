@@ -8,11 +8,9 @@ from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer, Role
 from ...bricks.sequence import Sequence as Part
 from ...bricks.tensor import TensorType
+from ...bricks.traffic import selects
 
 __all__ = ["Work", "work_of"]
-
-_SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""Operators that read of their first input no more than they write."""
 
 _NARROWER = {"float16": 2, "bfloat16": 2}
 """How many times narrower than float32 a value is in other precisions."""
@@ -87,7 +85,7 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
     size = _nbytes(kind, dtype)
     if slot == 1 and dtype == _INT8 and _quantised(layer):
         return size // _NARROWER_WEIGHTS
-    if slot or layer.domain or layer.op_type not in _SELECTING:
+    if not selects(layer, slot):
         return size
     return min(size, sum(_nbytes(made, dtype) for made in layer.output_types if made is not None))
 

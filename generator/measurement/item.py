@@ -25,6 +25,7 @@ class Item:
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         weight_bytes: Of its weights.
+        read_bytes: Of its weights what one execution reads.
         live_bytes: Of its inputs and outputs.
         macs: Work of one execution, for the forecast; None where unknown.
         variant: What of it is measured, or how: empty for all of it in the runtime's own way, else as in ``Prepare``.
@@ -52,6 +53,7 @@ class Item:
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     size_bytes: int = 0
     weight_bytes: int = 0
+    read_bytes: int = 0
     live_bytes: int = 0
     macs: int | None = None
     variant: str = ""

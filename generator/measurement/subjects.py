@@ -91,6 +91,7 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:
             continue
         for item in members:
             item.weight_bytes, item.live_bytes = brick.weight_bytes, brick.input_bytes + brick.output_bytes
+            item.read_bytes = brick.read_bytes
             item.size_bytes = 2 * item.weight_bytes + item.live_bytes  # a runtime keeps a packed copy of weights
             item.macs = brick.cost.macs if brick.cost is not None else None
             item.as_is = bool(brick.salt)

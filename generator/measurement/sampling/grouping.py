@@ -58,8 +58,8 @@ class PackPlan:
 
     @property
     def footprint_bytes(self) -> int:
-        """What one visit touches: all weights, and the most that is alive of inputs and outputs at once."""
-        weights = sum(item.weight_bytes * self.copies.get(item.id, 1) for item in self.items)
+        """What one visit touches: weights that are read, and the most that is alive of inputs and outputs at once."""
+        weights = sum(item.read_bytes * self.copies.get(item.id, 1) for item in self.items)
         return weights + max((item.live_bytes for item in self.items), default=0)
 
     def ordered(self, seed: str) -> list[Item]:
@@ -189,7 +189,7 @@ def _with_models(
         group = groups[-1] if groups else None
         size = model.size_bytes + sum(item.size_bytes for item in added.values())
         full = group is None or (
-            sum(item.weight_bytes for item in known.values()) >= footprint
+            sum(item.read_bytes for item in known.values()) >= footprint
             or len(group.models) >= _MOST_MODELS
             or group.size_bytes + size > memory_bytes
         )
@@ -245,13 +245,13 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
         parts: list[list[Item]] = []
         for item in members:
-            held = sum(one.weight_bytes for one in parts[-1]) if parts else 0
-            full = held >= footprint or held + item.weight_bytes > _ROOM * footprint
+            held = sum(one.read_bytes for one in parts[-1]) if parts else 0
+            full = held >= footprint or held + item.read_bytes > _ROOM * footprint
             if not parts or full or len(parts[-1]) >= _MOST_MEMBERS:
                 parts.append([])
             parts[-1].append(item)
         if len(parts) > 1:
-            weights = sum(one.weight_bytes for part in parts[-2:] for one in part)
+            weights = sum(one.read_bytes for part in parts[-2:] for one in part)
             if weights <= _ROOM * footprint and len(parts[-2]) + len(parts[-1]) <= _MOST_MEMBERS:
                 parts[-2:] = [[*parts[-2], *parts[-1]]]
         for part in parts:
@@ -263,11 +263,12 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
 
 def _fill(plan: PackPlan, footprint: int) -> None:
     """Have the largest weights of a pack that is too small once more, and again."""
-    largest = sorted(plan.items, key=lambda item: -item.weight_bytes)
+    whole = [item for item in plan.items if item.read_bytes == item.weight_bytes]  # not the table of an embedding
+    largest = sorted(whole, key=lambda item: -item.read_bytes)
     copies = 2
     while copies <= _MOST_COPIES and plan.footprint_bytes < _FILLED * footprint:
         for item in largest:
-            if plan.footprint_bytes >= _FILLED * footprint or not item.weight_bytes:
+            if plan.footprint_bytes >= _FILLED * footprint or not item.read_bytes:
                 break
             plan.copies[item.id] = copies
         copies += 1

@@ -1,8 +1,10 @@
 """Footprints and their classes."""
 
 import pytest
+from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_name, level_of, parse_level
 from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models import find_models
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,24 @@ def test_a_footprint_is_all_weights_and_the_activations_that_live_at_once(tmp_pa
     (source,) = find_models([path])
 
     assert footprint(build_graph(source.skeleton())) == 256 * 256 * 4 + 3 * 4 * 256 * 4
+
+
+def test_of_a_table_only_what_is_looked_up_counts(tmp_path):
+    value = helper.make_tensor_value_info
+    table = helper.make_tensor("table", TensorProto.FLOAT, [1000, 64], bytes(1000 * 64 * 4), raw=True)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "g", [value("ids", TensorProto.INT64, [8])], [value("y", TensorProto.FLOAT, [8, 64])], [table]
+    )
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    (source,) = find_models([path])
+    whole = build_graph(source.skeleton())
+    (part,) = sequences(whole, 1)
+    brick = build_brick(whole, part)
+
+    assert footprint(whole) == 8 * 64 * 4 + (8 * 8 + 8 * 64 * 4)  # rows that are read; ids and rows that are written
+    assert (brick.weight_bytes, brick.read_bytes) == (1000 * 64 * 4, 8 * 64 * 4)
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("squeezenet", 5, 20), ("resnet50", 100, 120)])

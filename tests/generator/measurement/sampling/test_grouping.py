@@ -19,8 +19,8 @@ SMALL, MIDDLE, LARGE = REUSE_LEVELS
 
 def brick(key: str, weight: int = MIB, *, footprint: int = SMALL, live: int = 1000, **more: object) -> Item:
     return Item(
-        Subject.BRICK, key, key, Path(key), weight_bytes=weight, live_bytes=live, size_bytes=2 * weight + live,
-        footprint=footprint, cache=level_name(footprint) if footprint else None, **more,
+        Subject.BRICK, key, key, Path(key), weight_bytes=weight, read_bytes=weight, live_bytes=live,
+        size_bytes=2 * weight + live, footprint=footprint, cache=level_name(footprint) if footprint else None, **more,
     )  # fmt: skip
 
 
@@ -133,10 +133,10 @@ def test_packs_hold_each_brick_once_and_are_of_one_kind(items, variants):
 def test_packs_are_about_as_large_as_their_class(items):
     for plan in packs_of(items, "p"):
         (footprint,) = {item.footprint for item in plan.items}
-        largest = max(item.weight_bytes for item in plan.items)
+        largest = max(item.read_bytes for item in plan.items)
         live = max(item.live_bytes for item in plan.items)
         assert plan.footprint_bytes <= max(1.6 * footprint, largest) + live
-        copied = [item for item in plan.items if item.weight_bytes]
+        copied = [item for item in plan.items if item.read_bytes]
         full = not copied or all(plan.copies.get(item.id) == 8 for item in copied)
         assert plan.footprint_bytes >= 0.7 * footprint or full
         assert all(count > 1 for count in plan.copies.values())
@@ -151,6 +151,18 @@ def test_a_small_pack_is_filled_with_its_largest_weights_and_a_full_one_is_not()
     assert first.copies.get(small[1].id, 1) > 1
     assert first.footprint_bytes >= 0.7 * SMALL
     assert second.copies == {}
+
+
+def test_a_table_of_which_rows_are_read_fills_no_pack():
+    table = brick("table", 100 * MIB)
+    table.read_bytes = 1 << 10
+
+    other = brick("a", 2 * MIB)
+
+    (plan,) = packs_of([table, other], "p")
+
+    assert {*plan.copies} == {other.id}
+    assert 0.7 * SMALL <= plan.footprint_bytes < 2 * SMALL
 
 
 def plan_of(count: int) -> PackPlan:
