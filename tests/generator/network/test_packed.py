@@ -109,10 +109,24 @@ def test_a_brick_computes_in_a_pack_what_it_computes_alone(bricks, name):
             assert {name: array.shape for name, array in feeds.items()} == {
                 name: array.shape for name, array in network.feeds.items()
             }
-            for value, expected in outputs(replace(network, feeds=feeds)).items():
+            weights = {name: packed.network.weights[f"{member}.0/{name}"] for name in network.weights}
+            assert all(sorted(own.ravel()) == sorted(network.weights[name].ravel()) for name, own in weights.items())
+            for value, expected in outputs(replace(network, feeds=feeds, weights=weights)).items():
                 found = inside[f"{member}.0/{value}"]
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(operators(network)))
                 assert np.isfinite(found).all()
+
+
+def test_bricks_with_equal_weights_have_them_apart(skeleton_of):
+    texts = (f"(float[{rows},64] x, float[64,64] w) => (float[{rows},64] y) {{y = MatMul(x, w)}}" for rows in (4, 8))
+    networks = [synthetic_network(skeleton_of(text)) for text in texts]
+    assert np.array_equal(networks[0].weights["w"], networks[1].weights["w"])
+
+    packed = pack([Member(networks[0], copies=2), Member(networks[1])])
+
+    values = [packed.network.weights[f"{place}/w"] for place in ("0.0", "0.1", "1.0")]
+    assert len({value.tobytes() for value in values}) == 3
+    assert np.array_equal(values[0], networks[0].weights["w"])
 
 
 def test_copies_have_weights_of_their_own_and_belong_to_their_brick(skeleton_of):
