@@ -21,7 +21,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs among a node's attributes, by attribute name."""
     if not may_have_bodies(node):
         return
-    for attribute in sorted(node.attribute, key=lambda a: a.name):
+    for attribute in sorted(node.attribute, key=lambda one: str(one.name)):  # of a damaged file it may be bytes
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
         elif attribute.type == onnx.AttributeProto.GRAPHS:
