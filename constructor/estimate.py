@@ -241,6 +241,7 @@ def _estimate(
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
             calibrated=prediction.method_sd is not None,
+            scatter_calibrated=stored.scatter_known,
             sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
             host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),

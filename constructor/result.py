@@ -137,6 +137,8 @@ class Estimate:
             the method's error.
         calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``); where
             it is not, the intervals are too narrow by it. None where there is no estimate.
+        scatter_calibrated: Whether what processes and runs differ by is known for such a backend, device and threads;
+            where not, what is known of others stands in, and the intervals are a guess by it. None likewise.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
         host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured:
@@ -198,6 +200,7 @@ class Estimate:
     estimate_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     calibrated: bool | None = None
+    scatter_calibrated: bool | None = None
     sequential_ms: float | None = None
     critical_path_ms: float | None = None
     host_ms: float | None = None

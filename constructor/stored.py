@@ -16,6 +16,7 @@ from ..generator.worker.messages.protocol import HOST, INNER, PARTS
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
+from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
 
@@ -110,6 +111,13 @@ class Stored:
         """The measurements of a combination, by id."""
         return {id_: self.uncertainty.known[id_] for id_ in ids}
 
+    @property
+    def scatter_known(self) -> bool | None:
+        """Whether what processes and runs differ by is calibrated for the combination; None where there is none."""
+        if self.choice is None:
+            return None
+        return scatter_of(self.choice.stack, self.choice.conditions.threads, Subject.BRICK).known
+
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
         return self.shelves.get(state) or Shelf()
@@ -173,7 +181,7 @@ def look_up(
     twins = _twins(store, measured, {truth.run for truth in truths.values()})
     measured += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
-    uncertainty = Uncertainty(measured, taken)
+    uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
     return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins)
 

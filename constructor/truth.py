@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..db import Measurement
+from ..db import Measurement, Subject
 from .composition.bound import LowerBound
 from .prediction.prediction import Prediction
 from .result import Estimate
 from .stored import Stored
-from .uncertainty.calibration import RUN_SD
+from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, with_method
 from .uncertainty.pairing import Paired, paired
 
@@ -64,7 +64,7 @@ def beside_truth(
             said |= _paired(both, estimate, prediction)
             measured_ns = both.measured_ns
         else:
-            said |= _apart(truth, estimate, said)
+            said |= _apart(truth, estimate, said, _run_sd(stored, known.values(), truth))
     said |= _disturbance(truth, measured_ns)
     said |= {
         "measured_ms": measured_ns / _NS_PER_MS,
@@ -125,7 +125,14 @@ def _paired(both: Paired, estimate: Estimate, prediction: Prediction) -> dict[st
     }
 
 
-def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> dict[str, Any]:
+def _run_sd(stored: Stored, ours: Iterable[Measurement], truth: Measurement) -> float:
+    """What an estimate from bricks and a model differ by where they come from different runs, relative."""
+    stacks = stored.uncertainty.stacks
+    of_bricks = max((scatters(stacks, one).run_sd for one in ours if one.subject is Subject.BRICK), default=0.0)
+    return math.hypot(of_bricks, scatters(stacks, truth).run_sd)
+
+
+def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any], run_sd: float) -> dict[str, Any]:
     """Means of different sessions, with what these may differ by: the less quiet they were, the more."""
     assert estimate.estimate_ms is not None  # noqa: S101  # the caller saw to it
     assert estimate.ci95_ms is not None  # noqa: S101
@@ -133,7 +140,7 @@ def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> d
     low, high = truth.ci95_ns
     ours = said.get("disturbance") or 0.0
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
-    runs = math.hypot(RUN_SD, RUN_SD, max(0.0, ours) / 2, max(0.0, theirs) / 2)
+    runs = math.hypot(run_sd, max(0.0, ours) / 2, max(0.0, theirs) / 2)
     half = math.hypot(
         (estimate.ci95_ms[1] - estimate.ci95_ms[0]) / 2 / estimate.estimate_ms,
         (high - low) / 2 / truth.latency_ns,

@@ -8,8 +8,8 @@ added up would do neither. Groups and runs do not share their time; what they le
 A mean over visits is linear in them: what a visit adds to the error of a combination is its distance from the mean of
 its measurement, times the coefficient, over the number of visits. The variance is that of the sums over time blocks,
 known with as many degrees of freedom as there are blocks less one. What all visits of a process share (where memory was
-placed) is seen only as often as there are processes; how much that is on other runs is added
-(``calibration.PROCESS_SD``).
+placed) is seen only as often as there are processes; how much that was in other runs is added (``calibration``). It is
+shared within a run, and independent between runs. A single process shows nothing of it and averages nothing out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.values import Block, Measurement, Subject
+from ...db.values import Block, Measurement, Stack, Subject
 from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
-from .calibration import PROCESS_SD
+from .calibration import scatters
 
 __all__ = ["NORMAL", "Uncertainty", "Weights", "combined", "with_method"]
 
@@ -81,10 +81,17 @@ class Uncertainty:
         measurements: Those that a combination may hold.
         blocks: Their raw samples, by the measurement's id; one that is absent has its own interval, independent of
             others.
+        stacks: By key, what tells how far processes differ; of a stack that is absent that counts as not known.
     """
 
-    def __init__(self, measurements: Iterable[Measurement], blocks: Mapping[str, Sequence[Block]]) -> None:
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        blocks: Mapping[str, Sequence[Block]],
+        stacks: Mapping[str, Stack] | None = None,
+    ) -> None:
         self.known = {measurement.id: measurement for measurement in measurements}
+        self.stacks = stacks or {}
         self._blocks = blocks
         self._seen: dict[str, _Seen | None] = {}
         self._sessions: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
@@ -126,17 +133,19 @@ class Uncertainty:
 
     def error_ns(self, weights: Weights) -> tuple[float, float]:
         """Standard error of the combination, and the degrees of freedom that it is known with."""
-        alone = shared = 0.0
+        alone = 0.0
         sessions: dict[_Session, NDArray[np.float64]] = {}
-        processes = 0
+        shared: defaultdict[str, float] = defaultdict(float)
+        processes: dict[str, int] = {}
         for id_, weight in weights.items():
             seen = self._of(id_)
             if seen is None:
                 low, high = self.known[id_].ci95_ns
                 alone += (weight * (high - low) / 2 / NORMAL) ** 2
                 continue
-            shared += weight * self.known[id_].latency_ns
-            processes = max(processes, seen.processes)
+            one = self.known[id_]
+            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).process_sd
+            processes[one.run] = min(seen.processes, processes.get(one.run, seen.processes))
             for session, residuals in seen.residuals.items():
                 known = sessions.get(session)
                 if known is None:
@@ -149,7 +158,7 @@ class Uncertainty:
         sums = np.concatenate(list(sessions.values()))
         degrees = max(1, sums.size - 1)
         blocks = float((sums**2).sum()) * sums.size / degrees
-        total = blocks + alone + (PROCESS_SD * shared) ** 2 / processes
+        total = blocks + alone + math.fsum(apart**2 / processes[run] for run, apart in shared.items())
         if total <= 0:
             return 0.0, _MANY
         return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
