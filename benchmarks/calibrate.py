@@ -178,7 +178,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
 
 
 def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """Accuracies that measured the same, by twos: whether both or neither had a neighbour, and by how much models differ."""
+    """Accuracies that measured the same, by twos: whether both or neither had a neighbour, and what they differ by."""
     paths = [path for place in (folder, *(folder / name for name in _BESIDE)) for path in place.glob("accuracy-*.json")]
     results = {path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text()) for path in paths}
     known = {

@@ -105,7 +105,9 @@ def _by_process(members: Sequence[tuple[int, Measurement, Sequence[Block]]]) -> 
         for number, (mean, means) in enumerate(_means(one, taken).values()):
             known = sums.setdefault(number, [0.0] * (1 + len(means)))
             size = min(len(known), 1 + len(means))  # of bricks that were visited less often, the blocks that all have
-            sums[number] = [old + count * new for old, new in zip(known[:size], [mean, *means[: size - 1]], strict=True)]
+            sums[number] = [
+                old + count * new for old, new in zip(known[:size], [mean, *means[: size - 1]], strict=True)
+            ]
     return [
         (round(mean / 1e6, 5), round(float(np.std(means, ddof=1)) / len(means) ** 0.5 / mean, 5), len(means))
         for mean, *means in sums.values()
