@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..db import Measurement, Subject
-from .composition.bound import LowerBound
+from .bounds import Bounds, benanza_ratio, not_of_one_state
 from .prediction.prediction import Prediction
 from .result import Estimate
 from .stored import Stored
@@ -29,7 +29,9 @@ def beside_truth(
     *,
     prediction: Prediction | None,
     known: Mapping[str, Measurement],
-    bound: LowerBound | None,
+    bounds: Bounds | None,
+    state: str,
+    own_states: Collection[str],
 ) -> dict[str, Any]:
     """What was measured of the model itself, the ratios, and how disturbed both were.
 
@@ -39,7 +41,9 @@ def beside_truth(
         estimate: So far.
         prediction: What the estimate is composed of; None where it is not complete, or there is nothing to compose.
         known: The measurements that it is composed of, by id.
-        bound: The lower bound; None where there is none.
+        bounds: The lower bounds; None where there are none.
+        state: Cache state of the bricks that they are of.
+        own_states: Footprint classes of the model.
 
     Returns:
         Fields of ``Estimate``.
@@ -70,11 +74,11 @@ def beside_truth(
         "measured_ms": measured_ns / _NS_PER_MS,
         "measured_ci95_ms": (low / _NS_PER_MS, high / _NS_PER_MS),
     }
-    if executed and bound is not None and measured_ns > 0:
-        said["benanza_ratio_reason"] = None
-        for name in ("sequential", "critical_path"):
-            lowest = getattr(estimate, f"lower_bound_{name}_ms")
-            said[f"benanza_ratio_{name}"] = lowest * _NS_PER_MS / measured_ns
+    if executed and bounds is not None and measured_ns > 0:
+        said["benanza_ratio_reason"] = apart = not_of_one_state(state, own_states, truth)
+        for name in ("sequential", "critical_path") if apart is None else ():
+            found = benanza_ratio(getattr(bounds, name), truth, measured_ns, stored)
+            said |= {f"benanza_ratio_{name}": found["ratio"], f"benanza_ratio_{name}_ci95": found["ci95"]}
     return said
 
 

@@ -37,6 +37,8 @@ NORMAL = 1.959964
 _MANY = 1e9
 """Degrees of freedom of what counts as known."""
 
+_SEED = 0
+
 _Session = tuple[str, int, int]
 """Run, process and round: what blocks that were taken in turn have in common."""
 
@@ -162,6 +164,45 @@ class Uncertainty:
         if total <= 0:
             return 0.0, _MANY
         return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
+
+    def draws_ns(self, ids: Sequence[str], count: int) -> NDArray[np.float64]:
+        """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
+
+        What a time block did to all is drawn once for all, and so is what their processes share and, where they come
+        from several runs, what runs differ by. Few time blocks tell little: draws of them are wider, as Student's t is.
+        """
+        rng = np.random.default_rng(_SEED)
+        known = [self.known[id_] for id_ in ids]
+        runs = sorted({one.run for one in known})
+        shared = {run: rng.normal(size=(2, count // 2)) for run in runs}
+        blocks: dict[tuple[_Session, int], NDArray[np.float64]] = {}
+        rows = np.zeros((len(ids), count // 2))
+        for number, one in enumerate(known):
+            scatter, seen = scatters(self.stacks, one), self._of(one.id)
+            of_process, of_run = shared[one.run]
+            if len(runs) > 1:
+                rows[number] += of_run * (scatter.run_sd * one.latency_ns)
+            if seen is None:
+                low, high = one.ci95_ns
+                rows[number] += rng.normal(size=count // 2) * ((high - low) / 2 / NORMAL)
+                continue
+            rows[number] += of_process * (scatter.process_sd * one.latency_ns / math.sqrt(seen.processes))
+            size = sum(residuals.size for residuals in seen.residuals.values())
+            wider = math.sqrt(size / max(1, size - 1)) * student(size - 1) / NORMAL
+            for session, residuals in sorted(seen.residuals.items()):
+                for place, residual in enumerate(residuals):
+                    if (session, place) not in blocks:
+                        blocks[session, place] = rng.normal(size=count // 2)
+                    rows[number] += blocks[session, place] * (wider * residual)
+        return np.hstack([rows, -rows])
+
+    def runs_ns(self, weights: Weights, but: str | None = None) -> float:
+        """Standard deviation of a combination by what runs differ by, each independent; that of one run is left out."""
+        shared: defaultdict[str, float] = defaultdict(float)
+        for id_, weight in weights.items():
+            one = self.known[id_]
+            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).run_sd
+        return math.hypot(*(apart for run, apart in shared.items() if run != but))
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
         """95 % interval of a latency; low is never negative."""

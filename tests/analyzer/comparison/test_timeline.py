@@ -13,7 +13,6 @@ from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.values import Block, Visit
 
-
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
 STACK = Stack("onnxruntime", "cpu", (("onnxruntime", "1.31.0"),))
 APART = math.sqrt(2) * scatter_of(STACK, 1, Subject.BRICK).run_sd
