@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.graph.footprint import is_level
 from ..bricks.sequence import Sequence as Part
 from ..db import Measurement
@@ -24,7 +25,7 @@ from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, Uncertainty, Weights
 from .uncertainty.pairing import paired
 
-__all__ = ["Bound", "Bounds", "benanza_ratio", "bounds_of", "not_of_one_state"]
+__all__ = ["Bound", "Bounds", "benanza_ratio", "bounded", "bounds_of", "not_of_one_state"]
 
 _REPLICATES = 128
 
@@ -37,7 +38,7 @@ class Bound:
         latency_ns: The least sum.
         ci95_ns: Its interval; holds ``latency_ns``.
         weights: The measurements that it is of.
-        luck_ns: By how much it may be too high and too low for what was chosen; part of the interval.
+        luck_ns: By how much it is too low for having been chosen, at least and at most; part of the interval.
     """
 
     latency_ns: float
@@ -88,40 +89,69 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
     competing = {*asked.keys, *(window.key for window in model.windows)}
     rivals = {key: shelf.rivals[key] for key in sorted(competing) if key in shelf.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
-    links = tuple(edges(graph)) if model.windows else ()
-    further = further_covers(links, graph.live, model.windows, lowest) if model.windows else []
-    covers = [cover for cover in (asked, *further) if all(key in lowest for key in cover.keys)]
-    found = lower_bound(covers, lowest)
+    further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
+    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
+    most_ns = math.inf if path is None else path.latency
+    return bounded([asked, *further], model.windows, len(graph.live), rivals, doubts, most_ns=most_ns)
+
+
+def bounded(
+    covers: Sequence[Cover],
+    windows: Sequence[KeyedWindow],
+    size: int,
+    rivals: Mapping[str, Sequence[Measurement]],
+    doubts: Uncertainty,
+    *,
+    most_ns: float = math.inf,
+) -> Bounds | None:
+    """The least sums and paths of some covers, with their intervals.
+
+    Args:
+        covers: Candidates.
+        windows: What further covers may be made of.
+        size: Number of layers that are covered.
+        rivals: By key, what competes to be the latency of a brick, the lowest first.
+        doubts: Has their raw samples.
+        most_ns: A critical path that is known already.
+
+    Returns:
+        None where every cover has a brick that is not measured.
+    """
+    lowest = {key: some[0].latency_ns for key, some in rivals.items()}
+    measured = [cover for cover in covers if all(key in lowest for key in cover.keys)]
+    found = lower_bound(measured, lowest)
     if found is None:
         return None
-    used = {key for cover in covers for key in cover.keys} | {one.key for one in model.windows if one.key in lowest}
-    ids = [one.id for key in rivals if key in used for one in rivals[key]]
+    whole = [window for window in windows if window.key in lowest]
+    used = {key for cover in measured for key in cover.keys} | {window.key for window in whole}
+    entering = {key: some for key, some in rivals.items() if key in used}
+    ids = [one.id for some in entering.values() for one in some]
     errors = iter(doubts.draws_ns(ids, _REPLICATES))
     luck = luck_of(
-        covers,
-        model.windows,
-        len(graph.live),
-        {key: [one.latency_ns for one in rivals[key]] for key in rivals if key in used},
-        {key: np.stack([next(errors) for _ in rivals[key]]) for key in rivals if key in used},
+        measured,
+        whole,
+        size,
+        {key: [one.latency_ns for one in some] for key, some in entering.items()},
+        {key: np.stack([next(errors) for _ in some]) for key, some in entering.items()},
     )
     apart = len({doubts.known[id_].run for id_ in ids}) > 1
-    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
-    least = found.critical_path if path is None else min(found.critical_path, path.latency)
+    least = min(found.critical_path, most_ns)
     return _ordered(
-        _bound(found.sequential, found.sequential_keys, rivals, doubts, up=luck.sequential, down=0.0, apart=apart),
-        _bound(least, found.path_keys, rivals, doubts, up=luck.critical_path, down=luck.longest, apart=apart),
+        _bound(found.sequential, found.sequential_keys, rivals, doubts, luck=luck.sequential, apart=apart),
+        _bound(least, found.path_keys, rivals, doubts, luck=luck.critical_path, apart=apart),
     )
 
 
 def _bound(
     latency_ns: float, keys: Sequence[str], rivals: Mapping[str, Sequence[Measurement]], doubts: Uncertainty,
-    *, up: float, down: float, apart: bool,
+    *, luck: tuple[float, float], apart: bool,
 ) -> Bound:  # fmt: skip
     weights = {id_: float(count) for id_, count in Counter(rivals[key][0].id for key in keys).items()}
     half = doubts.half_ns(weights)
     if apart:
         half = math.hypot(half, NORMAL * doubts.runs_ns(weights))
-    return Bound(latency_ns, (max(0.0, latency_ns - down - half), latency_ns + up + half), weights, (down, up))
+    low, high = latency_ns + luck[0] - half, latency_ns + luck[1] + half
+    return Bound(latency_ns, (max(0.0, min(low, latency_ns)), high), weights, luck)
 
 
 def _ordered(whole: Bound, path: Bound) -> Bounds:
@@ -166,7 +196,7 @@ def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: 
     Returns:
         ``ratio`` and ``ci95``.
     """
-    doubts, down, up = stored.uncertainty, *bound.luck_ns
+    doubts, (least, most) = stored.uncertainty, bound.luck_ns
     ratio = bound.latency_ns / measured_ns
     if bound.latency_ns <= 0:
         return {"ratio": ratio, "ci95": None}
@@ -182,5 +212,8 @@ def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: 
             runs = doubts.runs_ns(bound.weights) / bound.latency_ns, scatters(doubts.stacks, truth).run_sd
             half = math.hypot(half, NORMAL * math.hypot(*runs, max(0.0, slower) / 2))
     reach = math.exp(min(half, 50.0))
-    low_ns, high_ns = max(0.0, bound.latency_ns - down), bound.latency_ns + up
-    return {"ratio": ratio, "ci95": (low_ns / measured_ns / reach, high_ns / measured_ns * reach)}
+    low, high = (
+        max(0.0, bound.latency_ns + least) / measured_ns / reach,
+        (bound.latency_ns + most) / measured_ns * reach,
+    )
+    return {"ratio": ratio, "ci95": (min(low, ratio), high)}

@@ -295,10 +295,7 @@ def _lowest(
 def _whole_models(
     store: Store, choice: Choice, keys: Collection[str]
 ) -> tuple[dict[str, Measurement], dict[str, Failure]]:
-    """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it.
-
-    Where it was measured hot, and that was asked for, that stands; else the later one.
-    """
+    """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it."""
     states = [COLD] if choice.conditions.cache == COLD else ["hot", MODEL]
     started = {run.id: run.started for run in store.runs()}
     found: dict[str, Measurement] = {}
@@ -307,8 +304,6 @@ def _whole_models(
         where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
         for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
             known = found.get(measurement.key)
-            if known is not None and known.conditions.cache == choice.conditions.cache:
-                continue  # measured as was asked for
             found[measurement.key] = measurement if known is None else _later(started, known, measurement)
         failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
     return found, failed

@@ -9,7 +9,10 @@ post-selection inference", Biometrika 110). In each replicate bricks, cover and 
 from the other.
 
 What is chosen so and read apart is never too low on average: it is a latency that the machine has, of a choice that may
-not be the best. So the true bound lies between what the minimum says and that.
+not be the best. That is the most that a bound may be too low by. The least is what a bootstrap says: by how much the
+minimum falls where the same errors are added once more. It tells nearly all of it where latencies are some errors
+apart, and two fifths where they are equal. A path is too long by at most what the longest is longer than one that was
+chosen apart.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from ...bricks.cutting.windows import KeyedWindow
 from .bound import Cover
-from .composition import Quotient
+from .composition import Quotient, critical_path
 
 __all__ = ["Luck", "luck_of"]
 
@@ -34,17 +37,15 @@ _Seen = Mapping[str, tuple[Array, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Luck:
-    """By how much bounds are off, in the unit of the latencies; none is negative.
+    """By how much bounds are too low, in the unit of the latencies: at least, and at most.
 
     Attributes:
-        sequential: At most so much is the sequential bound too low.
-        critical_path: The same of the critical path.
-        longest: At most so much is the critical path too long, for being the longest of several.
+        sequential: The sequential bound.
+        critical_path: The critical path; may be negative, since the longest of several paths is too long.
     """
 
-    sequential: float
-    critical_path: float
-    longest: float
+    sequential: tuple[float, float]
+    critical_path: tuple[float, float]
 
 
 def luck_of(
@@ -82,11 +83,22 @@ def luck_of(
     naive_path = min(naive_paths)
     shortest = covers[naive_paths.index(naive_path)]
     longest = _longest(shortest, taken, 1, 1) - _longest(shortest, taken, 0, 1)
+    along = critical_path(shortest.quotient, [plain[key] for key in shortest.keys]).members
+    fallen = sum(plain[shortest.keys[one]] - float(seen[shortest.keys[one]][0].mean()) for one in along)
     return Luck(
-        sequential=max(0.0, _read(sums) - naive_sum),
-        critical_path=max(0.0, _read(paths) - naive_path),
-        longest=max(0.0, float(longest.mean())),
+        sequential=_within(naive_sum - _lowest(sums), _read(sums) - naive_sum),
+        critical_path=_within(fallen - max(0.0, float(longest.mean())), _read(paths) - naive_path),
     )
+
+
+def _within(least: float, most: float) -> tuple[float, float]:
+    """Both, the most no less than the least and than nothing: replicates are a sample."""
+    return least, max(0.0, least, most)
+
+
+def _lowest(choices: Sequence[tuple[Array, Array]]) -> float:
+    """The mean over replicates of what each was chosen by."""
+    return float(np.stack(np.broadcast_arrays(*(by for by, _ in choices))).min(axis=0).mean())
 
 
 def _summed(cover: Cover, seen: _Seen, side: int) -> Array:

@@ -39,6 +39,9 @@ _MANY = 1e9
 
 _SEED = 0
 
+_FEW = 5
+"""Time blocks of which fewer tell their own scatter badly."""
+
 _Session = tuple[str, int, int]
 """Run, process and round: what blocks that were taken in turn have in common."""
 
@@ -169,7 +172,8 @@ class Uncertainty:
         """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
 
         What a time block did to all is drawn once for all, and so is what their processes share and, where they come
-        from several runs, what runs differ by. Few time blocks tell little: draws of them are wider, as Student's t is.
+        from several runs, what runs differ by. Fewer than five time blocks tell little: draws of these are wider by as
+        much as Student's t is.
         """
         rng = np.random.default_rng(_SEED)
         known = [self.known[id_] for id_ in ids]
@@ -188,7 +192,7 @@ class Uncertainty:
                 continue
             rows[number] += of_process * (scatter.process_sd * one.latency_ns / math.sqrt(seen.processes))
             size = sum(residuals.size for residuals in seen.residuals.values())
-            wider = math.sqrt(size / max(1, size - 1)) * student(size - 1) / NORMAL
+            wider = math.sqrt(size / max(1, size - 1)) * (student(size - 1) / NORMAL if size < _FEW else 1.0)
             for session, residuals in sorted(seen.residuals.items()):
                 for place, residual in enumerate(residuals):
                     if (session, place) not in blocks:
