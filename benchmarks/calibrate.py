@@ -1,4 +1,4 @@
-"""The error of the method that intervals hold, from the accuracies that are committed.
+"""The error of the method, and the scatter of processes and runs, that intervals hold, from data that are committed.
 
     python benchmarks/calibrate.py
 
@@ -8,15 +8,25 @@ intervals hold 1. It is judged by models that it does not come from: each family
 ``new`` are left out altogether: nothing is fitted to them. Written are ``docs/results/calibration.json``, of each
 accuracy there, and ``constructor/uncertainty/calibration.json``, of those that ``estimate`` goes by: of machines as
 they are, and of ten models at least.
+
+What processes of one run differ by comes from ``docs/results/scatter-*.json`` (``scatter.py``): the least relative
+standard deviation with which 95 % of the models' differences between two processes are within what their time blocks
+and it allow. What runs differ by comes from the models that several runs measured, with the same stack, threads and
+batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``
+(``repeat.py``). It is the least with which 95 % of the differences of their undisturbed latencies are within it. Two
+runs of which one alone had a neighbour of ours count only where there are no others. Both are told apart by threads,
+and for sums over bricks and whole models; written to ``constructor/uncertainty/scatter.json``. Where it has no row,
+nothing is known.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +41,16 @@ _FEWEST = 10
 
 _TOP = Path(__file__).parents[1]
 RESULTS, CONSTANTS = _TOP / "docs/results", _TOP / "constructor/uncertainty/calibration.json"
+SCATTER = CONSTANTS.with_name("scatter.json")
+
+Place = tuple[str, str, int, str]
+"""Backend, device, threads (2 stands for all above 1), and what is told: ``bricks`` or ``model``."""
+
+_BESIDE = ("again", "xeon-2.5ghz")
+"""Folders of runs that are no headline, and tell what runs differ by as well as others."""
+
+_UNDISTURBED = {"bricks": "undisturbed_ms", "model": "measured_undisturbed_ms"}
+_REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}
 
 
 def main() -> None:
@@ -42,6 +62,10 @@ def main() -> None:
         print(name, {key: round(value, 4) for key, value in one.items()})
     (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
     CONSTANTS.write_text(json.dumps(constants(results), indent=1) + "\n")
+    rows = scatter(RESULTS)
+    for row in rows:
+        print(row)
+    SCATTER.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -97,6 +121,100 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
         "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * sd)))),
         "median_half_width_of_sampling": float(np.median(np.expm1(sampling))),
     }
+
+
+def scatter(folder: Path) -> list[dict[str, Any]]:
+    """What processes and runs differ by, of each place that either is known of."""
+    processes, runs = _of_processes(folder), _of_runs(folder)
+    return [
+        {
+            **dict(zip(("backend", "device", "threads", "of"), place, strict=True)),
+            "processes": processes.get(place),
+            "runs": runs.get(place),
+        }
+        for place in sorted({*processes, *runs})
+    ]
+
+
+def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
+    """What processes of one run differ by; models that one process visited are not in the data, and never count."""
+    lacking: dict[Place, list[float]] = {}
+    sources: dict[Place, list[str]] = {}
+    for path in sorted(folder.glob("scatter-*.json")):
+        found = json.loads(path.read_text())
+        if found["protocol"] != PROTOCOL:
+            continue
+        for of in ("bricks", "model"):
+            place = _place(found, of)
+            sources.setdefault(place, []).append(path.stem)
+            for model in found["models"]:
+                for (one, error, _), (other, doubt, _) in itertools.combinations(model[of], 2):
+                    rest = math.log(one / other) ** 2 - (NORMAL * math.hypot(error, doubt)) ** 2
+                    lacking.setdefault(place, []).append(math.sqrt(max(0.0, rest / 2)) / NORMAL)
+    return {
+        place: {"sd": round(_least(found), 4), "models": len(found), "sources": sources[place]}
+        for place, found in lacking.items()
+    }
+
+
+def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
+    """What runs differ by, from pairs of them."""
+    found: dict[tuple[Place, bool], list[tuple[str, str, list[float]]]] = {}
+    for place, alike, first, second, apart in (*_pairs(folder), *_repeated(folder)):
+        if len(apart) >= _FEWEST:
+            found.setdefault((place, alike), []).append((first, second, apart))
+    rows = {}
+    for place in {place for place, _ in found}:
+        pairs = found.get((place, True)) or found[place, False]
+        lacking = [difference / math.sqrt(2) / NORMAL for *_, apart in pairs for difference in apart]
+        rows[place] = {
+            "sd": round(_least(lacking), 4),
+            "models": len(lacking),
+            "pairs": len(pairs),
+            "alike": (place, True) in found,
+            "sources": sorted({name for first, second, _ in pairs for name in (first, second)}),
+        }
+    return rows
+
+
+def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
+    """Accuracies that measured the same, by twos: whether both or neither had a neighbour, and what they differ by."""
+    paths = [path for place in (folder, *(folder / name for name in _BESIDE)) for path in place.glob("accuracy-*.json")]
+    results = {path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text()) for path in paths}
+    known = {
+        name: one
+        for name, one in sorted(results.items())
+        if one.get("protocol") == PROTOCOL and not one.get("half") and not one.get("generated_with")
+    }
+    for first, second in itertools.combinations(known, 2):
+        one, other = known[first], known[second]
+        if any(one[key] != other[key] for key in ("system", "stack", "threads", "batch")):
+            continue
+        for of, latency in _UNDISTURBED.items():
+            if of == "bricks" and any(one[key] != other[key] for key in ("graph", "granularity")):
+                continue
+            ours, theirs = ({row["name"]: row[latency] for row in found["models"]} for found in (one, other))
+            alike = bool(one["neighbour"]) == bool(other["neighbour"])
+            yield _place(one, of), alike, first, second, _differences(ours, theirs)
+
+
+def _repeated(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
+    """What ``repeat.py`` measured twice; of protocol 2 it stands in a folder of its own."""
+    for path in sorted(folder.glob("repeat-*.json")):
+        found = json.loads(path.read_text())
+        both = {name: pair for name, pair in found["figures_ms"].items() if None not in pair}
+        for of, latency in _REPEATED.items():
+            ours, theirs = ({name: pair[run].get(latency) for name, pair in both.items()} for run in (0, 1))
+            yield _place(found, of), True, path.stem, path.stem, _differences(ours, theirs)
+
+
+def _differences(ours: Mapping[str, float | None], theirs: Mapping[str, float | None]) -> list[float]:
+    both = ((ours[name], theirs[name]) for name in sorted(ours.keys() & theirs.keys()))
+    return [abs(math.log(one / other)) for one, other in both if one and other]
+
+
+def _place(found: Mapping[str, Any], of: str) -> Place:
+    return found["stack"]["backend"], "cpu", min(found["threads"], 2), of
 
 
 def _least(lacking: Sequence[float]) -> float:

@@ -143,6 +143,22 @@ def _calibration(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
+def _scatter(folder: Path) -> str:
+    """What processes and runs differ by, as intervals hold it."""
+    from calibrate import scatter
+
+    lines = ["", "| | | processes differ by (sd) | models | runs differ by (sd) | pairs of runs | models |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in scatter(folder):
+        threads = "1 thread" if row["threads"] == 1 else "several threads"
+        cells = [f"{row['backend']}, {row['device']}, {threads}", row["of"]]
+        processes, runs = row["processes"], row["runs"]
+        cells += [percent(processes["sd"]), str(processes["models"])] if processes else ["", ""]
+        cells += [percent(runs["sd"]), str(runs["pairs"]), str(runs["models"])] if runs else ["", "", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def _cost(folder: Path) -> str:
     lines = [
         "",
@@ -235,6 +251,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _table,
     "headline": _headline,
     "calibration": _calibration,
+    "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,
     "gpu-errors": _gpu_errors,

@@ -93,7 +93,7 @@ def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: 
         on_path: Whether it lies on the critical path.
     """
     layers = [graph.layers[layer] for layer in part.layers]
-    brick, lowest = shelf.bricks.get(part.key), shelf.fastest.get(part.key)
+    brick, lowest = shelf.bricks.get(part.key), next(iter(shelf.rivals.get(part.key, ())), None)
     return SequenceLatency(
         index=index,
         key=part.key,

@@ -15,12 +15,12 @@ from ..generator.backends.base import AS_GIVEN
 from ..generator.decomposition.decomposer import Cut
 from ..generator.decomposition.oracle import WorkerOracle
 from ..models import ModelSource, require_known
+from .bounds import Bound, Bounds, bounds_of
 from .commands import Commands
-from .composition.bound import Cover, LowerBound, further_covers, lower_bound
-from .composition.composition import CriticalPath, Quotient, critical_path, sequential
+from .composition.composition import CriticalPath, critical_path, sequential
 from .composition.cover import Window, cheapest_cover
-from .coverage import cannot_be_bricks, coverage_of, missing_of, row_of
-from .decomposition import Decomposition, Interventions, cut_of, edges, quotient_of
+from .coverage import coverage_of, missing_of, row_of
+from .decomposition import Decomposition, Interventions, cut_of, quotient_of
 from .headroom import beside_roofline
 from .prediction.excess import benanza_note
 from .prediction.prediction import Asked, Prediction, predict, unexplained
@@ -28,7 +28,7 @@ from .prediction.terms import host_of
 from .result import Coverage, Estimate, Missing, SequenceLatency, Term
 from .runtime import chosen_stack
 from .selection import COLD, Choice, Query, choose
-from .stored import Shelf, Stored, in_parallel, look_up
+from .stored import Stored, in_parallel, look_up
 from .survey import decompose_all, executed_graphs, failed, state_of, wanted_bricks
 from .truth import beside_truth
 from .uncertainty.calibration import Method
@@ -204,7 +204,6 @@ def _estimate(
         known_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in measured)),
         missing=missing,
     )
-    bound = _bound(model, parts, quotient, shelf)
     path: CriticalPath | None = None
     prediction: Prediction | None = None
     if not missing:
@@ -241,14 +240,26 @@ def _estimate(
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
             calibrated=prediction.method_sd is not None,
+            scatter_calibrated=stored.scatter_known,
             sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
             host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
         )
-    estimate = replace(estimate, **_bounds(bound, path))
+    bounds = bounds_of(model, parts, quotient, shelf, stored.uncertainty, path)
+    estimate = replace(estimate, **_bounded(bounds))
     known = {} if prediction is None else stored.members(prediction.weights)
     estimate = replace(
-        estimate, **beside_truth(model.own.key, stored, estimate, prediction=prediction, known=known, bound=bound)
+        estimate,
+        **beside_truth(
+            model.own.key,
+            stored,
+            estimate,
+            prediction=prediction,
+            known=known,
+            bounds=bounds,
+            state=state,
+            own_states={model.level, executed.level},
+        ),
     )
     if prediction is not None:
         estimate = replace(estimate, **_attributed(prediction, estimate))
@@ -298,24 +309,16 @@ def _identity(model: Decomposition, choice: Choice | None) -> dict[str, Any]:
     }
 
 
-def _bound(model: Decomposition, parts: Sequence[Part], quotient: Quotient, shelf: Shelf) -> LowerBound | None:
-    """The lower bound; None where no cover is measured, as where a layer cannot be a brick."""
-    graph = model.graph
-    if cannot_be_bricks(graph):
-        return None
-    asked = Cover(quotient, tuple(part.key for part in parts))
-    competing = {*asked.keys, *(window.key for window in model.windows)}
-    lowest = {key: shelf.fastest[key].latency_ns for key in competing if key in shelf.fastest}
-    further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
-    return lower_bound([asked, *further], lowest)
-
-
-def _bounds(bound: LowerBound | None, path: CriticalPath | None) -> dict[str, Any]:
-    if bound is None:
+def _bounded(bounds: Bounds | None) -> dict[str, Any]:
+    if bounds is None:
         return {}
-    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
-    least = bound.critical_path if path is None else min(bound.critical_path, path.latency)
-    return {"lower_bound_sequential_ms": _ms(bound.sequential), "lower_bound_critical_path_ms": _ms(least)}
+    said: dict[str, Any] = {}
+    for name in ("sequential", "critical_path"):
+        bound: Bound = getattr(bounds, name)
+        low, high = bound.ci95_ns
+        said[f"lower_bound_{name}_ms"] = _ms(bound.latency_ns)
+        said[f"lower_bound_{name}_ci95_ms"] = (_ms(low), _ms(high))
+    return said
 
 
 def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:

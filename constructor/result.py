@@ -137,14 +137,20 @@ class Estimate:
             the method's error.
         calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``); where
             it is not, the intervals are too narrow by it. None where there is no estimate.
+        scatter_calibrated: Whether what processes and runs differ by is known for such a backend, device and threads;
+            where not, what is known of others stands in, and the intervals are a guess by it. None likewise.
         sequential_ms: Raw sum over all sequences.
         critical_path_ms: Greatest raw sum along a path.
         host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured:
             where it is more than the device takes, the model is bound by its launches.
         lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
+        lower_bound_sequential_ci95_ms: Its interval, over all stacks that compete (``bounds``).
         lower_bound_critical_path_ms: Least critical path of the covers that were tried.
-        benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``.
-        benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``.
+        lower_bound_critical_path_ci95_ms: Its interval; neither end is above that of the sequential bound.
+        benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``; of bricks in the model's own cache state.
+        benanza_ratio_sequential_ci95: Its interval.
+        benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``, likewise.
+        benanza_ratio_critical_path_ci95: Its interval.
         undisturbed_ms: The same on a quiet machine: what to compare across runs and machines.
         measured_ms: Ground truth: mean of the whole model under the same system, stack and conditions.
         measured_ci95_ms: Its interval.
@@ -198,13 +204,18 @@ class Estimate:
     estimate_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     calibrated: bool | None = None
+    scatter_calibrated: bool | None = None
     sequential_ms: float | None = None
     critical_path_ms: float | None = None
     host_ms: float | None = None
     lower_bound_sequential_ms: float | None = None
+    lower_bound_sequential_ci95_ms: tuple[float, float] | None = None
     lower_bound_critical_path_ms: float | None = None
+    lower_bound_critical_path_ci95_ms: tuple[float, float] | None = None
     benanza_ratio_sequential: float | None = None
+    benanza_ratio_sequential_ci95: tuple[float, float] | None = None
     benanza_ratio_critical_path: float | None = None
+    benanza_ratio_critical_path_ci95: tuple[float, float] | None = None
     undisturbed_ms: float | None = None
     measured_ms: float | None = None
     measured_ci95_ms: tuple[float, float] | None = None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from ..bricks.graph.footprint import nearest_levels
 from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
-from ..db.queries import Fastest
 from ..generator.measurement.data.data_effects import stored_data_effects
 from ..generator.measurement.data.effect import DATA
 from ..generator.network.reference import OVERHEAD, built_in_key
@@ -16,6 +15,7 @@ from ..generator.worker.messages.protocol import HOST, INNER, PARTS
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
+from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
 
@@ -26,6 +26,8 @@ UNFUSED, _FUSED = FUSION
 _NO_LATENCIES = (*PARTS, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
 
+_REACH = 1.5
+"""How many times the lowest latency one may be that could be the lowest but for chance."""
 
 _Twin = tuple[str, str, str, str]
 
@@ -57,9 +59,10 @@ class Shelf:
         inner: The same without the layout changes at its edges, where there are any.
         host: What the processor takes to enqueue a brick, where a device does the work.
         failures: Why a brick could not be measured.
-        fastest: Lowest latency of each brick over all variants and stacks of the same system, device and conditions;
-            those that run branches at once, on more cores than their threads say, only beside their like, and
-            those that compute in TF32 likewise.
+        rivals: Measurements of each brick over all variants and stacks of the same system, device and conditions, the
+            lowest latency first, up to ``_REACH`` times that; those that run branches at once, on more cores than their
+            threads say, only beside their like, and those that compute in TF32 likewise. All of a brick are of one
+            cache state, that of ``bricks`` where it is there.
         fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
     """
 
@@ -67,7 +70,7 @@ class Shelf:
     inner: Mapping[str, Measurement] = field(default_factory=dict)
     host: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
-    fastest: Mapping[str, Fastest] = field(default_factory=dict)
+    rivals: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
 
 
@@ -109,6 +112,13 @@ class Stored:
     def members(self, ids: Collection[str]) -> dict[str, Measurement]:
         """The measurements of a combination, by id."""
         return {id_: self.uncertainty.known[id_] for id_ in ids}
+
+    @property
+    def scatter_known(self) -> bool | None:
+        """Whether what processes and runs differ by is calibrated for the combination; None where there is none."""
+        if self.choice is None:
+            return None
+        return scatter_of(self.choice.stack, self.choice.conditions.threads, Subject.BRICK).known
 
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
@@ -162,6 +172,7 @@ def look_up(
         for measurement in kind.values()
     ]
     measured += [one for shelf in shelves.values() for both in shelf.fusion.values() for one in both]
+    measured += [one for shelf in shelves.values() for some in shelf.rivals.values() for one in some]
     data = stored_data_effects(
         store,
         models,
@@ -173,7 +184,7 @@ def look_up(
     twins = _twins(store, measured, {truth.run for truth in truths.values()})
     measured += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
-    uncertainty = Uncertainty(measured, taken)
+    uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
     return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins)
 
@@ -217,18 +228,25 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
         subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
     )
     plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
+    bricks = found("")
     return Shelf(
-        bricks=found(""),
+        bricks=bricks,
         inner=found(INNER),
         host=found(HOST),
         failures={failure.key: failure for failure in failed},
-        fastest=_fastest(store, choice, conditions, wanted),
+        rivals=_rivals(store, choice, state, wanted, bricks),
         fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
     )
 
 
-def _fastest(store: Store, choice: Choice, conditions: Conditions, wanted: Wanted) -> dict[str, Fastest]:
-    """Lowest latencies over the stacks that may compete."""
+def _rivals(
+    store: Store, choice: Choice, state: str, wanted: Wanted, own: Mapping[str, Measurement]
+) -> dict[str, tuple[Measurement, ...]]:
+    """The lowest latencies over the stacks that may compete, and those that may be lower but for chance.
+
+    All of a brick are of one cache state: of that which the brick itself was found in, else of the nearest in which
+    any was measured.
+    """
     stacks = store.stacks()
     without: set[str] = set()
     if not in_parallel(choice.stack):
@@ -236,30 +254,42 @@ def _fastest(store: Store, choice: Choice, conditions: Conditions, wanted: Wante
     if not narrows(choice.stack):
         without |= {key for key, stack in stacks.items() if narrows(stack)}
     eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
-    keys = wanted.bricks | wanted.competing
-    ordered = _lowest(store, choice, conditions, keys - wanted.views, without)
-    return ordered | _lowest(store, choice, conditions, keys & wanted.views, without | eager)
+    found: dict[str, tuple[Measurement, ...]] = {}
+    for place in nearest_levels(state):
+        keys = (wanted.bricks | wanted.competing) - found.keys()
+        here = {key for key in keys if key not in own or own[key].conditions.cache == place}
+        conditions = _conditions(choice, place)
+        found |= _lowest(store, choice, conditions, here - wanted.views, without)
+        found |= _lowest(store, choice, conditions, here & wanted.views, without | eager)
+    return found
 
 
 def _lowest(
     store: Store, choice: Choice, conditions: Conditions, keys: Collection[str], without: Collection[str]
-) -> dict[str, Fastest]:
+) -> dict[str, tuple[Measurement, ...]]:
     """Lowest latencies, without those variants that are no ways to run the brick."""
     if not keys:
         return {}
     system, device = choice.system_key, choice.stack.device
-    found = store.fastest(Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without)
-    doubtful = [key for key, fastest in found.items() if fastest.variant in _NO_LATENCIES]
-    for key in doubtful:
-        del found[key]
-    if doubtful:
-        rivals = store.measurements(
-            subject=Subject.BRICK, keys=doubtful, system=system, conditions=conditions, device=device, variant=None
-        )
-        for one in sorted(rivals, key=lambda one: one.latency_ns):
-            if one.variant not in _NO_LATENCIES and one.key not in found and one.stack not in without:
-                found[one.key] = Fastest(one.key, one.stack, one.variant, one.latency_ns)
-    return found
+    found = store.contenders(
+        Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without,
+        parts=_NO_LATENCIES, reach=_REACH,
+    )  # fmt: skip
+    places: dict[tuple[str, str], set[str]] = {}
+    for rivals in found.values():
+        for one in rivals:
+            places.setdefault((one.stack, one.variant), set()).add(one.key)
+    measured: dict[str, list[Measurement]] = {}
+    for (stack, variant), some in places.items():
+        for taken in store.measurements(
+            subject=Subject.BRICK, keys=some, system=system, stack=stack, conditions=conditions, variant=variant
+        ):
+            measured.setdefault(taken.key, []).append(taken)
+    order = {(one.key, one.stack, one.variant): rank for rivals in found.values() for rank, one in enumerate(rivals)}
+    return {
+        key: tuple(sorted(some, key=lambda one: order[one.key, one.stack, one.variant]))
+        for key, some in measured.items()
+    }
 
 
 def _whole_models(

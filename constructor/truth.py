@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ..db import Measurement
-from .composition.bound import LowerBound
+from ..db import Measurement, Subject
+from .bounds import Bounds, benanza_ratio, not_of_one_state
 from .prediction.prediction import Prediction
 from .result import Estimate
 from .stored import Stored
-from .uncertainty.calibration import RUN_SD
+from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, with_method
 from .uncertainty.pairing import Paired, paired
 
@@ -29,7 +29,9 @@ def beside_truth(
     *,
     prediction: Prediction | None,
     known: Mapping[str, Measurement],
-    bound: LowerBound | None,
+    bounds: Bounds | None,
+    state: str,
+    own_states: Collection[str],
 ) -> dict[str, Any]:
     """What was measured of the model itself, the ratios, and how disturbed both were.
 
@@ -39,7 +41,9 @@ def beside_truth(
         estimate: So far.
         prediction: What the estimate is composed of; None where it is not complete, or there is nothing to compose.
         known: The measurements that it is composed of, by id.
-        bound: The lower bound; None where there is none.
+        bounds: The lower bounds; None where there are none.
+        state: Cache state of the bricks that they are of.
+        own_states: Footprint classes of the model.
 
     Returns:
         Fields of ``Estimate``.
@@ -64,17 +68,17 @@ def beside_truth(
             said |= _paired(both, estimate, prediction)
             measured_ns = both.measured_ns
         else:
-            said |= _apart(truth, estimate, said)
+            said |= _apart(truth, estimate, said, _run_sd(stored, known.values(), truth))
     said |= _disturbance(truth, measured_ns)
     said |= {
         "measured_ms": measured_ns / _NS_PER_MS,
         "measured_ci95_ms": (low / _NS_PER_MS, high / _NS_PER_MS),
     }
-    if executed and bound is not None and measured_ns > 0:
-        said["benanza_ratio_reason"] = None
-        for name in ("sequential", "critical_path"):
-            lowest = getattr(estimate, f"lower_bound_{name}_ms")
-            said[f"benanza_ratio_{name}"] = lowest * _NS_PER_MS / measured_ns
+    if executed and bounds is not None and measured_ns > 0:
+        said["benanza_ratio_reason"] = apart = not_of_one_state(state, own_states, truth)
+        for name in ("sequential", "critical_path") if apart is None else ():
+            found = benanza_ratio(getattr(bounds, name), truth, measured_ns, stored)
+            said |= {f"benanza_ratio_{name}": found["ratio"], f"benanza_ratio_{name}_ci95": found["ci95"]}
     return said
 
 
@@ -125,7 +129,14 @@ def _paired(both: Paired, estimate: Estimate, prediction: Prediction) -> dict[st
     }
 
 
-def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> dict[str, Any]:
+def _run_sd(stored: Stored, ours: Iterable[Measurement], truth: Measurement) -> float:
+    """What an estimate from bricks and a model differ by where they come from different runs, relative."""
+    stacks = stored.uncertainty.stacks
+    of_bricks = max((scatters(stacks, one).run_sd for one in ours if one.subject is Subject.BRICK), default=0.0)
+    return math.hypot(of_bricks, scatters(stacks, truth).run_sd)
+
+
+def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any], run_sd: float) -> dict[str, Any]:
     """Means of different sessions, with what these may differ by: the less quiet they were, the more."""
     assert estimate.estimate_ms is not None  # noqa: S101  # the caller saw to it
     assert estimate.ci95_ms is not None  # noqa: S101
@@ -133,7 +144,7 @@ def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any]) -> d
     low, high = truth.ci95_ns
     ours = said.get("disturbance") or 0.0
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
-    runs = math.hypot(RUN_SD, RUN_SD, max(0.0, ours) / 2, max(0.0, theirs) / 2)
+    runs = math.hypot(run_sd, max(0.0, ours) / 2, max(0.0, theirs) / 2)
     half = math.hypot(
         (estimate.ci95_ms[1] - estimate.ci95_ms[0]) / 2 / estimate.estimate_ms,
         (high - low) / 2 / truth.latency_ns,

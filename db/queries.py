@@ -29,6 +29,7 @@ __all__ = [
     "LeftOpen",
     "blocks",
     "combinations",
+    "contenders",
     "failures",
     "fastest",
     "left_open",
@@ -277,6 +278,17 @@ def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] 
 
     Stacks whose keys are in ``without`` do not count.
     """
+    return {key: found[0] for key, found in contenders(connection, wanted, without=without).items()}
+
+
+def contenders(
+    connection: Connection, wanted: Filter, *, without: Collection[str] = (), parts: Collection[str] = (),
+    reach: float = 1.0,
+) -> dict[str, list[Fastest]]:  # fmt: skip
+    """Per key the latest measurements of up to ``reach`` times the lowest latency, the lowest first.
+
+    Neither stacks whose keys are in ``without`` nor variants in ``parts`` count.
+    """
     places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
     query = (
         select(
@@ -284,14 +296,15 @@ def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] 
             _measurement.c.mean_ns,
         )
         .join(_measurement, _measurement.c.item_id == _item.c.id)
-        .where(_latest(wanted.protocol))
+        .where(_latest(wanted.protocol), _item.c.variant.not_in(parts))
         .order_by(_measurement.c.mean_ns, _item.c.id)
     )
-    found: dict[str, Fastest] = {}
+    found: dict[str, list[Fastest]] = {}
     for chunk in _chunks(wanted.keys):
         for key, place, variant, latency_ns in connection.execute(_select_items(query, wanted, list(places), chunk)):
-            if key not in found:
-                found[key] = Fastest(key, places[place].stack, variant, latency_ns)
+            known = found.setdefault(key, [])
+            if not known or latency_ns <= reach * known[0].latency_ns:
+                known.append(Fastest(key, places[place].stack, variant, latency_ns))
     return found
 
 

@@ -143,6 +143,23 @@ class Reader(Handle):
         with self.reading() as connection:
             return queries.fastest(connection, wanted, without=without)
 
+    def contenders(
+        self,
+        subject: Subject,
+        keys: Collection[str],
+        *,
+        system: str,
+        device: str,
+        conditions: Conditions,
+        without: Collection[str] = (),
+        parts: Collection[str] = (),
+        reach: float = 1.0,
+    ) -> dict[str, list[Fastest]]:
+        """The same, and all of up to ``reach`` times that; variants in ``parts`` do not count."""
+        wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
+        with self.reading() as connection:
+            return queries.contenders(connection, wanted, without=without, parts=parts, reach=reach)
+
     def failures(
         self,
         *,

@@ -40,11 +40,12 @@ def test_every_data_file_is_packaged() -> None:
     found = {path for path in data if path.suffix != ".py"}
     assert found == {
         Path("constructor/uncertainty/calibration.json"),
+        Path("constructor/uncertainty/scatter.json"),
         Path("generator/backends/mxnet/pins.txt"),
     }
     assert PROJECT["tool"]["setuptools"]["package-data"] == {
         "dlbricks": ["py.typed"],
-        "dlbricks.constructor.uncertainty": ["calibration.json"],
+        "dlbricks.constructor.uncertainty": ["calibration.json", "scatter.json"],
         "dlbricks.generator.backends.mxnet": ["pins.txt"],
     }
 

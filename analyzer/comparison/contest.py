@@ -88,7 +88,8 @@ class Pair:
         basis: What the difference is of; None where there is none.
         difference: How far both differ; None where that is not known.
         reason: Why it is not known, or why it says nothing.
-        apart: Whether both come from different runs.
+        apart: Whether the machine may have changed between both: they were not visited in turn.
+        guessed: Whether how much it may have is not known for such stacks, and taken from others.
         noisy: Whether a measurement scatters by more than 10 %.
     """
 
@@ -98,6 +99,7 @@ class Pair:
     difference: Difference | None = None
     reason: str | None = None
     apart: bool = False
+    guessed: bool = False
     noisy: bool = False
 
 
@@ -140,7 +142,9 @@ class Contest:
         of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
         of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
         taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
-        self._model_doubts, self._brick_doubts = Uncertainty(of_models, taken), Uncertainty(of_bricks, taken)
+        stacks = store.stacks()
+        self._model_doubts = Uncertainty(of_models, taken, stacks)
+        self._brick_doubts = Uncertainty(of_bricks, taken, stacks)
         self._estimates: dict[tuple[str, str], Estimate] = {}
 
     def _read(self, side: Side, models: Collection[str]) -> Holding:
@@ -226,7 +230,8 @@ class Contest:
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
         one, two = (self._standing(model, side, figures[side.name]) for side in (base, other))
-        apart = self._timeline.apart(one, two, in_turn=self._in_turn(one, two))
+        in_turn = self._in_turn(one, two) if kind != "bricks" else self._all_in_turn(model, base, other)
+        apart = self._timeline.apart(one, two, in_turn=in_turn)
         reason = None
         if kind == "bricks":
             error, degrees = self._error_of_sums(model, base, other)
@@ -237,7 +242,16 @@ class Contest:
                 model, [side for side in (base, other) if figures[side.name].basis == "estimate"]
             )
         seen = difference(first, second, error=error, degrees=degrees, apart=apart)
-        return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0)
+        guessed = apart > 0 and not self._timeline.known(one, two)
+        return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0, guessed=guessed)
+
+    def _all_in_turn(self, model: Decomposition, base: Side, other: Side) -> bool:
+        """Whether each brick of a model was visited in turn with itself on the other side."""
+        for key in {part.key for part in model.sequences}:
+            ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
+            if ours is None or theirs is None or not self._in_turn(ours, theirs):
+                return False
+        return True
 
     def _in_turn(self, base: Measurement, other: Measurement) -> bool:
         taken = (
@@ -261,7 +275,8 @@ class Contest:
         stand = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
         error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
         seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
-        return replace(pair, difference=seen, apart=stand.apart > 0)
+        guessed = stand.apart > 0 and not self._timeline.known(base, other)
+        return replace(pair, difference=seen, apart=stand.apart > 0, guessed=guessed)
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """The sum of a model's bricks; None where some are not measured."""

@@ -27,8 +27,8 @@ from ...generator.measurement.sampling.statistics import student
 __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
 
 MINIMUM_EFFECT = 0.03
-"""Relative difference below which latencies count as the same, where nothing else is asked for: two runs of two
-processes each tell apart no less than 2 %."""
+"""Relative difference below which latencies count as the same, where nothing else is asked for: about what can be told
+of sides that were visited in turn; two runs of two processes each tell apart no less than 5 %."""
 
 _LEVEL = 0.05
 """Share of chance among the differences that are found."""

@@ -95,7 +95,8 @@ def _why_unclear(pair: Pair, discovered: bool, minimum_effect: float, looked_at:
     if not low <= 1 <= high:
         return f"the difference could be chance among the {looked_at} that were looked at"
     noisy = "; the machine was not quiet: measure again" if pair.noisy else ""
-    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{noisy}"
+    guessed = "; what runs of such stacks differ by is not calibrated: that of others was taken" if pair.guessed else ""
+    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{guessed}{noisy}"
 
 
 def layers_of(

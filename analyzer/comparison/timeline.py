@@ -1,8 +1,9 @@
 """What a machine may have done between two measurements.
 
-What one run measured was visited in turn. Measurements of different runs are compared by what they are on a quiet
-machine, which repeats to a few percent where means do not (docs/results/README.md); where one of them was never seen
-quiet, by how much it was disturbed.
+What one run visited in turn met the same machine. All else is compared by what it is on a quiet machine, which repeats
+better than means do (docs/results/README.md), with what runs differ by in doubt: that holds for two runs, and for what
+one run did one after the other, whose machine drifts as well. Where one of them was never seen quiet, by how much it
+was disturbed is in doubt too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...constructor.uncertainty.calibration import RUN_SD
+from ...constructor.uncertainty.calibration import scatters
 from ...db import Measurement, Store
 from ...db.values import Block, Run
 
@@ -42,6 +43,7 @@ class Timeline:
 
     def __init__(self, store: Store) -> None:
         self._runs: Mapping[str, Run] = {run.id: run for run in store.runs()}
+        self._stacks = store.stacks()
 
     def started(self, measurement: Measurement) -> str:
         """When the run of a measurement began."""
@@ -52,21 +54,28 @@ class Timeline:
         if in_turn:
             return Standing(base.latency_ns, other.latency_ns, 0.0)
         if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
-            return Standing(base.undisturbed_ns, other.undisturbed_ns, math.hypot(RUN_SD, RUN_SD))
+            return Standing(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other))
         return Standing(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
         """What two means may differ by because of the machine; nothing where they were visited in turn."""
         if in_turn:
             return 0.0
-        return math.hypot(RUN_SD, RUN_SD, _disturbance(base) / 2, _disturbance(other) / 2)
+        return math.hypot(self._of_runs(base, other), _disturbance(base) / 2, _disturbance(other) / 2)
+
+    def known(self, *measurements: Measurement) -> bool:
+        """Whether what runs differ by was calibrated for the stacks and threads of some measurements."""
+        return all(scatters(self._stacks, one).known for one in measurements)
+
+    def _of_runs(self, base: Measurement, other: Measurement) -> float:
+        return math.hypot(*(scatters(self._stacks, one).run_sd for one in (base, other)))
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
-    """Whether one run visited both in the same minutes.
+    """Whether one run visited both in the same minutes, in all sessions of either.
 
-    What it did one after the other met a machine that may have changed in between. Measurements that do not know when
-    they were visited are taken to have been visited in turn by their run.
+    What it did one after the other met a machine that may have changed in between, and so may have what does not know
+    when it was visited: neither counts as visited in turn.
 
     Args:
         base: One measurement.
@@ -74,12 +83,10 @@ def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block]
         ours: Raw samples of the first.
         theirs: Of the other one.
     """
-    if base.run != other.run:
+    if base.run != other.run or not ours:
         return False
-    if not any(one.visits for one in ours) or not any(one.visits for one in theirs):
-        return True
-    known = {(one.process, one.round): one for one in ours}
-    return any(place in known and known[place].beside(one) for one in theirs for place in [(one.process, one.round)])
+    one, two = ({(block.process, block.round): block for block in side} for side in (ours, theirs))
+    return one.keys() == two.keys() and all(one[place].beside(two[place]) for place in one)
 
 
 def _disturbance(measurement: Measurement) -> float:

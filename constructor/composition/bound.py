@@ -43,12 +43,14 @@ class LowerBound:
         critical_path: Least of the greatest sums along a path; at most ``sequential``.
         sequential_keys: Bricks of the cover that ``sequential`` is of.
         critical_path_keys: Bricks of the cover that ``critical_path`` is of.
+        path_keys: Those of them on the path.
     """
 
     sequential: float
     critical_path: float
     sequential_keys: tuple[str, ...]
     critical_path_keys: tuple[str, ...]
+    path_keys: tuple[str, ...]
 
 
 def further_covers(
@@ -90,13 +92,14 @@ def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBo
         None where every cover has a brick that is not measured anywhere: a sum without it would be no bound.
     """
     sums: list[tuple[float, tuple[str, ...]]] = []
-    paths: list[tuple[float, tuple[str, ...]]] = []
+    paths: list[tuple[float, tuple[str, ...], tuple[str, ...]]] = []
     for cover in covers:
         if all(key in lowest for key in cover.keys):
             latencies = [lowest[key] for key in cover.keys]
             sums.append((sequential(latencies), cover.keys))
-            paths.append((critical_path(cover.quotient, latencies).latency, cover.keys))
+            path = critical_path(cover.quotient, latencies)
+            paths.append((path.latency, cover.keys, tuple(cover.keys[position] for position in path.members)))
     if not sums:
         return None
-    (least_sum, of_sum), (least_path, of_path) = min(sums), min(paths)
-    return LowerBound(least_sum, least_path, of_sum, of_path)
+    (least_sum, of_sum), (least_path, of_path, members) = min(sums), min(paths)
+    return LowerBound(least_sum, least_path, of_sum, of_path, members)

@@ -3,24 +3,70 @@
 A composed latency differs from the model's by what the composition leaves out. By how much depends on how it was
 composed and where: it is known for the ways that were held against whole models, from data that stand in docs/results,
 and for no other. And what processes of one run have in common is seen only as often as there are processes, two as a
-rule: how far they differ on other runs tells what two cannot.
+rule: how far they differed in other runs tells what two cannot. Both are data (``calibration.json``, ``scatter.json``),
+each row with its source.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["PROCESS_SD", "RUN_SD", "Method", "method_error_sd"]
+from ...db.values import Measurement, Stack, Subject
 
-PROCESS_SD = 0.01
-"""Relative standard deviation between processes of what all bricks of a process share (placement in memory, clock)."""
+__all__ = ["Method", "Scatter", "method_error_sd", "scatter_of", "scatters"]
 
-RUN_SD = 0.02
-"""Relative standard deviation between runs of undisturbed latencies (docs/results/README.md)."""
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """What latencies differ by beyond what the time blocks of one process show.
+
+    Attributes:
+        process_sd: Relative standard deviation between processes of one run, of what all items of a process share
+            (placement in memory, clock).
+        run_sd: Relative standard deviation between runs, of undisturbed latencies.
+        known: Whether both were calibrated for such a backend, device and threads. Where not, the widest that is known
+            of others stands in, of as many threads if there are any: a guess, and to be called one.
+    """
+
+    process_sd: float
+    run_sd: float
+    known: bool
+
+
+def scatter_of(stack: Stack | None, threads: int, subject: Subject) -> Scatter:
+    """What processes and runs differ by, by ``benchmarks/calibrate.py`` from the data in docs/results.
+
+    Args:
+        stack: The stack; None where it is not told.
+        threads: Of the runtime; all above 1 are one class.
+        subject: Whole models, or bricks; all that is no model counts as bricks.
+    """
+    place = (stack.backend, stack.device) if stack is not None else None
+    return _scatter(place, min(threads, 2), "model" if subject is Subject.MODEL else "bricks")
+
+
+def scatters(stacks: Mapping[str, Stack], measurement: Measurement) -> Scatter:
+    """The same of a measurement, its stack by key."""
+    return scatter_of(stacks.get(measurement.stack), measurement.conditions.threads, measurement.subject)
+
+
+@cache
+def _scatter(place: tuple[str, str] | None, threads: int, of: str) -> Scatter:
+    rows = _data("scatter.json")
+    alike = [row for row in rows if row["of"] == of and row["threads"] == threads]
+    own = [row for row in alike if (row["backend"], row["device"]) == place]
+    found = [_widest(own, kind) or _widest(alike, kind) or _widest(rows, kind) for kind in ("processes", "runs")]
+    process_sd, run_sd = (sd or 0.0 for sd in found)
+    return Scatter(process_sd, run_sd, known=all(_widest(own, kind) for kind in ("processes", "runs")))
+
+
+def _widest(rows: list[dict[str, Any]], kind: str) -> float | None:
+    return max((row[kind]["sd"] for row in rows if row[kind] is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +110,9 @@ def method_error_sd(method: Method) -> float | None:
 
 @cache
 def _known() -> dict[Method, float]:
-    rows: list[dict[str, Any]] = json.loads(files(__package__).joinpath("calibration.json").read_text("utf-8"))
-    return {Method(**row["method"]): row["sd"] for row in rows}
+    return {Method(**row["method"]): row["sd"] for row in _data("calibration.json")}
+
+
+def _data(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+    return found

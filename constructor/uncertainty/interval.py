@@ -8,8 +8,8 @@ added up would do neither. Groups and runs do not share their time; what they le
 A mean over visits is linear in them: what a visit adds to the error of a combination is its distance from the mean of
 its measurement, times the coefficient, over the number of visits. The variance is that of the sums over time blocks,
 known with as many degrees of freedom as there are blocks less one. What all visits of a process share (where memory was
-placed) is seen only as often as there are processes; how much that is on other runs is added
-(``calibration.PROCESS_SD``).
+placed) is seen only as often as there are processes; how much that was in other runs is added (``calibration``). It is
+shared within a run, and independent between runs. A single process shows nothing of it and averages nothing out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.values import Block, Measurement, Subject
+from ...db.values import Block, Measurement, Stack, Subject
 from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
-from .calibration import PROCESS_SD
+from .calibration import scatters
 
 __all__ = ["NORMAL", "Uncertainty", "Weights", "combined", "with_method"]
 
@@ -36,6 +36,11 @@ NORMAL = 1.959964
 
 _MANY = 1e9
 """Degrees of freedom of what counts as known."""
+
+_SEED = 0
+
+_FEW = 5
+"""Time blocks of which fewer tell their own scatter badly."""
 
 _Session = tuple[str, int, int]
 """Run, process and round: what blocks that were taken in turn have in common."""
@@ -81,10 +86,17 @@ class Uncertainty:
         measurements: Those that a combination may hold.
         blocks: Their raw samples, by the measurement's id; one that is absent has its own interval, independent of
             others.
+        stacks: By key, what tells how far processes differ; of a stack that is absent that counts as not known.
     """
 
-    def __init__(self, measurements: Iterable[Measurement], blocks: Mapping[str, Sequence[Block]]) -> None:
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        blocks: Mapping[str, Sequence[Block]],
+        stacks: Mapping[str, Stack] | None = None,
+    ) -> None:
         self.known = {measurement.id: measurement for measurement in measurements}
+        self.stacks = stacks or {}
         self._blocks = blocks
         self._seen: dict[str, _Seen | None] = {}
         self._sessions: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
@@ -126,17 +138,19 @@ class Uncertainty:
 
     def error_ns(self, weights: Weights) -> tuple[float, float]:
         """Standard error of the combination, and the degrees of freedom that it is known with."""
-        alone = shared = 0.0
+        alone = 0.0
         sessions: dict[_Session, NDArray[np.float64]] = {}
-        processes = 0
+        shared: defaultdict[str, float] = defaultdict(float)
+        processes: dict[str, int] = {}
         for id_, weight in weights.items():
             seen = self._of(id_)
             if seen is None:
                 low, high = self.known[id_].ci95_ns
                 alone += (weight * (high - low) / 2 / NORMAL) ** 2
                 continue
-            shared += weight * self.known[id_].latency_ns
-            processes = max(processes, seen.processes)
+            one = self.known[id_]
+            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).process_sd
+            processes[one.run] = min(seen.processes, processes.get(one.run, seen.processes))
             for session, residuals in seen.residuals.items():
                 known = sessions.get(session)
                 if known is None:
@@ -149,10 +163,50 @@ class Uncertainty:
         sums = np.concatenate(list(sessions.values()))
         degrees = max(1, sums.size - 1)
         blocks = float((sums**2).sum()) * sums.size / degrees
-        total = blocks + alone + (PROCESS_SD * shared) ** 2 / processes
+        total = blocks + alone + math.fsum(apart**2 / processes[run] for run, apart in shared.items())
         if total <= 0:
             return 0.0, _MANY
         return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
+
+    def draws_ns(self, ids: Sequence[str], count: int) -> NDArray[np.float64]:
+        """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
+
+        What a time block did to all is drawn once for all, and so is what their processes share and, where they come
+        from several runs, what runs differ by. Fewer than five time blocks tell little: draws of these are wider by as
+        much as Student's t is.
+        """
+        rng = np.random.default_rng(_SEED)
+        known = [self.known[id_] for id_ in ids]
+        runs = sorted({one.run for one in known})
+        shared = {run: rng.normal(size=(2, count // 2)) for run in runs}
+        blocks: dict[tuple[_Session, int], NDArray[np.float64]] = {}
+        rows = np.zeros((len(ids), count // 2))
+        for number, one in enumerate(known):
+            scatter, seen = scatters(self.stacks, one), self._of(one.id)
+            of_process, of_run = shared[one.run]
+            if len(runs) > 1:
+                rows[number] += of_run * (scatter.run_sd * one.latency_ns)
+            if seen is None:
+                low, high = one.ci95_ns
+                rows[number] += rng.normal(size=count // 2) * ((high - low) / 2 / NORMAL)
+                continue
+            rows[number] += of_process * (scatter.process_sd * one.latency_ns / math.sqrt(seen.processes))
+            size = sum(residuals.size for residuals in seen.residuals.values())
+            wider = math.sqrt(size / max(1, size - 1)) * (student(size - 1) / NORMAL if size < _FEW else 1.0)
+            for session, residuals in sorted(seen.residuals.items()):
+                for place, residual in enumerate(residuals):
+                    if (session, place) not in blocks:
+                        blocks[session, place] = rng.normal(size=count // 2)
+                    rows[number] += blocks[session, place] * (wider * residual)
+        return np.hstack([rows, -rows])
+
+    def runs_ns(self, weights: Weights, but: str | None = None) -> float:
+        """Standard deviation of a combination by what runs differ by, each independent; that of one run is left out."""
+        shared: defaultdict[str, float] = defaultdict(float)
+        for id_, weight in weights.items():
+            one = self.known[id_]
+            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).run_sd
+        return math.hypot(*(apart for run, apart in shared.items() if run != but))
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
         """95 % interval of a latency; low is never negative."""

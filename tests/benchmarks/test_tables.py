@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,58 @@ def test_what_estimates_go_by_is_calibrated_from_what_is_committed(monkeypatch):
     assert rows == json.loads(calibrate.CONSTANTS.read_text()), "run python benchmarks/calibrate.py"
     assert len({tuple(row["method"].items()) for row in rows}) == len(rows) > 0, "one row for each method"
     assert all(not row["source"].endswith("elsewhere") for row in rows)
+
+
+def test_scatter_that_intervals_go_by_is_that_of_what_is_committed(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    calibrate = importlib.import_module("calibrate")
+
+    rows = calibrate.scatter(calibrate.RESULTS)
+
+    assert rows == json.loads(calibrate.SCATTER.read_text()), "run python benchmarks/calibrate.py"
+    assert len({(row["backend"], row["device"], row["threads"], row["of"]) for row in rows}) == len(rows) > 0
+
+
+@pytest.fixture
+def scattered(monkeypatch, tmp_path):
+    """The scatter of invented data: processes by how much the second is slower, and runs likewise."""
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    calibrate = importlib.import_module("calibrate")
+    place = {"stack": {"backend": "b"}, "threads": 4}
+
+    def found(processes=(), runs=(), error=0.0):
+        rows = [[1.0, error, 4], [1.0, error, 4]]
+        models = [{"name": str(n), "bricks": [[2.0 * by, error, 4], [2.0, error, 4]], "model": rows} for n, by in
+                  enumerate(processes)]  # fmt: skip
+        kept = {**place, "protocol": calibrate.PROTOCOL, "models": models}
+        (tmp_path / "scatter-x.json").write_text(json.dumps(kept))
+        figures = {
+            str(n): [{"estimate_undisturbed": by, "own_undisturbed": 1.0}, {"estimate_undisturbed": 1.0}]
+            for n, by in enumerate(runs)
+        }
+        (tmp_path / "repeat-x.json").write_text(json.dumps({**place, "figures_ms": figures | {"gone": [None, {}]}}))
+        return {row["of"]: row for row in calibrate.scatter(tmp_path)}
+
+    return found
+
+
+def test_scatter_is_the_least_that_holds_95_percent(scattered):
+    found = scattered(processes=[1.0] * 18 + [1.05, 2.0], runs=[1.0] * 18 + [1 / 1.1, 3.0])["bricks"]
+
+    assert found["threads"] == 2, "all above one are one class"
+    assert found["processes"]["sd"] == pytest.approx(math.log(1.05) / math.sqrt(2) / 1.96, abs=1e-4)
+    assert found["runs"]["sd"] == pytest.approx(math.log(1.1) / math.sqrt(2) / 1.96, abs=1e-4)
+
+
+def test_what_time_blocks_explain_is_not_what_processes_differ_by(scattered):
+    known = [scattered(processes=[1.05] * 20, error=error)["bricks"]["processes"]["sd"] for error in (0.0, 0.01, 0.05)]
+
+    assert known[0] > known[1] > known[2] == 0
+
+
+def test_a_few_models_tell_nothing_of_runs(scattered):
+    assert scattered(processes=[1.0] * 20, runs=[1.1] * 9)["bricks"]["runs"] is None
+    assert scattered(processes=[1.0] * 20, runs=[1.1] * 10)["model"]["runs"] is None, "one of the runs lacks it"
 
 
 def test_nothing_is_calibrated_with_models_that_were_added_since(monkeypatch):

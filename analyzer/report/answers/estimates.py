@@ -73,7 +73,9 @@ def estimated(
             Column("estimate_ms", "estimate ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("sequential_ms", "sequential ms", milliseconds),
             Column("critical_path_ms", "critical path ms", milliseconds, spare=True),
-            Column("lower_bound_sequential_ms", "lower bound ms", milliseconds),
+            Column(
+                "lower_bound_sequential_ms", "lower bound ms", milliseconds, bounds="lower_bound_sequential_ci95_ms"
+            ),
             *COLUMNS,
             Column("coverage.sequences", "coverage", percent),
         ],

@@ -71,6 +71,12 @@ def standing(estimates: Sequence[Estimate]) -> list[str]:
             f"not calibrated: how far such estimates are off is not known ({_listed(loose)}); intervals hold only what "
             "the measurements differ by"
         )
+    guessed = [one.name for one in estimates if one.scatter_calibrated is False]
+    if guessed:
+        lines.append(
+            f"scatter not calibrated: what processes and runs of such a backend differ by is not known "
+            f"({_listed(guessed)}); intervals hold that of others"
+        )
     return lines
 
 

@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 from dlbricks.analyzer.comparison.difference import Relation, difference, discoveries, relation, two_sided
-from dlbricks.constructor.uncertainty.calibration import PROCESS_SD, RUN_SD
+from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty, student
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
 from dlbricks.generator.measurement.sampling.statistics import summarise
 from hypothesis import given
 from hypothesis import strategies as st
 
+SCATTER = scatter_of(None, 1, Subject.MODEL)
 LATENCIES = st.floats(1e-3, 1e6)
 
 
@@ -105,7 +106,7 @@ Taken = tuple[Measurement, list[Block]]
 
 def measured(rng: np.random.Generator, name: str, truth: float = 1e6, visit_sd: float = 0.01) -> Taken:
     """Two processes of two sessions of six visits, as processes and visits scatter on such machines."""
-    processes = rng.normal(1, PROCESS_SD, 2).repeat(2)[:, None]
+    processes = rng.normal(1, SCATTER.process_sd, 2).repeat(2)[:, None]
     times = truth * (processes + rng.normal(0, visit_sd, (4, 6)))
     blocks = [
         Block(number // 2, number % 2, tuple((int(ns), 1) for ns in session)) for number, session in enumerate(times)
@@ -125,7 +126,9 @@ def seen(base: Taken, other: Taken) -> tuple[float, Relation]:
     error, degrees = Uncertainty([one, two], {entry.id: blocks for entry, blocks in (base, other)}).error_ns(
         {one.id: -1 / one.latency_ns, two.id: 1 / two.latency_ns}
     )
-    found = difference(one.latency_ns, two.latency_ns, error=error, degrees=degrees, apart=math.hypot(RUN_SD, RUN_SD))
+    found = difference(
+        one.latency_ns, two.latency_ns, error=error, degrees=degrees, apart=math.sqrt(2) * SCATTER.run_sd
+    )
     return found.p, relation(found, minimum_effect=0.03, discovered=found.p <= 0.05)
 
 

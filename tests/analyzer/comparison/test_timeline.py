@@ -5,63 +5,99 @@ from __future__ import annotations
 import dataclasses
 import math
 import uuid
+from collections.abc import Iterator
 
 import pytest
 from dlbricks.analyzer.comparison.timeline import Timeline, visited_in_turn
-from dlbricks.constructor.uncertainty.calibration import RUN_SD
-from dlbricks.db import Measurement, Run
+from dlbricks.constructor.uncertainty.calibration import scatter_of
+from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.values import Block, Visit
 
-APART = math.hypot(RUN_SD, RUN_SD)
+SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
+STACK = Stack("onnxruntime", "cpu", (("onnxruntime", "1.31.0"),))
+APART = math.sqrt(2) * scatter_of(STACK, 1, Subject.BRICK).run_sd
 
 
 @pytest.fixture
-def run(lab):
+def store() -> Iterator[Store]:
+    with Store.open("sqlite://") as opened:
+        opened.put_system(SYSTEM)
+        opened.put_stack(STACK)
+        yield opened
+
+
+@pytest.fixture
+def run(store):
     """A measurement of 1 ms in a run of its own."""
 
-    def store(minute: int = 0, **changes: object) -> Measurement:
+    def begun(minute: int = 0, **changes: object) -> Measurement:
         id_ = str(uuid.uuid4())
         started = f"2026-11-21T10:{minute:02}:00+00:00"
-        lab.store.begin_run(Run(id_, started, "0", "run", None, lab.system.key, lab.stack.key))
-        return lab.measurement(uuid.uuid4().hex, 1.0, **{"run": id_, **changes})
+        store.begin_run(Run(id_, started, "0", "run", None, SYSTEM.key, STACK.key))
+        made = Measurement(
+            id=str(uuid.uuid4()), run=id_, subject=Subject.BRICK, key=uuid.uuid4().hex, system=SYSTEM.key,
+            stack=STACK.key, conditions=Conditions(1), unroll=1, median_ns=1e6, mean_ns=1e6, trimmed_mean_ns=1e6,
+            min_ns=1e6, p90_ns=1e6, p99_ns=1e6, ci95_ns=(0.99e6, 1.01e6), samples=10, block_medians_ns=(1e6,),
+            verdict=Verdict.STABLE, stop=Stop.VISITS,
+        )  # fmt: skip
+        return dataclasses.replace(made, **changes)
 
-    return store
+    return begun
 
 
-def test_what_one_run_measured_was_visited_in_turn(lab, run) -> None:
+def test_what_one_run_measured_was_visited_in_turn(store, run) -> None:
     one = run(undisturbed_ns=0.8e6, quiet=0.5)
 
-    standing = Timeline(lab.store).between(one, dataclasses.replace(one, mean_ns=2e6), in_turn=True)
+    standing = Timeline(store).between(one, dataclasses.replace(one, mean_ns=2e6), in_turn=True)
 
     assert (standing.base_ns, standing.other_ns, standing.apart) == (1e6, 2e6, 0.0)
 
 
-def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(lab, run) -> None:
+def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(store, run) -> None:
     one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=0.81e6, quiet=0.1, mean_ns=1.6e6)
 
-    standing = Timeline(lab.store).between(one, other, in_turn=False)
+    standing = Timeline(store).between(one, other, in_turn=False)
 
     assert (standing.base_ns, standing.other_ns) == (0.8e6, 0.81e6)
     assert standing.apart == pytest.approx(APART)
 
 
 @pytest.mark.parametrize("quiet", [0.0, None])
-def test_a_run_that_was_never_quiet_is_compared_by_its_mean_and_in_more_doubt(lab, run, quiet) -> None:
+def test_a_run_that_was_never_quiet_is_compared_by_its_mean_and_in_more_doubt(store, run, quiet) -> None:
     one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=1e6, quiet=quiet, mean_ns=1.6e6)
 
-    standing = Timeline(lab.store).between(one, other, in_turn=False)
+    standing = Timeline(store).between(one, other, in_turn=False)
 
     assert (standing.base_ns, standing.other_ns) == (1e6, 1.6e6)
     assert standing.apart == pytest.approx(math.hypot(APART, 0.25 / 2, 0.6 / 2))
 
 
-def test_what_is_not_known_to_be_disturbed_is_as_far_apart_as_runs_are(lab, run) -> None:
-    assert Timeline(lab.store).between(run(), run(5), in_turn=False).apart == pytest.approx(APART)
+def test_what_is_not_known_to_be_disturbed_is_as_far_apart_as_runs_are(store, run) -> None:
+    assert Timeline(store).between(run(), run(5), in_turn=False).apart == pytest.approx(APART)
 
 
-def test_it_knows_when_runs_began(lab, run) -> None:
+def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store, run) -> None:
+    """The machine drifts within a run as well: nothing says that it stood still."""
+    one = run(undisturbed_ns=1e6, quiet=0.5)
+    later = dataclasses.replace(one, undisturbed_ns=1.03e6)
+    timeline = Timeline(store)
+
+    standing = timeline.between(one, later, in_turn=visited_in_turn(one, later, [block(0)], [block(100)]))
+
+    assert standing.apart == pytest.approx(APART)
+    assert timeline.apart(one, later, in_turn=False) == pytest.approx(APART)
+
+
+def test_what_runs_of_unknown_stacks_differ_by_is_a_guess_and_called_one(store, run) -> None:
+    known, other = run(), run(stack="another")
+
+    assert Timeline(store).known(known)
+    assert not Timeline(store).known(known, other)
+
+
+def test_it_knows_when_runs_began(store, run) -> None:
     one, other = run(1), run(5)
-    timeline = Timeline(lab.store)
+    timeline = Timeline(store)
 
     assert timeline.started(one) < timeline.started(other)
 
@@ -78,10 +114,19 @@ def block(begun_s: float, *, process: int = 0) -> Block:
         ([block(100)], False),
         ([block(1, process=1)], False),
         ([block(100), block(1, process=1)], False),
-        ([Block(0, 0, ((1_000_000, 1),))], True),
-        ([], True),
+        ([block(1), block(100, process=1)], False),
+        ([Block(0, 0, ((1_000_000, 1),))], False),
+        ([], False),
     ],
-    ids=["at once", "later", "in another process", "never at once", "when is not known", "no samples"],
+    ids=[
+        "at once",
+        "later",
+        "in another process",
+        "never at once",
+        "at once for a while",
+        "when is not known",
+        "no samples",
+    ],
 )
 def test_what_one_run_did_one_after_the_other_was_not_visited_in_turn(run, theirs, in_turn) -> None:
     one = run()

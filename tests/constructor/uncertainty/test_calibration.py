@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
-from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
+from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd, scatter_of
+from dlbricks.db import Stack, Subject
+from hypothesis import given
+from hypothesis import strategies as st
 
 EXECUTED = Method("onnxruntime", "cpu", "runtime", 1, "model", 1, 1, "float32")
 
@@ -28,3 +33,41 @@ def test_what_is_more_than_one_is_one_class_of_its_own(name):
     several = replace(EXECUTED, **{name: 4})
 
     assert several == replace(EXECUTED, **{name: 2}) != EXECUTED
+
+
+ROWS = json.loads(files("dlbricks.constructor.uncertainty").joinpath("scatter.json").read_text("utf-8"))
+SUBJECTS = st.sampled_from([Subject.BRICK, Subject.MODEL, Subject.REFERENCE])
+
+
+def rows_of(subject, threads, kind):
+    of = "model" if subject is Subject.MODEL else "bricks"
+    return {
+        (row["backend"], row["device"]): row[kind]["sd"]
+        for row in ROWS
+        if row["of"] == of and row["threads"] == min(threads, 2) and row[kind] is not None
+    }
+
+
+@given(
+    st.sampled_from(["onnxruntime", "torch", "another"]), st.sampled_from(["cpu", "cuda"]), st.integers(1, 9), SUBJECTS
+)
+def test_scatter_is_that_of_the_place_or_said_to_be_a_guess_that_is_no_narrower(backend, device, threads, subject):
+    found = scatter_of(Stack(backend, device, ()), threads, subject)
+    told = {kind: rows_of(subject, threads, kind) for kind in ("processes", "runs")}
+    place = backend, device
+
+    assert found.known is all(place in rows for rows in told.values())
+    for kind, sd in (("processes", found.process_sd), ("runs", found.run_sd)):
+        assert sd == told[kind].get(place, max(told[kind].values()))
+        assert 0 < sd < 1
+
+
+@given(st.integers(1, 9), SUBJECTS)
+def test_without_a_stack_scatter_is_a_guess(threads, subject):
+    assert not scatter_of(None, threads, subject).known
+
+
+def test_every_scatter_has_its_source():
+    for row in ROWS:
+        for told in (row["processes"], row["runs"]):
+            assert told is None or (told["sources"] and told["models"] >= 10)

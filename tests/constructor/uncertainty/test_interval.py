@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.constructor.uncertainty.calibration import PROCESS_SD
+from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty, combined
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+
+PROCESS_SD = scatter_of(None, 1, Subject.BRICK).process_sd
 
 SESSIONS, VISITS = 4, 6
 STILL = np.ones((SESSIONS, VISITS))
@@ -47,6 +49,28 @@ def test_visits_that_agree_leave_what_other_runs_saw_of_processes():
 
     assert (low + high) / 2 == pytest.approx(22e4)
     assert (high - low) / 2 == pytest.approx(NORMAL * PROCESS_SD * 22e4 / math.sqrt(2), rel=1e-4)
+
+
+@pytest.mark.parametrize("others", [[], ["b"]], ids=["alone", "beside one of two"])
+def test_a_single_process_never_narrows(others):
+    """It shows nothing of what processes differ by: neither does it average anything out, nor count as agreement."""
+    one, blocks = taken("a", 1e5 * STILL)
+    lone = (one, [Block(0, number, block.samples) for number, block in enumerate(blocks)])
+    beside = [taken(name, 1e5 * STILL) for name in others]
+
+    single, both = half([lone, *beside]), half([taken("a", 1e5 * STILL), *beside])
+
+    assert single == pytest.approx(both * math.sqrt(2), rel=1e-6)
+
+
+def test_processes_of_different_runs_are_different_processes():
+    """Of one run what they share cancels in a difference; of two it does not."""
+    together = [taken("a", 1e5 * STILL), taken("b", 1e5 * STILL)]
+    apart = [taken("a", 1e5 * STILL), taken("b", 1e5 * STILL, run="later")]
+    less = {"id-a": 1.0, "id-b": -1.0}
+
+    assert half(together, less) == 0
+    assert half(apart, less) == pytest.approx(NORMAL * PROCESS_SD * 1e5, rel=1e-4)
 
 
 def test_multiples_of_a_brick_are_as_uncertain_as_the_brick():

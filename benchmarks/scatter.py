@@ -1,0 +1,130 @@
+"""What the processes of one run differ by, from its database: the data behind ``calibrate.py``'s scatter of processes.
+
+    python benchmarks/scatter.py DB [--graph runtime] [-g 1] [--threads 1] [--models ...] [--out docs/results]
+
+Of every model whose bricks and own latency were visited by two processes or more: what the sum over its bricks, and the
+model itself, took in each process, and the standard error of that by the time blocks within the process. What was
+visited by one process says nothing of what processes differ by, and is left out. Nothing is measured.
+
+Written under ``--out``: ``scatter-[<backend>-]<graph>-g<G>-t<threads>[-<name>].json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor import Estimate, estimate
+from dlbricks.db import Block, Measurement, Store, Subject
+from dlbricks.db.values import PROTOCOL
+from dlbricks.generator.measurement.sampling.statistics import block_values, time_blocks
+from dlbricks.models import ModelSource, find_models
+from facts import chosen, provenance, quietness, write
+
+Scattered = list[tuple[float, float, int]]
+"""Of each process: its mean in milliseconds, the relative standard error of that, and from how many time blocks."""
+
+
+def main() -> None:
+    """Read a database and write what its processes differ by."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("db", type=Path)
+    parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv without the half new")
+    parser.add_argument("--graph", choices=("runtime", "fused", "source"), default="runtime")
+    parser.add_argument("-g", "--granularity", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--name", default="", help="tells several runs of one kind apart")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    if not options.db.exists():
+        parser.error(f"there is no {options.db}")
+    sources = find_models(chosen(options.models, () if options.models else ("tune", "held")))
+    with Store.open(options.db) as store:
+        result = scatter(sources, store, options)
+    backend = "" if options.backend == "onnxruntime" else f"{options.backend}-"
+    name = f"scatter-{backend}{options.graph}-g{options.granularity}-t{options.threads}"
+    write(options.out, name + (f"-{options.name}" if options.name else ""), result)
+
+
+def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Namespace) -> dict[str, Any]:
+    """What the processes took, model by model."""
+    where: dict[str, Any] = {"backend": options.backend, "threads": options.threads, "cache": "model"}
+    rows = estimate(sources, store=store, graph=options.graph, granularity=options.granularity, **where)
+    truths = {one.key: one for one in store.measurements(subject=Subject.MODEL, **where)}
+    found = [
+        _of_model(row, truths.get(build_graph(source.skeleton()).key), store)
+        for source, row in zip(sources, rows, strict=True)
+    ]
+    models = [one for one in found if one is not None]
+    if not models:
+        raise SystemExit(f"no model of {options.db} was visited by two processes")
+    place = next(row for row in rows if row.system and row.stack)
+    runs = {one.run: None for one in truths.values()}
+    begun = {run.id: run.started for run in store.runs()}
+    return {
+        **provenance(store, place.system or "", place.stack or ""),
+        **{name: getattr(options, name) for name in ("graph", "granularity", "threads")},
+        "protocol": PROTOCOL,
+        "started": [begun[run] for run in runs],
+        "quiet": quietness(store, [one.id for one in truths.values()]),
+        "models": models,
+        "left_out": [row.name for row, one in zip(rows, found, strict=True) if one is None],
+    }
+
+
+def _of_model(row: Estimate, truth: Measurement | None, store: Store) -> dict[str, Any] | None:
+    """One model; None where its bricks or itself were not all visited by the same number of processes, two or more."""
+    if row.missing or not row.sequences or truth is None or row.level is None:
+        return None
+    counts = Counter(part.key for part in row.sequences)
+    where: dict[str, Any] = {"system": row.system, "stack": row.stack, "threads": row.threads, "cache": row.level}
+    bricks = {one.key: one for one in store.measurements(subject=Subject.BRICK, keys=set(counts), **where)}
+    if bricks.keys() != counts.keys():
+        return None
+    blocks = store.blocks_of([truth.id, *(one.id for one in bricks.values())])
+    ours = [(count, bricks[key], blocks.get(bricks[key].id, [])) for key, count in counts.items()]
+    processes = {len({block.process for block in taken}) for *_, taken in (*ours, (1, truth, blocks.get(truth.id, [])))}
+    if len(processes) != 1 or min(processes) < 2:
+        return None
+    bricks, model = _by_process(ours), _by_process([(1, truth, blocks[truth.id])])
+    if min(len(bricks), len(model)) < 2:
+        return None
+    return {"name": row.name, "bricks": bricks, "model": model}
+
+
+def _by_process(members: Sequence[tuple[int, Measurement, Sequence[Block]]]) -> Scattered:
+    """What a sum took in each process, time block by time block."""
+    sums: dict[int, list[float]] = {}
+    for count, one, taken in members:
+        for number, (mean, means) in enumerate(_means(one, taken).values()):
+            known = sums.setdefault(number, [0.0] * (1 + len(means)))
+            size = min(len(known), 1 + len(means))  # of bricks that were visited less often, the blocks that all have
+            sums[number] = [
+                old + count * new for old, new in zip(known[:size], [mean, *means[: size - 1]], strict=True)
+            ]
+    return [
+        (round(mean / 1e6, 5), round(float(np.std(means, ddof=1)) / len(means) ** 0.5 / mean, 5), len(means))
+        for mean, *means in sums.values()
+        if len(means) > 1
+    ]
+
+
+def _means(one: Measurement, taken: Sequence[Block]) -> Mapping[int, tuple[float, list[float]]]:
+    """By process: the mean of its visits, and of each of its time blocks."""
+    by_process: dict[int, list[Any]] = {}
+    for block, values in zip(taken, block_values(taken, one.unroll), strict=True):
+        by_process.setdefault(block.process, []).append(values)
+    return {
+        process: (float(np.concatenate(found).mean()), time_blocks(found).tolist())
+        for process, found in sorted(by_process.items())
+    }
+
+
+if __name__ == "__main__":
+    main()

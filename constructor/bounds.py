@@ -1,0 +1,219 @@
+"""The lower bound of a model with its interval: what is stored of its bricks, over all stacks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..bricks.cutting.windows import KeyedWindow
+from ..bricks.graph.footprint import is_level
+from ..bricks.sequence import Sequence as Part
+from ..db import Measurement
+from .composition.bound import Cover, further_covers, lower_bound
+from .composition.composition import CriticalPath, Quotient
+from .composition.luck import luck_of
+from .coverage import cannot_be_bricks
+from .decomposition import Decomposition, edges
+from .selection import COLD
+from .stored import Shelf, Stored
+from .uncertainty.calibration import scatters
+from .uncertainty.interval import NORMAL, Uncertainty, Weights
+from .uncertainty.pairing import paired
+
+__all__ = ["Bound", "Bounds", "benanza_ratio", "bounded", "bounds_of", "not_of_one_state"]
+
+_REPLICATES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One lower bound, in nanoseconds.
+
+    Attributes:
+        latency_ns: The least sum.
+        ci95_ns: Its interval; holds ``latency_ns``.
+        weights: The measurements that it is of.
+        luck_ns: By how much it is too low for having been chosen, at least and at most; part of the interval.
+    """
+
+    latency_ns: float
+    ci95_ns: tuple[float, float]
+    weights: Weights
+    luck_ns: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The lower bounds of a model.
+
+    Attributes:
+        sequential: Of the sum.
+        critical_path: Of the critical path; at most that, at either end of its interval too.
+    """
+
+    sequential: Bound
+    critical_path: Bound
+
+
+def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
+    model: Decomposition,
+    parts: Sequence[Part],
+    quotient: Quotient,
+    shelf: Shelf,
+    doubts: Uncertainty,
+    path: CriticalPath | None,
+) -> Bounds | None:
+    """The lower bounds; None where no cover is measured, as where a layer cannot be a brick.
+
+    An interval holds what the measurements of the bricks that were taken are off by, with what runs differ by where
+    those that compete come from several, and by how much the lowest may be too low for having been chosen
+    (``composition.luck``).
+
+    Args:
+        model: As decomposed.
+        parts: The sequences that it was asked to be composed of.
+        quotient: Their quotient DAG.
+        shelf: What is known of the bricks.
+        doubts: Has their raw samples.
+        path: The critical path of the sequences on the stack that was asked for, where they are all measured.
+    """
+    graph = model.graph
+    if cannot_be_bricks(graph):
+        return None
+    asked = Cover(quotient, tuple(part.key for part in parts))
+    competing = {*asked.keys, *(window.key for window in model.windows)}
+    rivals = {key: shelf.rivals[key] for key in sorted(competing) if key in shelf.rivals}
+    lowest = {key: some[0].latency_ns for key, some in rivals.items()}
+    further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
+    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
+    most_ns = math.inf if path is None else path.latency
+    return bounded([asked, *further], model.windows, len(graph.live), rivals, doubts, most_ns=most_ns)
+
+
+def bounded(
+    covers: Sequence[Cover],
+    windows: Sequence[KeyedWindow],
+    size: int,
+    rivals: Mapping[str, Sequence[Measurement]],
+    doubts: Uncertainty,
+    *,
+    most_ns: float = math.inf,
+) -> Bounds | None:
+    """The least sums and paths of some covers, with their intervals.
+
+    Args:
+        covers: Candidates.
+        windows: What further covers may be made of.
+        size: Number of layers that are covered.
+        rivals: By key, what competes to be the latency of a brick, the lowest first.
+        doubts: Has their raw samples.
+        most_ns: A critical path that is known already.
+
+    Returns:
+        None where every cover has a brick that is not measured.
+    """
+    lowest = {key: some[0].latency_ns for key, some in rivals.items()}
+    measured = [cover for cover in covers if all(key in lowest for key in cover.keys)]
+    found = lower_bound(measured, lowest)
+    if found is None:
+        return None
+    whole = [window for window in windows if window.key in lowest]
+    used = {key for cover in measured for key in cover.keys} | {window.key for window in whole}
+    entering = {key: some for key, some in rivals.items() if key in used}
+    ids = [one.id for some in entering.values() for one in some]
+    errors = iter(doubts.draws_ns(ids, _REPLICATES))
+    luck = luck_of(
+        measured,
+        whole,
+        size,
+        {key: [one.latency_ns for one in some] for key, some in entering.items()},
+        {key: np.stack([next(errors) for _ in some]) for key, some in entering.items()},
+    )
+    apart = len({doubts.known[id_].run for id_ in ids}) > 1
+    least = min(found.critical_path, most_ns)
+    return _ordered(
+        _bound(found.sequential, found.sequential_keys, rivals, doubts, luck=luck.sequential, apart=apart),
+        _bound(least, found.path_keys, rivals, doubts, luck=luck.critical_path, apart=apart),
+    )
+
+
+def _bound(
+    latency_ns: float, keys: Sequence[str], rivals: Mapping[str, Sequence[Measurement]], doubts: Uncertainty,
+    *, luck: tuple[float, float], apart: bool,
+) -> Bound:  # fmt: skip
+    weights = {id_: float(count) for id_, count in Counter(rivals[key][0].id for key in keys).items()}
+    half = doubts.half_ns(weights)
+    if apart:
+        half = math.hypot(half, NORMAL * doubts.runs_ns(weights))
+    low, high = latency_ns + luck[0] - half, latency_ns + luck[1] + half
+    return Bound(latency_ns, (max(0.0, min(low, latency_ns)), high), weights, luck)
+
+
+def _ordered(whole: Bound, path: Bound) -> Bounds:
+    """A path takes no longer than the sum: what is known of either limits the other."""
+    low, high = max(whole.ci95_ns[0], path.ci95_ns[0]), min(whole.ci95_ns[1], path.ci95_ns[1])
+    return Bounds(
+        replace(whole, ci95_ns=(low, whole.ci95_ns[1])),
+        replace(path, ci95_ns=(path.ci95_ns[0], high)),
+    )
+
+
+def not_of_one_state(state: str, own: Collection[str], truth: Measurement) -> str | None:
+    """Why a bound says nothing of a model as it was measured; None where both are of one cache state.
+
+    A model that is repeated is in a state of its own: that of bricks in its footprint class. Hot bricks stand beside a
+    model only where it was measured hot as well, which is to say repeated: their weights are warmer than the model's.
+
+    Args:
+        state: Of the bricks.
+        own: Footprint classes of the model, as it is given and as it is executed.
+        truth: The model.
+    """
+    measured = truth.conditions.cache
+    if state == measured or (state in own and measured != COLD):
+        return None
+    classes = ", ".join(sorted(one for one in own if is_level(one)))
+    return (
+        f"the bound is of bricks in the cache state {state}, and the model was measured with cache {measured}, in its "
+        f"own state ({classes}): use --cache model"
+    )
+
+
+def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: Stored) -> dict[str, Any]:
+    """Bound / measured, with its interval: of visits in turn where both had such.
+
+    Args:
+        bound: The bound.
+        truth: The model.
+        measured_ns: Its latency; positive.
+        stored: What is known.
+
+    Returns:
+        ``ratio`` and ``ci95``.
+    """
+    doubts, (least, most) = stored.uncertainty, bound.luck_ns
+    ratio = bound.latency_ns / measured_ns
+    if bound.latency_ns <= 0:
+        return {"ratio": ratio, "ci95": None}
+    weights = stored.in_run(bound.weights, truth.run)
+    both = paired(weights, truth, stored.members(weights), doubts)
+    if both is not None:
+        half = both.half
+    else:
+        low, high = truth.ci95_ns
+        half = math.hypot(doubts.half_ns(bound.weights) / bound.latency_ns, (high - low) / 2 / measured_ns)
+        if any(doubts.known[id_].run != truth.run for id_ in bound.weights):
+            slower = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
+            runs = doubts.runs_ns(bound.weights) / bound.latency_ns, scatters(doubts.stacks, truth).run_sd
+            half = math.hypot(half, NORMAL * math.hypot(*runs, max(0.0, slower) / 2))
+    reach = math.exp(min(half, 50.0))
+    low, high = (
+        max(0.0, bound.latency_ns + least) / measured_ns / reach,
+        (bound.latency_ns + most) / measured_ns * reach,
+    )
+    return {"ratio": ratio, "ci95": (min(low, ratio), high)}
