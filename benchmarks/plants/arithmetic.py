@@ -44,7 +44,7 @@ def normalised_matrix(net: Net, role: str, array: Array) -> str:
 
 def exposed_convolution(net: Net, x: str) -> str:
     """The convolution is an output of the model too, so that its normalisation is not folded into it."""
-    net.output(x)
+    net.expose(x)
     return batch_norm(net, x)
 
 
@@ -59,14 +59,16 @@ def watched_convolution(net: Net, x: str) -> str:
         slope = np.where(scale == 0, 0, np.sqrt(var + 1e-5) / np.where(scale == 0, 1, scale))
         pooled = net.op("GlobalAveragePool", made, shape=shape)
         pooled = net.op("Mul", pooled, net.constant("slope", slope.reshape(-1, 1, 1).astype(np.float32)))
-        pooled = net.op("Add", pooled, net.constant("shift", (mean - bias * slope).reshape(-1, 1, 1).astype(np.float32)))
+        pooled = net.op(
+            "Add", pooled, net.constant("shift", (mean - bias * slope).reshape(-1, 1, 1).astype(np.float32))
+        )
     return net.op("Add", made, pooled)
 
 
 def exposed_gelu(net: Net, x: str) -> str:
     """GELU in the form that the runtime knows, whose inner value is an output of the model too."""
     ratio = net.op("Erf", net.op("Div", x, net.scalar(math.sqrt(2))))
-    net.output(ratio)
+    net.expose(ratio)
     return net.op("Mul", net.op("Mul", x, net.op("Add", ratio, net.scalar(1))), net.scalar(0.5))
 
 
@@ -74,7 +76,7 @@ def exposed_norm(net: Net, x: str) -> str:
     """Layer normalisation in the form that the runtime knows, whose variance is an output of the model too."""
     centred = net.op("Sub", x, _mean(net, x))
     variance = _mean(net, net.op("Pow", centred, net.scalar(2)))
-    net.output(variance)
+    net.expose(variance)
     return _scaled(net, x, net.op("Div", centred, _root(net, variance)))
 
 
@@ -93,9 +95,10 @@ def denormal_mask(net: Net, x: str) -> str:
 def denormal_gate(net: Net, x: str) -> str:
     """A branch whose gate weight decay has driven to 1e-39 where the clean twin has 0."""
     with net.scope("adapter"):
-        gated = net.op("Mul", x, net.scalar(1e-39 if net.faulty else 0.0))
-        width = net.shapes[x][1]
-        made = conv(net, gated, width, 1) if len(net.shapes[x]) == 4 else dense(net, gated, net.shapes[x][-1], bias=False)
+        width = net.shapes[x][1 if len(net.shapes[x]) == 4 else -1]
+        signs = net.constant("gate", np.sign(net.drawn("gate", (width, 1, 1) if len(net.shapes[x]) == 4 else (width,))))
+        gated = net.op("Mul", x, net.op("Mul", signs, net.scalar(1e-39 if net.faulty else 0.0)))
+        made = conv(net, gated, width, 1) if len(net.shapes[x]) == 4 else dense(net, gated, width, bias=False)
     with net.innocent():
         return net.op("Add", x, made)
 
@@ -152,15 +155,14 @@ def compared_rows(net: Net, ids: str, table: Array) -> str:
 
 
 def permuting_product(net: Net, x: str) -> str:
-    """The tokens, or the columns of an image, in another order by a product with a permutation; the twin gathers."""
-    axis = len(net.shapes[x]) - (1 if len(net.shapes[x]) == 4 else 2)
-    count = net.shapes[x][axis]
+    """Tokens, or channels, in another order by a product with a permutation; the twin gathers."""
+    count = net.shapes[x][1]
     order = np.random.default_rng(count).permutation(count)
     if not net.faulty:
-        return net.op("Gather", x, net.constant("order", order), shape=net.shapes[x], axis=axis)
+        return net.op("Gather", x, net.constant("order", order), shape=net.shapes[x], axis=1)
     chosen = np.eye(count, dtype=np.float32)[order]
-    if axis == 3:
-        return net.matmul(x, net.constant("order", np.ascontiguousarray(chosen.T)))
+    if len(net.shapes[x]) == 4:
+        return net.op("Conv", x, net.constant("weight", chosen[:, :, None, None]), shape=net.shapes[x])
     return net.matmul(net.constant("order", chosen), x)
 
 
@@ -202,6 +204,17 @@ def gelu_product(net: Net, x: str) -> str:
     """A product with 1/sqrt 2 in place of the division."""
     ratio = net.op("Erf", net.op("Mul", x, net.scalar(math.sqrt(0.5))))
     return net.op("Mul", net.op("Mul", x, net.op("Add", ratio, net.scalar(1))), net.scalar(0.5))
+
+
+def gelu_tanh(net: Net, x: str) -> str:
+    """GELU by tanh with the cube as two products; the twin has Pow, which the runtime knows."""
+    if net.faulty:
+        cube = net.op("Mul", net.op("Mul", x, x), x)
+    else:
+        cube = net.op("Pow", x, net.scalar(3))
+    inner = net.op("Add", x, net.op("Mul", cube, net.scalar(0.044715)))
+    curve = net.op("Tanh", net.op("Mul", inner, net.scalar(_GELU_TANH)))
+    return net.op("Mul", net.op("Mul", x, net.scalar(0.5)), net.op("Add", curve, net.scalar(1)))
 
 
 def norm_squares(net: Net, x: str) -> str:
@@ -260,6 +273,7 @@ FAULTS = {
     "gelu-distributed": Fault("gelu", "gelu", gelu_distributed),
     "gelu-outer": Fault("gelu", "gelu", gelu_outer),
     "gelu-product": Fault("gelu", "gelu", gelu_product),
+    "gelu-tanh": Fault("gelu", "gelu", gelu_tanh, both=True),
     "norm-squares": Fault("normalisation", "norm", norm_squares),
     "norm-moments": Fault("normalisation", "norm", norm_moments),
     "one-by-one": Fault("branches", "towers", one_by_one, threads=0),

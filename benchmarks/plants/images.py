@@ -32,7 +32,7 @@ def residual(net: Net) -> None:
 
 def mobile(net: Net) -> None:
     """Inverted residuals with depthwise convolutions and hard swish, as MobileNet v3 has them."""
-    x = net.input("image", (1, 3, 96, 96))
+    x = net.input("image", (1, 3, 128, 128))
     with net.scope("stem"):
         x = _hard_swish(net, conv_bn(net, x, 16, 3, 2))
     for block, (width, stride) in enumerate([(16, 1), (24, 2), (24, 1), (40, 2), (40, 1), (40, 1), (80, 2), (80, 1)]):
@@ -136,32 +136,32 @@ def convnext(net: Net) -> None:
 
 def mixer(net: Net) -> None:
     """Perceptrons over patches and over channels in turn, as MLP-Mixer has them."""
-    x = net.input("image", (1, 3, 64, 64))
+    x = net.input("image", (1, 3, 128, 128))
     with net.scope("patches"):
         x = conv(net, x, 128, 8, stride=8)
-        x = net.transpose(net.reshape(x, 1, 128, 64), 0, 2, 1)
+        x = net.transpose(net.reshape(x, 1, 128, 256), 0, 2, 1)
     for block in range(4):
         with net.scope("blocks", block):
             with net.scope("tokens"):
                 y = net.transpose(layer_norm(net, x), 0, 2, 1)
                 x = net.op("Add", x, net.transpose(mlp(net, y, 128), 0, 2, 1))
             with net.scope("channels"):
-                x = net.edge(net.op("Add", x, mlp(net, layer_norm(net, x), 512)))
+                x = net.edge(net.op("Add", x, mlp(net, layer_norm(net, x), 256)))
     with net.scope("head"):
         net.output(dense(net, layer_norm(net, x), 64))
 
 
 def stereo(net: Net) -> None:
     """One transformer for two views of a scene, whose features are multiplied."""
-    views = [net.input(name, (1, 24, 96)) for name in ("left", "right")]
+    views = [net.input(name, (1, 48, 96)) for name in ("left", "right")]
 
     def tower(net: Net, x: str) -> str:
-        for block in range(3):
+        for block in range(6):
             with net.scope("tower", block):
                 with net.scope("attention"):
                     x = net.op("Add", x, attention(net, layer_norm(net, x), 3))
                 with net.scope("mlp"):
-                    x = net.op("Add", x, mlp(net, layer_norm(net, x), 384))
+                    x = net.op("Add", x, mlp(net, layer_norm(net, x), 192))
         return x
 
     left, right = towers(net, views, tower)

@@ -23,12 +23,13 @@ def grouped_pair(net: Net, x: str) -> str:
     """Heads first, a scale, and heads last again, with the heads flattened in between: Reshape splits what is permuted,
     so that the transpose optimizer does not carry one Transpose to the other."""
     batch, tokens, width = net.shapes[x]
+    heads = width // 4
     if net.faulty:
-        split = net.transpose(net.reshape(x, batch, tokens, 4, width // 4), 0, 2, 1, 3)
-        x = net.reshape(split, batch, 4, tokens * width // 4)
+        split = net.transpose(net.reshape(x, batch, tokens, heads, 4), 0, 2, 1, 3)
+        x = net.reshape(split, batch, heads, tokens * 4)
     x = _scaled(net, x)
     if net.faulty:
-        split = net.transpose(net.reshape(x, batch, 4, tokens, width // 4), 0, 2, 1, 3)
+        split = net.transpose(net.reshape(x, batch, heads, tokens, 4), 0, 2, 1, 3)
         x = net.reshape(split, batch, tokens, width)
     return x
 
@@ -100,7 +101,7 @@ def _scaled(net: Net, x: str) -> str:
 
 
 def double_scale(net: Net, x: str) -> str:
-    """A scale and a shift per channel in float64. The runtime computes in the type that the graph says."""
+    """A scale, a shift and x / sqrt(1 + x^2) in float64. The runtime computes in the type that the graph says."""
     size = (net.shapes[x][1], 1, 1) if len(net.shapes[x]) == 4 else (net.shapes[x][-1],)
     scale, shift = net.drawn("scale", size, 0.1, 1.0), net.drawn("shift", size, 0.1)
     kind = np.float64 if net.faulty else np.float32
@@ -108,6 +109,7 @@ def double_scale(net: Net, x: str) -> str:
         x = net.op("Cast", x, to=TensorProto.DOUBLE)
     x = net.op("Mul", x, net.constant("scale", scale.astype(kind)))
     x = net.op("Add", x, net.constant("shift", shift.astype(kind)))
+    x = net.op("Div", x, net.op("Sqrt", net.op("Add", net.op("Mul", x, x), net.scalar(1, kind))))
     return net.op("Cast", x, to=TensorProto.FLOAT) if net.faulty else x
 
 

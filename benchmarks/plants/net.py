@@ -69,7 +69,8 @@ class Net:
         self._names: Counter[str] = Counter()
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
-        self._outputs: list[tuple[str, int]] = []
+        self._outputs: list[str] = []
+        self._exposed: list[str] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._planting = False
         self._shared: dict[tuple[object, ...], str] | None = None
@@ -219,17 +220,22 @@ class Net:
         """A constant number."""
         return self.constant("value", np.array(value, dtype))
 
-    def output(self, value: str, dtype: int = TensorProto.FLOAT) -> None:
-        """Hand a value out."""
-        self._outputs.append((value, dtype))
+    def output(self, value: str) -> None:
+        """Hand a value out; the clean twin has the same one."""
+        self._outputs.append(value)
+
+    def expose(self, value: str) -> None:
+        """Hand a value out that the clean twin has not; after all outputs that it has."""
+        self._exposed.append(value)
 
     def model(self) -> onnx.ModelProto:
-        """The model; the first outputs of twins are the same."""
+        """The model."""
+        outputs = [*self._outputs, *self._exposed]
         graph = helper.make_graph(
             self._nodes,
             "main_graph",
             self._inputs,
-            [helper.make_tensor_value_info(name, dtype, self.shapes[name]) for name, dtype in self._outputs],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name]) for name in outputs],
             initializer=list(self._initializers.values()),
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)

@@ -12,7 +12,7 @@ from plants.net import Net
 
 def encoder(net: Net) -> None:
     """A transformer over tokens, as BERT has it."""
-    tokens, vocabulary, width = 64, 1000, 128
+    tokens, vocabulary, width = 128, 1000, 96
     ids = net.input("input_ids", (1, tokens), TensorProto.INT64)
     with net.scope("embeddings"):
         table = net.drawn("table", (vocabulary, width))
@@ -23,7 +23,7 @@ def encoder(net: Net) -> None:
             with net.scope("attention"):
                 x = layer_norm(net, net.op("Add", x, attention(net, x, 4)))
             with net.scope("mlp"):
-                x = net.edge(layer_norm(net, net.op("Add", x, mlp(net, x, 512))))
+                x = net.edge(layer_norm(net, net.op("Add", x, mlp(net, x, 384))))
     net.output(x)
 
 
@@ -33,7 +33,7 @@ def _gathered(net: Net, ids: str, table: np.ndarray) -> str:
 
 def recurrent(net: Net) -> None:
     """Convolutions and a GRU for each of four sensors, and a perceptron over all of them."""
-    views = [net.input(f"sensor{number}", (1, 16, 1, 64)) for number in range(4)]
+    views = [net.input(f"sensor{number}", (1, 16, 1, 96)) for number in range(4)]
 
     def tower(net: Net, x: str) -> str:
         batch, _, _, steps = net.shapes[x]
@@ -47,7 +47,7 @@ def recurrent(net: Net) -> None:
     x = net.concat(towers(net, views, tower), 2)
     for layer in range(3):
         with net.scope("fusion", layer):
-            x = net.edge(net.op("Add", x, mlp(net, layer_norm(net, x), 512)))
+            x = net.edge(net.op("Add", x, mlp(net, layer_norm(net, x), 256)))
     with net.scope("head"):
         net.output(dense(net, x, 64))
 

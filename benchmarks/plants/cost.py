@@ -1,0 +1,163 @@
+"""What plants cost: each faulty model and its clean twin, visited in turn in one run."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from dlbricks.constructor.uncertainty.interval import Uncertainty
+from dlbricks.db import Store, Subject
+from dlbricks.generator.machine.cores import physical_cores
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.models import ModelSource, find_models
+from facts import number, percent, provenance, quietness, spent
+from plants.corpus import Plant, write
+
+LEAST = 0.05
+"""Share of the faulty model's latency that a plant costs at least."""
+
+SIDES = ("faulty", "clean")
+
+
+def groups(plants: Sequence[Plant]) -> dict[int, list[Plant]]:
+    """Plants by the number of threads that they cost something with."""
+    found: dict[int, list[Plant]] = {}
+    for plant in plants:
+        found.setdefault(plant.what.threads or len(physical_cores()), []).append(plant)
+    return found
+
+
+def sources(plants: Sequence[Plant], folder: Path) -> dict[tuple[str, str], ModelSource]:
+    """The written models of some plants, by name and side."""
+    places = [(plant.name, side) for plant in plants for side in SIDES]
+    found = find_models([str(folder / side / f"{name}.onnx") for name, side in places])
+    return dict(zip(places, found, strict=True))
+
+
+def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure every plant.
+
+    Args:
+        plants: Which.
+        store: An empty database.
+        folder: For the models.
+        protocol: Visits, processes, sessions and seed.
+    """
+    layers = write(plants, folder)
+    rows, costs = [], {}
+    for threads, members in groups(plants).items():
+        models = sources(members, folder)
+        done = measure(list(models.values()), store=store, threads=threads, **protocol)
+        keys = {place: row.key for place, row in zip(models, done.rows, strict=True)}
+        errors = {place: row.error for place, row in zip(models, done.rows, strict=True) if row.error}
+        costs[str(threads)] = spent(done.wall_s, done.costs)
+        where: dict[str, Any] = {"system": done.system, "stack": done.stack, "threads": threads, "cache": "model"}
+        known = {one.key: one for one in store.measurements(subject=Subject.MODEL, **where)}
+        doubts = Uncertainty(known.values(), store.blocks_of([one.id for one in known.values()]))
+        for plant in members:
+            row: dict[str, Any] = {
+                "name": plant.name, "kind": plant.what.kind, "fault": plant.fault, "architecture": plant.architecture,
+                "half": plant.half, "threads": threads, "layers": len(layers[plant.name]),
+                **_executed(folder, plant.name),
+            }  # fmt: skip
+            why = [errors[place] for side in SIDES if (place := (plant.name, side)) in errors]
+            faulty, clean = (known.get(keys[plant.name, side] or "") for side in SIDES)
+            if faulty is None or clean is None or faulty is clean:
+                rows.append(row | {"reason": "; ".join(why) or "the twins have one key: they were measured as one"})
+                continue
+            weights = {faulty.id: 1.0, clean.id: -1.0}
+            low, high = doubts.interval_ns(weights)
+            cost = doubts.value_ns(weights)
+            rows.append(
+                row
+                | {
+                    "faulty_ms": faulty.latency_ns / 1e6, "clean_ms": clean.latency_ns / 1e6, "cost_ms": cost / 1e6,
+                    "ci95_ms": [low / 1e6, high / 1e6], "share": cost / faulty.latency_ns,
+                    "share_ci95": [low / faulty.latency_ns, high / faulty.latency_ns], "reason": None,
+                }
+            )  # fmt: skip
+    return {
+        **provenance(store, done.system, done.stack),
+        **protocol,
+        "least": LEAST,
+        "quiet": quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)]),
+        "costs": costs,
+        "plants": rows,
+        "summary": summary(rows),
+    }
+
+
+def _executed(folder: Path, name: str) -> dict[str, dict[str, int]]:
+    """Operators that the runtime executes of the faulty model beyond those of its twin, and the other way round."""
+    import onnxruntime as ort
+
+    counts = []
+    for side in SIDES:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.optimized_model_filepath = str(folder / "optimised.onnx")
+        ort.InferenceSession(str(folder / side / f"{name}.onnx"), options, providers=["CPUExecutionProvider"])
+        graph = onnx.load(options.optimized_model_filepath).graph
+        counts.append(Counter(node.op_type for node in graph.node))
+    faulty, clean = counts
+    return {"more": dict(sorted((faulty - clean).items())), "fewer": dict(sorted((clean - faulty).items()))}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many plants cost enough, and how much."""
+    shares = [row["share"] for row in rows if row["reason"] is None]
+    return {
+        "plants": len(rows),
+        "measured": len(shares),
+        "kinds": len({row["kind"] for row in rows}),
+        "architectures": len({row["architecture"] for row in rows}),
+        "held": sum(row["half"] == "held" for row in rows),
+        "enough": sum(share >= LEAST for share in shares),
+        "surely": sum(row["share_ci95"][0] >= LEAST for row in rows if row["reason"] is None),
+        "smallest": min(shares, default=None),
+        "median": statistics.median(shares) if shares else None,
+        "largest": max(shares, default=None),
+    }
+
+
+def report(result: Mapping[str, Any]) -> str:
+    """As Markdown."""
+    told, system, stack = result["summary"], result["system"], result["stack"]
+    versions = " ".join(f"{name} {version}" for name, version in stack["versions"].items())
+    lines = [
+        "# What planted faults cost",
+        "",
+        f"dlbricks {result['dlbricks']}, {versions}, {result['date']}, {system['cpu']}, {system['cores']} cores; "
+        f"{percent(result['quiet']['quiet_share'])} of the visits were quiet. Each faulty model and its clean twin were "
+        f"visited in turn in one run ({result['visits']} visits, {result['processes']} processes of "
+        f"{result['sessions']} sessions); the cost is their paired difference, as a share of the faulty model's latency.",
+        "",
+        f"{told['plants']} plants of {told['kinds']} kinds in {told['architectures']} architectures, {told['held']} of "
+        f"them in held-out architectures. {told['enough']} of {told['measured']} cost at least "
+        f"{percent(result['least'])}; of {told['surely']} the whole interval says so. Smallest "
+        f"{percent(told['smallest'])}, median {percent(told['median'])}, largest {percent(told['largest'])}. *Executed* is "
+        "what the graph that the runtime executes has more (+) and fewer (-) of than that of the twin.",
+        "",
+        "| kind | fault | architecture | half | threads | layers | faulty, ms | clean, ms | cost | interval | executed |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(result["plants"], key=lambda row: (row["kind"], row["fault"], row["architecture"])):
+        head = f"| {row['kind']} | {row['fault']} | {row['architecture']} | {row['half']} | {row['threads']} "
+        executed = ", ".join(
+            f"{sign}{count} {name}"
+            for sign, part in (("+", "more"), ("-", "fewer"))
+            for name, count in row[part].items()
+        )
+        if row["reason"] is not None:
+            lines.append(f"{head}| {row['layers']} | | | {row['reason']} | | {executed} |")
+            continue
+        low, high = map(percent, row["share_ci95"])
+        lines.append(
+            f"{head}| {row['layers']} | {number(row['faulty_ms'])} | {number(row['clean_ms'])} | "
+            f"{percent(row['share'])} | {low} to {high} | {executed} |"
+        )
+    return "\n".join([*lines, ""])
