@@ -5,14 +5,15 @@
     python benchmarks/planted.py --write FOLDER
 
 The corpus is ``plants/plants.csv``: a fault (``plants/layouts.py``, ``plants/arithmetic.py``), an architecture
-(``plants/images.py``, ``plants/sequences.py``), the half that the architecture belongs to, and at how many places the fault is
-planted. Every faulty model has a clean twin that computes the same function. Models are written by code from seeds, and
-names of layers say nothing of faults (docs/planted.md).
+(``plants/images.py``, ``plants/sequences.py``), the half that the architecture belongs to, and at how many places the
+fault is planted. Every faulty model has a clean twin that computes the same function. Models are written by code from
+seeds, and names of layers say nothing of faults (docs/planted.md).
 
-``--measure`` visits all faulty models and twins in turn in one run, with one thread, or all cores where the fault costs
-something only there, and writes ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks of
-what the runtime executes, and the models in turn with them; calls ``analyze`` on all of them; and holds its findings
-against the plants, with the kinds of findings that answer to each kind of fault (``plants/kinds.csv``): ``planted-score``.
+``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
+costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks
+of what the runtime executes, and the models in turn with them; calls ``analyze`` on all of them; and holds its findings
+against the plants, with the kinds of findings that answer to each kind of fault (``plants/kinds.csv``):
+``planted-score``.
 """
 
 from __future__ import annotations

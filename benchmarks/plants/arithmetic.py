@@ -28,8 +28,11 @@ def quantised_filter(net: Net, role: str, array: Array) -> str:
 
 
 def normalised_matrix(net: Net, role: str, array: Array) -> str:
-    """A matrix of weight normalisation, v * (g / |v|), whose v is an input with a default value, as exporters before IR
-    version 4 wrote every weight: a caller may replace it, so that nothing of it is folded."""
+    """A matrix of weight normalisation, v * (g / |v|), in every run.
+
+    Its v is an input with a default value, as exporters before IR version 4 wrote every weight: a caller may replace
+    it, so that nothing of it is folded.
+    """
     lengths = np.linalg.norm(array.astype(np.float64), axis=0, keepdims=True).astype(np.float32)
     gains = net.drawn("gain", lengths.shape, 0.1, 1.0)
     if not net.faulty:
@@ -59,9 +62,8 @@ def watched_convolution(net: Net, x: str) -> str:
         slope = np.where(scale == 0, 0, np.sqrt(var + 1e-5) / np.where(scale == 0, 1, scale))
         pooled = net.op("GlobalAveragePool", made, shape=shape)
         pooled = net.op("Mul", pooled, net.constant("slope", slope.reshape(-1, 1, 1).astype(np.float32)))
-        pooled = net.op(
-            "Add", pooled, net.constant("shift", (mean - bias * slope).reshape(-1, 1, 1).astype(np.float32))
-        )
+        shift = (mean - bias * slope).reshape(-1, 1, 1).astype(np.float32)
+        pooled = net.op("Add", pooled, net.constant("shift", shift))
     return net.op("Add", made, pooled)
 
 
@@ -84,8 +86,11 @@ def exposed_norm(net: Net, x: str) -> str:
 
 
 def denormal_mask(net: Net, x: str) -> str:
-    """Scores of every second key get -95 where the clean twin has -10000: exp(-95) is denormal, and so is what Softmax
-    and the product after it compute with. The runtime flushes them to zero only where an option says so."""
+    """Scores of every second key get -95 where the clean twin has -10000.
+
+    exp(-95) is denormal, and so is what Softmax writes and the product after it reads. The runtime flushes them to zero
+    only where an option says so.
+    """
     keys = net.shapes[x][-1]
     blocked = (np.arange(keys) % 2).astype(np.float32)
     bias = net.op("Mul", net.constant("blocked", blocked), net.scalar(-95.0 if net.faulty else -1e4))
@@ -170,8 +175,10 @@ def permuting_product(net: Net, x: str) -> str:
 
 
 def computed_twice(net: Net, x: str) -> str:
-    """f(x) * sigmoid(f(x)) with f twice, each with its own copy of the weights: the runtime joins equal nodes only
-    where they read the same constant."""
+    """A product f(x) * sigmoid(f(x)) with f twice, each with its own copy of the weights.
+
+    The runtime joins equal nodes only where they read the same constant.
+    """
 
     def once() -> str:
         with net.scope("adapter"):
@@ -189,13 +196,13 @@ def computed_twice(net: Net, x: str) -> str:
 
 
 def gelu_distributed(net: Net, x: str) -> str:
-    """x/2 + x/2 * erf: no Add of 1 for the pattern to find."""
+    """As x/2 + x/2 * erf: no Add of 1 for the pattern to find."""
     half, ratio = net.op("Mul", x, net.scalar(0.5)), net.op("Erf", net.op("Div", x, net.scalar(math.sqrt(2))))
     return net.op("Add", half, net.op("Mul", half, ratio))
 
 
 def gelu_outer(net: Net, x: str) -> str:
-    """x * ((1 + erf) * 1/2): the half is multiplied in first."""
+    """As x * ((1 + erf) * 1/2): the half is multiplied in first."""
     ratio = net.op("Erf", net.op("Div", x, net.scalar(math.sqrt(2))))
     return net.op("Mul", net.op("Mul", net.op("Add", ratio, net.scalar(1)), net.scalar(0.5)), x)
 
@@ -208,10 +215,7 @@ def gelu_product(net: Net, x: str) -> str:
 
 def gelu_tanh(net: Net, x: str) -> str:
     """GELU by tanh with the cube as two products; the twin has Pow, which the runtime knows."""
-    if net.faulty:
-        cube = net.op("Mul", net.op("Mul", x, x), x)
-    else:
-        cube = net.op("Pow", x, net.scalar(3))
+    cube = net.op("Mul", net.op("Mul", x, x), x) if net.faulty else net.op("Pow", x, net.scalar(3))
     inner = net.op("Add", x, net.op("Mul", cube, net.scalar(0.044715)))
     curve = net.op("Tanh", net.op("Mul", inner, net.scalar(_GELU_TANH)))
     return net.op("Mul", net.op("Mul", x, net.scalar(0.5)), net.op("Add", curve, net.scalar(1)))
@@ -247,8 +251,10 @@ def _scaled(net: Net, x: str, normal: str) -> str:
 
 
 def one_by_one(net: Net, views: list[str], tower: Callable[[Net, str], str]) -> list[str]:
-    """The same part for each input, one after the other: small operators that leave the other cores idle. The runtime
-    runs branches at once only where an option says so; the twin puts them into one batch."""
+    """The same part for each input, one after the other: small operators that leave the other cores idle.
+
+    The runtime runs branches at once only where an option says so; the twin puts them into one batch.
+    """
     with net.shared():
         return [tower(net, view) for view in views]
 

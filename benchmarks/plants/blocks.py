@@ -66,7 +66,7 @@ def conv_bn(net: Net, x: str, outputs: int, kernel: int, stride: int = 1) -> str
 
 
 def relu(net: Net, x: str) -> str:
-    """max(x, 0)."""
+    """The larger of x and 0."""
     return net.op("Relu", x)
 
 
@@ -78,7 +78,7 @@ def dense(net: Net, x: str, outputs: int, *, bias: bool = True) -> str:
 
 
 def gelu(net: Net, x: str) -> str:
-    """x * (1 + erf(x / sqrt 2)) / 2, in the form that runtimes know."""
+    """GELU, x * (1 + erf(x / sqrt 2)) / 2, in the form that the runtime knows."""
 
     def plain(net: Net, x: str) -> str:
         ratio = net.op("Erf", net.op("Div", x, net.scalar(math.sqrt(2))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ import onnx
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.db import Store, Subject
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.models import ModelSource, find_models
-from facts import number, percent, provenance, quietness, spent
+from facts import number, percent, provenance, quietness
 from plants.corpus import Plant, write
 
 LEAST = 0.05
@@ -48,36 +49,16 @@ def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Ma
         protocol: Visits, processes, sessions and seed.
     """
     layers = write(plants, folder)
-    rows, costs = [], {}
+    rows, began = [], time.monotonic()
     for threads, members in groups(plants).items():
-        models = sources(members, folder)
-        done = measure(list(models.values()), store=store, threads=threads, **protocol)
-        keys = {place: row.key for place, row in zip(models, done.rows, strict=True)}
-        errors = {place: row.error for place, row in zip(models, done.rows, strict=True) if row.error}
-        costs[str(threads)] = spent(done.wall_s, done.costs)
-        where: dict[str, Any] = {"system": done.system, "stack": done.stack, "threads": threads, "cache": "model"}
-        known = {one.key: one for one in store.measurements(subject=Subject.MODEL, **where)}
-        doubts = Uncertainty(known.values(), store.blocks_of([one.id for one in known.values()]))
         for plant in members:
-            row: dict[str, Any] = {
-                "name": plant.name, "kind": plant.what.kind, "fault": plant.fault, "architecture": plant.architecture,
-                "half": plant.half, "threads": threads, "layers": len(layers[plant.name]),
-                **_executed(folder, plant.name),
-            }  # fmt: skip
-            why = [errors[place] for side in SIDES if (place := (plant.name, side)) in errors]
-            faulty, clean = (known.get(keys[plant.name, side] or "") for side in SIDES)
-            if faulty is None or clean is None or faulty is clean:
-                rows.append(row | {"reason": "; ".join(why) or "the twins have one key: they were measured as one"})
-                continue
-            weights = {faulty.id: 1.0, clean.id: -1.0}
-            low, high = doubts.interval_ns(weights)
-            cost = doubts.value_ns(weights)
+            models = sources([plant], folder)
+            done = measure(list(models.values()), store=store, threads=threads, **protocol)
             rows.append(
-                row
-                | {
-                    "faulty_ms": faulty.latency_ns / 1e6, "clean_ms": clean.latency_ns / 1e6, "cost_ms": cost / 1e6,
-                    "ci95_ms": [low / 1e6, high / 1e6], "share": cost / faulty.latency_ns,
-                    "share_ci95": [low / faulty.latency_ns, high / faulty.latency_ns], "reason": None,
+                {
+                    "name": plant.name, "kind": plant.what.kind, "fault": plant.fault,
+                    "architecture": plant.architecture, "half": plant.half, "threads": threads,
+                    "layers": len(layers[plant.name]), **_executed(folder, plant.name), **_cost(store, done),
                 }
             )  # fmt: skip
     return {
@@ -85,9 +66,31 @@ def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Ma
         **protocol,
         "least": LEAST,
         "quiet": quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)]),
-        "costs": costs,
+        "wall_s": time.monotonic() - began,
         "plants": rows,
         "summary": summary(rows),
+    }
+
+
+def _cost(store: Store, done: MeasureReport) -> dict[str, Any]:
+    """The paired difference of the two models of a call."""
+    errors = [row.error for row in done.rows if row.error]
+    faulty, clean = (row.key for row in done.rows)
+    if errors or faulty == clean:
+        return {"reason": "; ".join(errors) or "the twins have one key: they were measured as one"}
+    known = {one.key: one for one in store.measurements(subject=Subject.MODEL) if one.run == done.run}
+    one, other = known[str(faulty)], known[str(clean)]
+    doubts = Uncertainty([one, other], store.blocks_of([one.id, other.id]))
+    cost, half = (told({one.id: 1.0, other.id: -1.0}) / 1e6 for told in (doubts.value_ns, doubts.half_ns))
+    whole = one.latency_ns / 1e6
+    return {
+        "faulty_ms": whole,
+        "clean_ms": other.latency_ns / 1e6,
+        "cost_ms": cost,
+        "ci95_ms": [cost - half, cost + half],
+        "share": cost / whole,
+        "share_ci95": [(cost - half) / whole, (cost + half) / whole],
+        "reason": None,
     }
 
 
@@ -131,16 +134,20 @@ def report(result: Mapping[str, Any]) -> str:
     lines = [
         "# What planted faults cost",
         "",
-        f"dlbricks {result['dlbricks']}, {versions}, {result['date']}, {system['cpu']}, {system['cores']} cores; "
-        f"{percent(result['quiet']['quiet_share'])} of the visits were quiet. Each faulty model and its clean twin were "
-        f"visited in turn in one run ({result['visits']} visits, {result['processes']} processes of "
-        f"{result['sessions']} sessions); the cost is their paired difference, as a share of the faulty model's latency.",
+        (
+            f"dlbricks {result['dlbricks']}, {versions}, {result['date']}, {system['cpu']}, {system['cores']} cores. "
+            f"{percent(result['quiet']['quiet_share'])} of the visits were quiet. Each faulty model and its clean twin "
+            f"were visited in turn in one run ({result['visits']} visits, {result['processes']} processes of "
+            f"{result['sessions']} sessions); the cost is their paired difference, as a share of the faulty model."
+        ),
         "",
-        f"{told['plants']} plants of {told['kinds']} kinds in {told['architectures']} architectures, {told['held']} of "
-        f"them in held-out architectures. {told['enough']} of {told['measured']} cost at least "
-        f"{percent(result['least'])}; of {told['surely']} the whole interval says so. Smallest "
-        f"{percent(told['smallest'])}, median {percent(told['median'])}, largest {percent(told['largest'])}. *Executed* is "
-        "what the graph that the runtime executes has more (+) and fewer (-) of than that of the twin.",
+        (
+            f"{told['plants']} plants of {told['kinds']} kinds in {told['architectures']} architectures, "
+            f"{told['held']} of them in held-out ones. {told['enough']} of {told['measured']} cost at least "
+            f"{percent(result['least'])}; of {told['surely']} the whole interval says so. Smallest "
+            f"{percent(told['smallest'])}, median {percent(told['median'])}, largest {percent(told['largest'])}. "
+            "*Executed*: what the executed graph has more (+) and fewer (-) of than that of the twin."
+        ),
         "",
         "| kind | fault | architecture | half | threads | layers | faulty, ms | clean, ms | cost | interval | executed |",
         "|---|---|---|---|---|---|---|---|---|---|---|",

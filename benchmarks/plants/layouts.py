@@ -20,8 +20,10 @@ def einsum_pair(net: Net, x: str) -> str:
 
 
 def grouped_pair(net: Net, x: str) -> str:
-    """Heads first, a scale, and heads last again, with the heads flattened in between: Reshape splits what is permuted,
-    so that the transpose optimizer does not carry one Transpose to the other."""
+    """Heads first, a scale, and heads last again, with the heads flattened in between.
+
+    Reshape joins what is permuted, so that the transpose optimizer does not carry one Transpose to the other.
+    """
     batch, tokens, width = net.shapes[x]
     heads = width // 4
     if net.faulty:
@@ -68,8 +70,11 @@ def double_detour(net: Net, x: str) -> str:
 
 
 def windows(net: Net, x: str) -> str:
-    """Partition into windows, a scale, and the reverse: Reshapes split and join what is permuted, and the scale keeps
-    one from meeting the other, so that the transpose optimizer stops at each of them."""
+    """Partition into windows, a scale, and the reverse.
+
+    Reshapes split and join what is permuted, so that the transpose optimizer stops at each of them; the scale keeps one
+    from meeting the other.
+    """
     batch, channels, height, width = net.shapes[x]
     rows, columns, size = height // 4, width // 4, 4
     if net.faulty:
@@ -83,8 +88,10 @@ def windows(net: Net, x: str) -> str:
 
 
 def shuffles(net: Net, x: str) -> str:
-    """A shuffle of channels, a scale, and the shuffle back, twice: Reshape, Transpose, Reshape each, which the scale
-    keeps apart."""
+    """A shuffle of channels, a scale, and the shuffle back, twice: Reshape, Transpose, Reshape each.
+
+    The scale keeps them apart: next to each other the runtime would cancel them.
+    """
     _, channels, *rest = net.shapes[x]
     for groups in (4, channels // 4, 2, channels // 2):
         if net.faulty:

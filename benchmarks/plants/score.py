@@ -155,10 +155,13 @@ def report(found: Mapping[str, Any]) -> str:
     lines = [
         "# How many planted faults are found",
         "",
-        f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}. A plant is found where a finding of the "
-        "right kind names at least one planted layer (or, where the remedy is an option of the session, no layer). "
-        "*Of the kind*: of the right kind, wherever. Precision: findings on faulty models that answer to the plant, or are of "
-        "a kind that the clean twin has too, of all. *Twins blamed*: clean twins with a finding of the planted kind.",
+        (
+            f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}. A plant is found "
+            "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
+            "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
+            "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean twins "
+            "with a finding of the planted kind."
+        ),
         "",
         "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | errors |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -169,8 +172,9 @@ def report(found: Mapping[str, Any]) -> str:
         parts |= {f"{kind}, {half}": of_kind[half] for half in HALVES if of_kind[half]["plants"]}
     for name, part in parts.items():
         lines.append(
-            f"| {name} | {part['plants']} | {percent(part['recall'])} | {percent(part['recall_of_kind'])} | {part['findings']} | "
-            f"{percent(part['precision'])} | {part['twin_findings']} | {part['twins_blamed']} | {part['errors']} |"
+            f"| {name} | {part['plants']} | {percent(part['recall'])} | {percent(part['recall_of_kind'])} | "
+            f"{part['findings']} | {percent(part['precision'])} | {part['twin_findings']} | "
+            f"{part['twins_blamed']} | {part['errors']} |"
         )
     missed = [one for one in found["plants"] if not one["found"]]
     lines += ["", "Not found:" if missed else "All are found.", ""]
