@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 from onnx import TensorProto
-from plants.blocks import batch_norm, conv, dense, gelu, ln_parameters, relu, statistics
+from plants.blocks import batch_norm, conv, dense, ln_parameters, mlp, relu, statistics
 from plants.net import Array, Fault, Net
 
 _GELU_TANH = math.sqrt(2 / math.pi)
@@ -184,7 +184,7 @@ def computed_twice(net: Net, x: str) -> str:
         with net.scope("adapter"):
             if len(net.shapes[x]) == 4:
                 return relu(net, conv(net, x, net.shapes[x][1], 3))
-            return gelu(net, dense(net, x, net.shapes[x][-1]))
+            return mlp(net, x, net.shapes[x][-1])
 
     value = once()
     gate = net.op("Sigmoid", once() if net.faulty else value)

@@ -149,7 +149,7 @@ def report(result: Mapping[str, Any]) -> str:
             "*Executed*: what the executed graph has more (+) and fewer (-) of than that of the twin."
         ),
         "",
-        "| kind | fault | architecture | half | threads | layers | faulty, ms | clean, ms | cost | interval | executed |",
+        "| kind | fault | architecture | half | threads | layers | faulty, ms | clean | cost | interval | executed |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(result["plants"], key=lambda row: (row["kind"], row["fault"], row["architecture"])):

@@ -159,8 +159,8 @@ def report(found: Mapping[str, Any]) -> str:
             f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}. A plant is found "
             "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
             "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
-            "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean twins "
-            "with a finding of the planted kind."
+            "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean "
+            "twins with a finding of the planted kind."
         ),
         "",
         "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | errors |",
