@@ -19,6 +19,7 @@ against the plants, with the kinds of findings that answer to each kind of fault
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -44,7 +45,7 @@ def main() -> None:
     what.add_argument("--write", type=Path, metavar="FOLDER", help="only write the models")
     parser.add_argument("--prove", action="store_true", help="let the analysis try its remedies; takes much longer")
     parser.add_argument("--no-data", action="store_true", help="do not measure what the models' own values cost")
-    parser.add_argument("--plants", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--plants", nargs="+", metavar="NAME", help="only these; what was measured of others stays")
     parser.add_argument("--half", nargs="+", choices=HALVES, default=[], help="only these")
     parser.add_argument("--visits", type=int, default=24, help="of each model and brick")
     parser.add_argument("--processes", type=int, default=2)
@@ -61,11 +62,17 @@ def main() -> None:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-planted-")))
         if options.measure:
             store = resources.enter_context(Store.open(folder / "cost.db"))
-            found = cost.experiment(chosen, store, folder, _protocol(options))
+            found = cost.experiment(chosen, store, folder, _protocol(options), _earlier(options, suffix))
             write_figures(options.out, f"planted{suffix}", found, cost.report(found))
         else:
             found = scores(chosen, folder, options)
             write_figures(options.out, f"planted-score{suffix}", found, score.report(found))
+
+
+def _earlier(options: argparse.Namespace, suffix: str) -> list[dict[str, Any]]:
+    """The rows of an earlier run, where only some plants are measured now: the others' stay."""
+    path = options.out / f"planted{suffix}.json"
+    return list(json.loads(path.read_text())["plants"]) if options.plants and path.exists() else []
 
 
 def _protocol(options: argparse.Namespace) -> dict[str, Any]:

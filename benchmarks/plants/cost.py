@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def sources(plants: Sequence[Plant], folder: Path) -> dict[tuple[str, str], Mode
     return dict(zip(places, found, strict=True))
 
 
-def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Mapping[str, Any]) -> dict[str, Any]:
+def experiment(
+    plants: Sequence[Plant], store: Store, folder: Path, protocol: Mapping[str, Any], earlier: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Measure every plant.
 
     Args:
@@ -47,6 +50,7 @@ def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Ma
         store: An empty database.
         folder: For the models.
         protocol: Visits, processes, sessions and seed.
+        earlier: Rows of plants that were measured before; those that are measured now replace theirs.
     """
     layers = write(plants, folder)
     rows, began = [], time.monotonic()
@@ -59,8 +63,11 @@ def experiment(plants: Sequence[Plant], store: Store, folder: Path, protocol: Ma
                     "name": plant.name, "kind": plant.what.kind, "fault": plant.fault,
                     "architecture": plant.architecture, "half": plant.half, "threads": threads,
                     "layers": len(layers[plant.name]), **_executed(folder, plant.name), **_cost(store, done),
+                    "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
             )  # fmt: skip
+    now = {row["name"] for row in rows}
+    rows += [row for row in earlier if row["name"] not in now]
     return {
         **provenance(store, done.system, done.stack),
         **protocol,

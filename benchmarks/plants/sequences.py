@@ -32,7 +32,7 @@ def _gathered(net: Net, ids: str, table: np.ndarray) -> str:
 
 
 def recurrent(net: Net) -> None:
-    """Convolutions and a GRU for each of four sensors, and a perceptron over all of them."""
+    """Convolutions and two GRUs for each of four sensors, and perceptrons over all of them."""
     views = [net.input(f"sensor{number}", (1, 16, 1, 96)) for number in range(4)]
 
     def tower(net: Net, x: str) -> str:
@@ -40,9 +40,11 @@ def recurrent(net: Net) -> None:
         for layer in range(2):
             with net.scope("conv", layer):
                 x = relu(net, conv(net, x, 64, 1))
-        with net.scope("gru"):
-            x = net.transpose(net.reshape(x, batch, 64, steps), 2, 0, 1)
-            return net.transpose(net.reshape(_gru(net, x, 64), steps, batch, 64), 1, 0, 2)
+        x = net.transpose(net.reshape(x, batch, 64, steps), 2, 0, 1)
+        for layer in range(2):
+            with net.scope("gru", layer):
+                x = net.reshape(_gru(net, x, 64), steps, batch, 64)
+        return net.transpose(x, 1, 0, 2)
 
     x = net.concat(towers(net, views, tower), 2)
     for layer in range(3):
