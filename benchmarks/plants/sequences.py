@@ -48,7 +48,7 @@ def recurrent(net: Net) -> None:
 
     x = net.concat(towers(net, views, tower), 2)
     for layer in range(3):
-        with net.scope("fusion", layer):
+        with net.scope("joint", layer):
             x = net.edge(net.op("Add", x, mlp(net, layer_norm(net, x), 256)))
     with net.scope("head"):
         net.output(dense(net, x, 64))
