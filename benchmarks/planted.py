@@ -1,6 +1,6 @@
 """Models with planted faults: what the faults cost, and how many of them an analysis finds.
 
-    python benchmarks/planted.py --measure [--visits 24] [--half held] [--plants NAME ...]
+    python benchmarks/planted.py --measure [--visits 96] [--half held] [--plants NAME ...]
     python benchmarks/planted.py --score [--prove] [--no-data] [--half tune] [--plants NAME ...]
     python benchmarks/planted.py --write FOLDER
 
@@ -47,12 +47,13 @@ def main() -> None:
     parser.add_argument("--no-data", action="store_true", help="do not measure what the models' own values cost")
     parser.add_argument("--plants", nargs="+", metavar="NAME", help="only these; what was measured of others stays")
     parser.add_argument("--half", nargs="+", choices=HALVES, default=[], help="only these")
-    parser.add_argument("--visits", type=int, default=24, help="of each model and brick")
+    parser.add_argument("--visits", type=int, help="of each model and brick; 96 for a cost, else 24")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--sessions", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
+    options.visits = options.visits or (96 if options.measure else 24)
     chosen = _chosen(options)
     if options.write:
         write(chosen, options.write)
