@@ -26,11 +26,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dlbricks.db import Store
+from dlbricks.db import Store, Subject
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
-from facts import provenance
+from facts import provenance, quietness
 from facts import write as write_figures
 from plants import cost, score
 from plants.corpus import HALVES, Plant, plants, write
@@ -97,7 +97,8 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
     from dlbricks.analyzer.findings.analyze import analyze
 
     layers = write(chosen, folder)
-    verdicts, where = [], {}
+    verdicts, answers = [], []
+    where, quiet = {}, {}
     for threads, members in cost.groups(chosen).items():
         models = cost.sources(members, folder)
         sources = list(models.values())
@@ -112,7 +113,12 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
                 measure_data(sources, store=store, threads=threads, seed=options.seed)
             told = analyze(sources, store=store, threads=threads, prove=options.prove)
             where = provenance(store, done.system, done.stack)
+            quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
         said = dict(zip(models, told.rows, strict=True))
+        answers += [
+            {"model": source.name, "findings": [_told(one) for one in said[place].findings]}
+            for place, source in models.items()
+        ]
         for plant in members:
             faulty, clean = (said[plant.name, side] for side in cost.SIDES)
             verdicts.append(
@@ -126,7 +132,27 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
                     error=faulty.error or clean.error,
                 )
             )
-    return {**where, "prove": options.prove, "data": not options.no_data, **score.result(verdicts)}
+    return {
+        **where,
+        **_protocol(options),
+        "prove": options.prove,
+        "data": not options.no_data,
+        "quiet": quiet,
+        **score.result(verdicts),
+        "answers": answers,
+    }
+
+
+def _told(found: Any) -> dict[str, Any]:
+    """What a finding says, without its evidence."""
+    layers = list(found.layers)
+    return {
+        "kind": found.kind,
+        "share": found.share,
+        "layers": len(layers),
+        "first": layers[:1],
+        "proof": found.proof is not None,
+    }
 
 
 if __name__ == "__main__":
