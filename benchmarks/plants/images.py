@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from plants.blocks import (
-    attention,
-    batch_norm,
-    classifier,
-    conv,
-    conv_bn,
-    dense,
-    depthwise,
-    gelu,
-    layer_norm,
-    mlp,
-    relu,
-    towers,
+    attention, batch_norm, classifier, conv, conv_bn, dense, depthwise, gelu, layer_norm, mlp, relu, towers,
 )  # fmt: skip
 from plants.net import Net
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,3 +163,48 @@ def test_nothing_found_has_no_precision(score):
 def test_each_kind_of_fault_is_answered_by_some_kind_of_finding(score):
     assert set(score.accepted()) == {plant.what.kind for plant in PLANTS}
     assert all(one.findings for one in score.accepted().values())
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("planted")
+
+
+def test_models_are_written_beside_their_twins(planted, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["planted.py", "--write", str(tmp_path), "--plants", "stereo-denormal-mask"])
+    planted.main()
+
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*.onnx"))] == [
+        "clean/stereo-denormal-mask.onnx",
+        "faulty/stereo-denormal-mask.onnx",
+    ]
+
+
+def test_a_plant_that_is_not_there_is_an_error(planted, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["planted.py", "--write", "x", "--plants", "nothing"])
+    with pytest.raises(SystemExit, match="no plant nothing"):
+        planted.main()
+
+
+@pytest.mark.thorough
+def test_a_cost_is_the_difference_of_twins_that_were_visited_in_turn(planted, monkeypatch, tmp_path):
+    command = ["planted.py", "--measure", "--visits", "4", "--processes", "1", "--out", str(tmp_path), "--plants"]
+    for name in ("stereo-denormal-mask", "convnext-power"):
+        monkeypatch.setattr(sys, "argv", [*command, name])
+        planted.main()
+    found = json.loads((tmp_path / "planted.json").read_text())
+
+    assert [row["name"] for row in found["plants"]] == [
+        "convnext-power",
+        "stereo-denormal-mask",
+    ]  # the earlier one stays
+    for row in found["plants"]:
+        assert row["reason"] is None
+        assert row["cost_ms"] == pytest.approx(row["faulty_ms"] - row["clean_ms"])
+        assert row["share"] == pytest.approx(row["cost_ms"] / row["faulty_ms"])
+        assert row["share_ci95"][0] <= row["share"] <= row["share_ci95"][1]
+    assert found["plants"][0]["more"] == {"Pow": 2}
+    assert found["plants"][0]["fewer"] == {"Mul": 2, "Sqrt": 4}
+    assert found["summary"]["measured"] == 2
+    assert "| kernel | power | convnext |" in (tmp_path / "planted.md").read_text()
