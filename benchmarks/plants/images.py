@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 from plants.blocks import (
-    attention, batch_norm, classifier, conv, conv_bn, dense, depthwise, gelu, layer_norm, mlp, relu, towers,
-)  # fmt: skip
+    attention,
+    batch_norm,
+    classifier,
+    conv,
+    conv_bn,
+    dense,
+    depthwise,
+    gelu,
+    layer_norm,
+    mlp,
+    relu,
+    towers,
+)
 from plants.net import Net
 
 
@@ -95,7 +106,7 @@ def unet(net: Net) -> None:
     for level, width in enumerate((64, 32, 16)):
         with net.scope("up", level):
             batch, channels, height, wide = net.shapes[x]
-            sizes = net.constant("scales", _SCALES)
+            sizes = net.constant("scales", np.array([1, 1, 2, 2], np.float32))
             larger = net.op(
                 "Resize", x, "", sizes, shape=(batch, channels, 2 * height, 2 * wide), mode="nearest",
                 coordinate_transformation_mode="asymmetric", nearest_mode="floor",
@@ -103,9 +114,6 @@ def unet(net: Net) -> None:
             x = net.edge(_twice(net, net.concat([across.pop(), larger], 1), net.width(width)))
     with net.scope("head"):
         net.output(conv(net, x, 16, 1))
-
-
-_SCALES = np.array([1, 1, 2, 2], np.float32)
 
 
 def _twice(net: Net, x: str, width: int) -> str:
