@@ -1,0 +1,159 @@
+"""Models with planted faults: what the faults cost, and how many of them an analysis finds.
+
+    python benchmarks/planted.py --measure [--visits 96] [--half held] [--plants NAME ...]
+    python benchmarks/planted.py --score [--prove] [--no-data] [--half tune] [--plants NAME ...]
+    python benchmarks/planted.py --write FOLDER
+
+The corpus is ``plants/plants.csv``: a fault (``plants/layouts.py``, ``plants/arithmetic.py``), an architecture
+(``plants/images.py``, ``plants/sequences.py``), the half that the architecture belongs to, and at how many places the
+fault is planted. Every faulty model has a clean twin that computes the same function. Models are written by code from
+seeds, and names of layers say nothing of faults (docs/planted.md).
+
+``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
+costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks
+of what the runtime executes, and the models in turn with them; calls ``analyze`` on all of them; and holds its findings
+against the plants, with the kinds of findings that answer to each kind of fault (``plants/kinds.csv``):
+``planted-score``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dlbricks.db import Store, Subject
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.data.data_effects import measure_data
+from dlbricks.generator.measurement.run import run
+from facts import provenance, quietness
+from facts import write as write_figures
+from plants import cost, score
+from plants.corpus import HALVES, Plant, plants, write
+
+
+def main() -> None:
+    """Do what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--measure", action="store_true", help="what each plant costs")
+    what.add_argument("--score", action="store_true", help="how many of them are found")
+    what.add_argument("--write", type=Path, metavar="FOLDER", help="only write the models")
+    parser.add_argument("--prove", action="store_true", help="let the analysis try its remedies; takes much longer")
+    parser.add_argument("--no-data", action="store_true", help="do not measure what the models' own values cost")
+    parser.add_argument("--plants", nargs="+", metavar="NAME", help="only these; what was measured of others stays")
+    parser.add_argument("--half", nargs="+", choices=HALVES, default=[], help="only these")
+    parser.add_argument("--visits", type=int, help="of each model and brick; 96 for a cost, else 24")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--sessions", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    options.visits = options.visits or (96 if options.measure else 24)
+    chosen = _chosen(options)
+    if options.write:
+        write(chosen, options.write)
+        return
+    suffix = "".join(f"-{half}" for half in options.half)
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-planted-")))
+        if options.measure:
+            store = resources.enter_context(Store.open(folder / "cost.db"))
+            found = cost.experiment(chosen, store, folder, _protocol(options), _earlier(options, suffix))
+            write_figures(options.out, f"planted{suffix}", found, cost.report(found))
+        else:
+            found = scores(chosen, folder, options)
+            write_figures(options.out, f"planted-score{suffix}", found, score.report(found))
+
+
+def _earlier(options: argparse.Namespace, suffix: str) -> list[dict[str, Any]]:
+    """The rows of an earlier run, where only some plants are measured now: the others' stay."""
+    path = options.out / f"planted{suffix}.json"
+    return list(json.loads(path.read_text())["plants"]) if options.plants and path.exists() else []
+
+
+def _protocol(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("visits", "processes", "sessions", "seed")}
+
+
+def _chosen(options: argparse.Namespace) -> list[Plant]:
+    known = {plant.name: plant for plant in plants()}
+    unknown = [name for name in options.plants or () if name not in known]
+    if unknown:
+        raise SystemExit(f"there is no plant {unknown[0]}: see plants/plants.csv")
+    found = [known[name] for name in options.plants or known]
+    found = [plant for plant in found if not options.half or plant.half in options.half]
+    if not found:
+        raise SystemExit("no plant is left")
+    return found
+
+
+def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, analyse and judge."""
+    from dlbricks.analyzer.findings.analyze import analyze
+
+    layers = write(chosen, folder)
+    verdicts, answers = [], []
+    where, quiet = {}, {}
+    for threads, members in cost.groups(chosen).items():
+        models = cost.sources(members, folder)
+        sources = list(models.values())
+        with Store.open(folder / f"score-{threads}.db") as store:
+            made = generate(
+                sources, granularity=1, graph="runtime", threads=threads, annotate=True, out=folder / f"suite-{threads}"
+            )
+            if made.suite is None:
+                raise SystemExit(f"no model can be decomposed: {made.rows[0].error}")
+            done = run(made.suite, store=store, models=sources, cache="model", threads=threads, **_protocol(options))
+            if not options.no_data:
+                measure_data(sources, store=store, threads=threads, seed=options.seed)
+            told = analyze(sources, store=store, threads=threads, prove=options.prove)
+            where = provenance(store, done.system, done.stack)
+            quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
+        said = dict(zip(models, told.rows, strict=True))
+        answers += [
+            {"model": source.name, "findings": [_told(one) for one in said[place].findings]}
+            for place, source in models.items()
+        ]
+        for plant in members:
+            faulty, clean = (said[plant.name, side] for side in cost.SIDES)
+            verdicts.append(
+                score.judge(
+                    name=plant.name,
+                    kind=plant.what.kind,
+                    half=plant.half,
+                    layers=layers[plant.name],
+                    faulty=faulty.findings,
+                    clean=clean.findings,
+                    error=faulty.error or clean.error,
+                )
+            )
+    return {
+        **where,
+        **_protocol(options),
+        "prove": options.prove,
+        "data": not options.no_data,
+        "quiet": quiet,
+        **score.result(verdicts),
+        "answers": answers,
+    }
+
+
+def _told(found: Any) -> dict[str, Any]:
+    """What a finding says, without its evidence."""
+    layers = list(found.layers)
+    return {
+        "kind": found.kind,
+        "share": found.share,
+        "layers": len(layers),
+        "first": layers[:1],
+        "proof": found.proof is not None,
+    }
+
+
+if __name__ == "__main__":
+    main()
