@@ -75,7 +75,7 @@ def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> 
 
     answer = ran(report)
 
-    assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd"}]
+    assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd", "threads": 1}]
     assert "with other algorithms: 1 known, 1 not offered, 0 failed, 5 measured" in answer.summary
     assert any("0 and 1 with other algorithms left over" in line for line in answer.summary)
     assert not report.complete  # one is left over; the failure alone would be an answer
