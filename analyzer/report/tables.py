@@ -27,7 +27,7 @@ MOST = 15
 
 _GAP = "  "
 
-_NARROWEST = 16
+_NARROWEST = 18
 """Characters that a column of words is wrapped to at least."""
 
 Row = Mapping[str, object]
@@ -206,12 +206,20 @@ def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]
     # Figures stand right, so that their digits do; words stand left.
     values = [[_reach(row, column.key) for row in rows] for column in columns]
     right = [any(map(_is_number, of)) or all(value is None for value in of) for of in values]
-    if (excess := _sum(whole) - width) > 0 and not all(right):
-        words = max((i for i, figures in enumerate(right) if not figures), key=whole.__getitem__)
-        whole[words] = max(min(whole[words], _NARROWEST), whole[words] - excess)
+    _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
     heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
     return [*heading, _GAP.join("─" * one for one in whole), *body]
+
+
+def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
+    """Make columns of words narrower until the table fits, the widest first, to that of the next but one at a time."""
+    while (excess := _sum(widths) - width) > 0:
+        order = sorted(words, key=lambda i: -widths[i])
+        if not order or widths[order[0]] <= _NARROWEST:
+            return
+        least = max(_NARROWEST, widths[order[1]] if len(order) > 1 else 0)
+        widths[order[0]] = max(min(least, widths[order[0]] - 1), widths[order[0]] - excess)
 
 
 def _sum(widths: Sequence[int]) -> int:
