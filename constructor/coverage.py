@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
@@ -82,7 +82,15 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
             yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
 
 
-def row_of(index: int, part: Part, model: Decomposition, shelf: Shelf, *, on_path: bool) -> SequenceLatency:
+def row_of(
+    index: int,
+    part: Part,
+    model: Decomposition,
+    shelf: Shelf,
+    *,
+    kernels: Mapping[str, tuple[str, ...]],
+    on_path: bool,
+) -> SequenceLatency:
     """What is known of one sequence.
 
     Args:
@@ -90,6 +98,7 @@ def row_of(index: int, part: Part, model: Decomposition, shelf: Shelf, *, on_pat
         part: The sequence.
         model: The model.
         shelf: What is known of its brick.
+        kernels: Those that ran for bricks, by key.
         on_path: Whether it lies on the critical path.
     """
     layers = [model.graph.layers[layer] for layer in part.layers]
@@ -107,7 +116,7 @@ def row_of(index: int, part: Part, model: Decomposition, shelf: Shelf, *, on_pat
         lower_bound_ms=None if lowest is None else _ms(lowest.latency_ns),
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
-        form=form_of(model, part),
+        form=form_of(model, part, kernels=kernels),
     )
 
 

@@ -255,7 +255,10 @@ def _estimate(
     estimate = replace(estimate, benanza_note=benanza_note(estimate, parallel=_at_once(stored.choice)))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
-    rows = tuple(row_of(index, part, model, shelf, on_path=index in on_path) for index, part in enumerate(parts))
+    rows = tuple(
+        row_of(index, part, model, shelf, kernels=stored.kernels, on_path=index in on_path)
+        for index, part in enumerate(parts)
+    )
     estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
     return beside_roofline(estimate, model, parts, quotient, stored, commands)
 

@@ -21,6 +21,9 @@ FORM = Column("form", "operators, shapes, first layer")
 _NAMED = 3
 """Layers that a cell names, before it counts them."""
 
+_LONGEST = 40
+"""Characters of a kernel's name; those of CUDA are a page long."""
+
 _INPUTS = 2
 """Different shapes that a cell gives, likewise."""
 
@@ -40,9 +43,11 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
         "shapes": "" if form is None else shapes_of(form.inputs, form.outputs),
         "layer": _listed(layers),
         "node": "" if tuple(names) == layers else _listed(names),
+        "ran": "" if form is None else _listed([_cut(name) for name in form.kernels if name not in op_types], 1),
     }
     node = f"({cells['node']})" if cells["node"] else ""
-    words = [cells["operators"], cells["kernel"], cells["shapes"] and f"{cells['shapes']};", cells["layer"], node]
+    ran = f"by {cells['ran']}" if cells["ran"] else ""
+    words = [cells["operators"], cells["kernel"], cells["shapes"] and f"{cells['shapes']};", cells["layer"], node, ran]
     shown: dict[str, object] = {name: text or None for name, text in cells.items()}
     return shown | {"form": " ".join(filter(None, words))}
 
@@ -50,11 +55,9 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
 def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Column]:
     """Columns of these cells, but for those that are empty in every one of these rows."""
     known = {name for row in rows for name, value in row.items() if value is not None}
-    return [
-        Column(name, "runtime's node" if name == "node" else name)
-        for name in ("operators", "kernel", "shapes", "layer", "node")
-        if name in known
-    ]
+    titles = {"node": "runtime's node", "ran": "ran by"}
+    names = ("operators", "kernel", "shapes", "layer", "node", "ran")
+    return [Column(name, titles.get(name, name)) for name in names if name in known]
 
 
 def kernel_of(kernel: str, strides: str) -> str:
@@ -84,3 +87,8 @@ def _shape(word: str) -> str:
 def _listed(words: Sequence[str], most: int = _NAMED) -> str:
     rest = len(words) - most
     return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _cut(name: str) -> str:
+    name = name.removeprefix("com.microsoft.")
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

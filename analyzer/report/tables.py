@@ -27,8 +27,8 @@ MOST = 15
 
 _GAP = "  "
 
-_NARROWEST = 18
-"""Characters that a column of words is wrapped to at least."""
+_NARROWEST = (18, 9)
+"""Characters that columns of words are wrapped to at least; where that does not suffice, to the second."""
 
 Row = Mapping[str, object]
 
@@ -213,13 +213,14 @@ def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]
 
 
 def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
-    """Make columns of words narrower until the table fits, the widest first, to that of the next but one at a time."""
-    while (excess := _sum(widths) - width) > 0:
-        order = sorted(words, key=lambda i: -widths[i])
-        if not order or widths[order[0]] <= _NARROWEST:
-            return
-        least = max(_NARROWEST, widths[order[1]] if len(order) > 1 else 0)
-        widths[order[0]] = max(min(least, widths[order[0]] - 1), widths[order[0]] - excess)
+    """Make columns of words narrower until the table fits, always the widest."""
+    for narrowest in _NARROWEST:
+        while (excess := _sum(widths) - width) > 0:
+            first, second = sorted((*(widths[i] for i in words), narrowest, narrowest), reverse=True)[:2]
+            if first <= narrowest:
+                break
+            widest = max(words, key=widths.__getitem__)
+            widths[widest] = max(first - excess, min(second, first - 1))
 
 
 def _sum(widths: Sequence[int]) -> int:
