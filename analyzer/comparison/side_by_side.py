@@ -37,6 +37,7 @@ class LayerComparison:
             what the ratio says of the base's latency; negative where the base is faster. 0 where one side alone is
             eager and the brick ends in a view: what it leaves out, whoever reads the result pays.
         form: What its first occurrence looks like.
+        apart: Whether both come from different runs.
     """
 
     key: str
@@ -51,6 +52,7 @@ class LayerComparison:
     reason: str | None
     gain_ms: float
     form: Form
+    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +160,5 @@ def _layer(
         reason=verdict[1],
         gain_ms=0.0 if mixed and ends_in_view(operators) else count * gain_ms,
         form=form_of(model, part),
+        apart=pair.apart,
     )

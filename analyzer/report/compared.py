@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .forms import FORM, form_cells
 from .tables import MOST, Answer, Column, Format, render, unlisted
-from .units import counted, milliseconds
+from .units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
     from ..advice import Advice, Mixed, ModelAdvice
@@ -159,8 +159,9 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
     rows = [
         {
-            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms", "ratio", "ratio_ci95")},
+            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")},
             "gain_ms": max(0.0, layer.gain_ms),
+            "within": None if layer.ratio is None else ratio_within(layer.ratio, layer.ratio_ci95),
             "verdict": str(layer.verdict),
             **form_cells(layer.operators, layer.names, layer.form),
         }
@@ -171,7 +172,7 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         Column("occurrences", "x"),
         Column("base_ms", "base ms", milliseconds),
         Column("other_ms", "other ms", milliseconds),
-        Column("ratio", "ratio ±95%", _three, bounds="ratio_ci95"),
+        Column("within", "ratio"),
         Column("verdict", "verdict"),
         FORM,
     ]
