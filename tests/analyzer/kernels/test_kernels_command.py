@@ -23,7 +23,7 @@ RESULT = {
     "name", "batch", "whole", "system", "stack", "backend", "device", "threads", "dtype", "source", "profiled_ms",
     "matrix_shares", "kernels", "elsewhere", "missing", "command", "error",
 }  # fmt: skip
-KERNEL = {"name", "operator", "place", "calls", "time_ms", "share", "matrix", "units", "elsewhere"}
+KERNEL = {"name", "operator", "place", "calls", "time_ms", "share", "matrix", "units", "elsewhere", "layers"}
 
 
 @dataclass(frozen=True)
