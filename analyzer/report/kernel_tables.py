@@ -34,6 +34,7 @@ _MISSING = 5
 def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
     layered = any(kernel.layers for one in found for kernel in one.kernels)
+    fell_back = any(one.elsewhere for one in found)
     return Answer(
         [_record(one) for one in found],
         columns=[
@@ -46,7 +47,7 @@ def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
             Column("kernel.share", "share", percent),
             Column("kernel.matrix", "matrix units"),
             Column("kernel.units", "units", spare=True),
-            Column("kernel.place", "ran on", spare=layered),
+            Column("kernel.place", "ran on", spare=not fell_back),
         ],
         table=[
             {"model": one.name, "kernel": _kernel_record(kernel), "form": _layers(kernel)}
