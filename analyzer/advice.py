@@ -8,6 +8,7 @@ from typing import Any
 
 from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.decomposition import Decomposition
+from ..constructor.form import Form
 from ..constructor.result import Estimate
 from ..constructor.selection import Query
 from ..db import Store
@@ -40,6 +41,8 @@ class Mixed:
         best_ms: Its latency on the best side.
         fastest_ms: On that side.
         gain_ms: Occurrences times the difference.
+        names: Names of the layers of its first occurrence.
+        form: What that looks like.
     """
 
     key: str
@@ -49,6 +52,8 @@ class Mixed:
     best_ms: float
     fastest_ms: float
     gain_ms: float
+    names: tuple[str, ...]
+    form: Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,17 @@ def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[
         and (side.choice.system_key, side.choice.conditions) == (best.choice.system_key, best.choice.conditions)
     ]
     mixed = [
-        Mixed(layer.key, layer.operators, layer.occurrences, side.name, layer.base_ms, layer.other_ms, layer.gain_ms)
+        Mixed(
+            layer.key,
+            layer.operators,
+            layer.occurrences,
+            side.name,
+            layer.base_ms,
+            layer.other_ms,
+            layer.gain_ms,
+            layer.names,
+            layer.form,
+        )
         for side in alike
         for layer in layers_of(contest, model, best, side, MINIMUM_EFFECT)[0]
         if layer.gain_ms > 0

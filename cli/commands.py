@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +38,7 @@ from .options import (
     take_models,
 )
 from .storage import db
+from .threads import each_measured
 
 if TYPE_CHECKING:
     from ..db import Store
@@ -173,6 +175,8 @@ def run(
     suite: Path,
     more: tuple[str, ...],
     named: tuple[str, ...],
+    threads: tuple[int, ...],
+    budget_s: float | None,
     dry_run: bool,
     database: str,
     quiet: bool,
@@ -198,8 +202,16 @@ def run(
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
     with _store(database, dry_run=dry_run) as store, Reporter(quiet=quiet) as progress:
-        report = run_suite(opened, store=store, models=sources, dry_run=dry_run, progress=progress, **options)
-    answer(ran(report), form, complete=report.complete)
+        suited = partial(run_suite, opened, store=store, dry_run=dry_run, progress=progress, **options)
+        reports = each_measured(
+            threads,
+            sources,
+            budget_s,
+            progress=progress,
+            measure=lambda number, models, share_s: suited(models=models, threads=number, budget_s=share_s),
+            spent_s=lambda report: report.bounded_s,
+        )
+    answer(ran(*reports, budget_s=budget_s), form, complete=all(report.complete for report in reports))
 
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
@@ -223,7 +235,9 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @database_option
 @quiet_option
 @format_options
-def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
+def measure(
+    *, threads: tuple[int, ...], budget_s: float | None, database: str, quiet: bool, form: str, **options: Any
+) -> None:
     """Measure whole models: the ground truth.
 
     \b
@@ -236,10 +250,17 @@ def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
 
     sources = take_models(options)
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
-        report = measure_models(sources, store=store, progress=progress, **options)
-    complete = all(row.error is None and row.data_error is None for row in report.rows)
-    untold = report.kernels is not None and report.kernels.failures
-    answer(measured(report), form, complete=complete and not untold)
+        reports = each_measured(
+            threads,
+            sources,
+            budget_s,
+            progress=progress,
+            measure=lambda number, models, share_s: measure_models(
+                models, store=store, threads=number, budget_s=share_s, progress=progress, **options
+            ),
+            spent_s=lambda report: report.bounded_s,
+        )
+    answer(measured(*reports), form, complete=all(report.complete for report in reports))
 
 
 for command in (estimate, kernels, compare, advise, models, brick, backends, system, db):

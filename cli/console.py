@@ -94,7 +94,12 @@ class Reporter:
     Args:
         quiet: Show nothing.
         clock: Seconds, of a clock that only goes forward.
+
+    Attributes:
+        part: Which of several parts the steps are of, to be written behind what is done.
     """
+
+    part = ""
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._quiet = quiet
@@ -120,7 +125,7 @@ class Reporter:
         """Show one step."""
         if self._quiet:
             return
-        verb, now = _VERBS.get(progress.stage, str(progress.stage)), self._clock()
+        verb, now = _VERBS.get(progress.stage, str(progress.stage)) + self.part, self._clock()
         known = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
         left = f"about {duration(progress.remaining_s or 0.0)} left" if known else ""
         if self._bar is not None:

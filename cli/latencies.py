@@ -21,6 +21,7 @@ from .options import (
     split_options,
     take_models,
 )
+from .threads import each_estimated
 
 __all__ = ["advise", "compare", "estimate", "kernels"]
 
@@ -36,7 +37,15 @@ __all__ = ["advise", "compare", "estimate", "kernels"]
 @database_option
 @format_options
 def estimate(
-    *, explain: bool, layers: bool, every: bool, plot: Path | None, database: str, form: str, **options: Any
+    *,
+    threads: tuple[int, ...] | None,
+    explain: bool,
+    layers: bool,
+    every: bool,
+    plot: Path | None,
+    database: str,
+    form: str,
+    **options: Any,
 ) -> None:
     """Latency of models, reconstructed from measured bricks.
 
@@ -48,8 +57,11 @@ def estimate(
     from ..constructor.estimate import estimate as estimate_models
     from ..db.decompositions import open_keeping
 
+    sources = take_models(options)
     with open_keeping(database) as store:
-        estimates = estimate_models(take_models(options), store=store, **options)
+        estimates = each_estimated(
+            threads or (), lambda number: estimate_models(sources, store=store, threads=number, **options)
+        )
     if plot is not None:
         from ..analyzer.report.drawing import draw_estimates
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from .spelling import batches, dimension, seconds, setting, share
+from .spelling import batches, dimension, seconds, setting, share, threads
 
 if TYPE_CHECKING:
     from ..models import ModelSource
@@ -168,7 +168,15 @@ runtime_options = _stacked(*_backend_options, _backend_setting)
 """The runtime that fusions and executed graphs are learnt from; ``check_runtime_options`` refuses them elsewhere."""
 
 stack_options = _stacked(
-    *_backend_options,
+    *_backend_options[:2],
+    click.option(
+        "--threads",
+        type=threads,
+        default="1",
+        show_default=True,
+        metavar="N[,N...]",
+        help="Threads of the runtime, of several one after the other; 0 means one per physical core.",
+    ),
     click.option(
         "--dtype",
         metavar="NAME",
@@ -205,17 +213,28 @@ _measured_cache = click.option(
     "--cache", type=click.Choice(["model", "hot", "cold"]), help="Only measurements in this cache state."
 )
 
+_measured_threads = click.option(
+    "--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."
+)
+
 _measured = (
     click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
     click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
-    click.option("--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."),
+    _measured_threads,
     _measured_cache,
     click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
     click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
     click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),
 )
 
-measured_options = _stacked(*_measured)
+_each_threads = click.option(
+    "--threads",
+    type=threads,
+    metavar="N[,N...]",
+    help="Only measurements with N threads; several give one estimate each.",
+)
+
+measured_options = _stacked(*(_each_threads if option is _measured_threads else option for option in _measured))
 
 kernel_options = _stacked(
     _granularity, _graph, _connected, *(option for option in _measured if option is not _measured_cache)

@@ -1,10 +1,10 @@
-"""What words on the command line mean: times, batch sizes, dimensions, settings and shares."""
+"""What words on the command line mean: times, batch sizes, numbers of threads, dimensions, settings and shares."""
 
 from __future__ import annotations
 
 import click
 
-__all__ = ["batches", "dimension", "seconds", "setting", "share"]
+__all__ = ["batches", "dimension", "seconds", "setting", "share", "threads"]
 
 
 def seconds(text: str) -> float:
@@ -25,6 +25,14 @@ def batches(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def threads(text: str) -> tuple[int, ...]:
+    """Numbers of threads with commas between them, each once; 0 means one per physical core."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)")
     return tuple(dict.fromkeys(map(int, parts)))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
-from ..models import ModelSource
 from .commands import Commands
+from .decomposition import Decomposition
+from .form import form_of
 from .result import Coverage, Missing, SequenceLatency
 from .stored import Shelf
 
@@ -37,18 +38,16 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
     )
 
 
-def missing_of(
-    source: ModelSource, graph: ModelGraph, parts: Sequence[Part], shelf: Shelf, commands: Commands
-) -> Iterator[Missing]:
+def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, commands: Commands) -> Iterator[Missing]:
     """What is not measured, one entry per brick; and the layers that cannot be bricks.
 
     Args:
-        source: The model.
-        graph: The graph that was cut.
+        model: The model.
         parts: Its sequences.
         shelf: What is known of their bricks.
         commands: What would measure the others.
     """
+    source, graph = model.source, model.graph
     counts = Counter(part.key for part in parts if part.key not in shelf.bricks)
     outdated = commands.outdated(counts.keys())
     first = {part.key: part for part in reversed(parts)}
@@ -62,6 +61,7 @@ def missing_of(
             op_types=tuple(layer.op_type for layer in layers),
             reason=_unmeasured(outdated=key in outdated) if failure is None else f"{failure.kind}: {failure.reason}",
             command=commands.measure(source) if failure is None else commands.again(source),
+            form=form_of(model, first[key]),
         )
     yield from _skipped(graph)
 
@@ -82,17 +82,26 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
             yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
 
 
-def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: bool) -> SequenceLatency:
+def row_of(
+    index: int,
+    part: Part,
+    model: Decomposition,
+    shelf: Shelf,
+    *,
+    kernels: Mapping[str, tuple[str, ...]],
+    on_path: bool,
+) -> SequenceLatency:
     """What is known of one sequence.
 
     Args:
         index: Its position among the sequences.
         part: The sequence.
-        graph: The graph that was cut.
+        model: The model.
         shelf: What is known of its brick.
+        kernels: Those that ran for bricks, by key.
         on_path: Whether it lies on the critical path.
     """
-    layers = [graph.layers[layer] for layer in part.layers]
+    layers = [model.graph.layers[layer] for layer in part.layers]
     brick, lowest = shelf.bricks.get(part.key), next(iter(shelf.rivals.get(part.key, ())), None)
     return SequenceLatency(
         index=index,
@@ -107,6 +116,7 @@ def row_of(index: int, part: Part, graph: ModelGraph, shelf: Shelf, *, on_path: 
         lower_bound_ms=None if lowest is None else _ms(lowest.latency_ns),
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
+        form=form_of(model, part, kernels=kernels),
     )
 
 

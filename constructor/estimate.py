@@ -195,7 +195,7 @@ def _estimate(
     except InvalidSequence as error:
         return failed(model.source, blank, str(error))
     measured = [part for part in parts if part.key in shelf.bricks]
-    missing = tuple(missing_of(model.source, graph, parts, shelf, commands))
+    missing = tuple(missing_of(model, parts, shelf, commands))
     estimate = replace(
         blank,
         **_identity(model, stored.choice),
@@ -266,7 +266,10 @@ def _estimate(
     estimate = replace(estimate, benanza_note=benanza_note(estimate, parallel=_at_once(stored.choice)))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
-    rows = tuple(row_of(index, part, graph, shelf, on_path=index in on_path) for index, part in enumerate(parts))
+    rows = tuple(
+        row_of(index, part, model, shelf, kernels=stored.kernels, on_path=index in on_path)
+        for index, part in enumerate(parts)
+    )
     estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
     return beside_roofline(estimate, model, parts, quotient, stored, commands)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .form import Form
     from .roofline.roofline import Roofline
 
 __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
@@ -67,6 +68,7 @@ class SequenceLatency:
         lower_bound_ms: Lowest latency of the brick on this system and device; None where there is none.
         fastest_stack: Key of the stack that reached it; None likewise.
         fastest_variant: Name of the algorithm that reached it; empty for the one that the runtime chooses.
+        form: What it looks like, and the layers of the model's own graph that it stands for.
     """
 
     index: int
@@ -81,6 +83,7 @@ class SequenceLatency:
     lower_bound_ms: float | None = None
     fastest_stack: str | None = None
     fastest_variant: str | None = None
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Missing:
         op_types: Their operators.
         reason: ``not measured``, or why measuring it failed.
         command: What would measure it; None for a layer that cannot be a brick.
+        form: What the first of them looks like; None likewise.
     """
 
     key: str | None
@@ -102,6 +106,7 @@ class Missing:
     op_types: tuple[str, ...]
     reason: str
     command: str | None
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +265,20 @@ class Estimate:
             "dims": dict(self.dims),
             "bound": dict(self.bound),
             "coverage": None if self.coverage is None else _shallow(self.coverage),
-            "missing": [_shallow(one) for one in self.missing],
+            "missing": [_formed(one) for one in self.missing],
             "sequences": len(self.sequences),
         }
         if not explained:
             return {name: value for name, value in record.items() if name not in _EXPLANATION}
         terms = None if self.attribution is None else {name: _shallow(one) for name, one in self.attribution.items()}
-        return record | {"path": [_shallow(one) for one in self.path], "attribution": terms}
+        return record | {"path": [_formed(one) for one in self.path], "attribution": terms}
 
 
 _EXPLANATION = ("path", "attribution", "attribution_absolute_ms")
+
+
+def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
+    return _shallow(value) | {"form": None if value.form is None else asdict(value.form)}
 
 
 def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ..generator.measurement.data.data_effects import stored_data_effects
 from ..generator.measurement.data.effect import DATA
 from ..generator.network.reference import OVERHEAD, built_in_key
 from ..generator.worker.messages.protocol import HOST, INNER, PARTS
+from .profiled import kernel_names
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
 from .selection import COLD, MODEL, Choice, Query
@@ -89,6 +90,7 @@ class Stored:
         ceilings: What the machine does at most.
         twins: Measurements of bricks from the runs that took the truths, where there are later ones: by run, key, cache
             state and variant.
+        kernels: Kernels that ran for bricks, by key.
     """
 
     choice: Choice | None = None
@@ -100,6 +102,7 @@ class Stored:
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
     ceilings: Ceilings = field(default_factory=Ceilings)
     twins: Mapping[_Twin, Measurement] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def in_run(self, weights: Weights, run: str) -> dict[str, float]:
         """A combination as a run measured it, as far as it did."""
@@ -186,7 +189,8 @@ def look_up(
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
     uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
-    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins)
+    kernels = kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
+    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
 
 
 def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]) -> dict[_Twin, Measurement]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...bricks.sequence import Sequence as Part
 from ...constructor.decomposition import Decomposition
+from ...constructor.form import Form, form_of
 from ...constructor.runtime import executes_as_written
 from ...constructor.views import ends_in_view
 from .contest import Contest, Pair
@@ -35,6 +36,8 @@ class LayerComparison:
         gain_ms: What the model would gain if the base ran this brick as fast as the other side does: occurrences times
             what the ratio says of the base's latency; negative where the base is faster. 0 where one side alone is
             eager and the brick ends in a view: what it leaves out, whoever reads the result pays.
+        form: What its first occurrence looks like.
+        apart: Whether both come from different runs.
     """
 
     key: str
@@ -48,6 +51,8 @@ class LayerComparison:
     verdict: Relation
     reason: str | None
     gain_ms: float
+    form: Form
+    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +160,6 @@ def _layer(
         verdict=verdict[0],
         reason=verdict[1],
         gain_ms=0.0 if mixed and ends_in_view(operators) else count * gain_ms,
+        form=form_of(model, part),
+        apart=pair.apart,
     )

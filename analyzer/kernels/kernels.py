@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +11,7 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import LayerState
 from ...constructor.commands import Commands
 from ...constructor.decomposition import Decomposition, cut_of
+from ...constructor.form import form_of
 from ...constructor.result import Estimate
 from ...constructor.runtime import chosen_stack
 from ...constructor.selection import Choice, Query, matching, require_one
@@ -23,7 +24,7 @@ from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource, require_known
-from .shares import KernelShare, matrix_share, shares_of
+from .shares import KernelLayer, KernelShare, matrix_share, shares_of
 from .units import Use
 
 __all__ = ["MissingView", "ModelKernels", "kernels"]
@@ -216,6 +217,8 @@ def _told(
     known = [(views[part.key], count) for part, count in counts.items() if part.key is not None and part.key in views]
     device = choice.stack.device if choice is not None else "cpu"
     rows, time_ms = shares_of(known, device)
+    if not whole:
+        rows = _with_layers(rows, model, views)
     command = None
     if any(one.key is not None for one in missing):
         command = commands.truth(model.source) if whole else commands.measure(model.source)
@@ -229,4 +232,28 @@ def _told(
         time_ms=time_ms if known else None,
         missing=missing,
         command=None if command is None else f"{command} --kernels",
+    )
+
+
+def _with_layers(
+    rows: Sequence[KernelShare], model: Decomposition, views: Mapping[str, KernelView]
+) -> tuple[KernelShare, ...]:
+    """Kernels with the bricks that they ran for."""
+    counts = Counter(part.key for part in model.sequences)
+    ran: defaultdict[tuple[str, str, str], list[tuple[int, KernelLayer]]] = defaultdict(list)
+    for part in {part.key: part for part in reversed(model.sequences)}.values():
+        if part.key not in views:
+            continue
+        layers = [model.graph.layers[index] for index in part.layers]
+        names, operators = tuple(one.name for one in layers), tuple(one.op_type for one in layers)
+        layer = KernelLayer(part.key, counts[part.key], names, operators, form_of(model, part))
+        times = Counter[tuple[str, str, str]]()
+        for one in views[part.key].kernels:
+            times[one.name, one.operator, one.place] += one.time_ns or 0
+        for place, time_ns in times.items():
+            ran[place].append((layer.count * time_ns, layer))
+    ordered = {place: sorted(some, key=lambda pair: -pair[0]) for place, some in ran.items()}
+    return tuple(
+        replace(row, layers=tuple(layer for _, layer in ordered.get((row.name, row.operator, row.place), ())))
+        for row in rows
     )

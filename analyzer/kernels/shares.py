@@ -5,15 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ...constructor.form import Form
 from ...db import Kernel, KernelView
 from .units import Units, Use, units_of
 
-__all__ = ["KernelShare", "device_of", "matrix_share", "shares_of"]
+__all__ = ["KernelLayer", "KernelShare", "device_of", "matrix_share", "shares_of"]
 
 _NS_PER_MS = 1e6
 
 _DEVICES = {"tensorrt": "cuda", "nvtensorrtrtx": "cuda"}
 """Execution providers that run on a device which is called otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLayer:
+    """A brick of a model that a kernel ran for.
+
+    Attributes:
+        key: Key of the brick.
+        count: How often the model holds it.
+        names: Names of the layers of its first occurrence.
+        op_types: Their operators.
+        form: What they look like.
+    """
+
+    key: str
+    count: int
+    names: tuple[str, ...]
+    op_types: tuple[str, ...]
+    form: Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +49,8 @@ class KernelShare:
         share: Of the time of all kernels; None where that is not known.
         units: What it computes with, by its name.
         elsewhere: Whether it ran on another device than its stack is about.
+        layers: The bricks that it ran for, the longest time in it first; empty where that is not known, as of a whole
+            model.
     """
 
     name: str
@@ -39,6 +61,7 @@ class KernelShare:
     share: float | None
     units: Units
     elsewhere: bool
+    layers: tuple[KernelLayer, ...] = ()
 
 
 def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tuple[KernelShare, ...], float | None]:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .tables import MOST, Answer, Column, unlisted
-from .units import counted, milliseconds
+from .forms import FORM, form_cells
+from .tables import MOST, Answer, Column, Format, render, unlisted
+from .units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
-    from ..advice import Advice, ModelAdvice
+    from ..advice import Advice, Mixed, ModelAdvice
     from ..comparison.compare import Comparison, ModelComparison
     from ..comparison.side_by_side import LayerComparison
     from ..comparison.sides import Side
@@ -156,9 +157,26 @@ def _remarks(row: ModelComparison) -> list[str]:
 def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     """Every brick, the largest gain first."""
     lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
-    cells = [["gain ms", "times", "base ms", "other ms", "ratio", "95 % interval", "verdict", "operators, first layer"]]
-    cells += [_cells(layer) for layer in row.layers[:most]]
-    lines += [*_aligned(cells), *(f"  {line}" for line in unlisted(row.layers, most))]
+    rows = [
+        {
+            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")},
+            "gain_ms": max(0.0, layer.gain_ms),
+            "within": None if layer.ratio is None else ratio_within(layer.ratio, layer.ratio_ci95),
+            "verdict": str(layer.verdict),
+            **form_cells(layer.operators, layer.names, layer.form),
+        }
+        for layer in row.layers[:most]
+    ]
+    columns = [
+        Column("gain_ms", "gain ms", milliseconds),
+        Column("occurrences", "x"),
+        Column("base_ms", "base ms", milliseconds),
+        Column("other_ms", "other ms", milliseconds),
+        Column("within", "ratio"),
+        Column("verdict", "verdict"),
+        FORM,
+    ]
+    lines += [*_tabled(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
@@ -167,31 +185,9 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     return lines
 
 
-def _cells(layer: LayerComparison) -> list[str]:
-    return [
-        milliseconds(max(0.0, layer.gain_ms)),
-        str(layer.occurrences),
-        milliseconds(layer.base_ms),
-        milliseconds(layer.other_ms),
-        "-" if layer.ratio is None else _three(layer.ratio),
-        "-" if layer.ratio_ci95 is None else _interval(layer.ratio_ci95),
-        str(layer.verdict),
-        f"{'+'.join(layer.operators)}  {layer.names[0]}",
-    ]
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table below the table; figures stand right, the verdict and what follows left."""
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    words = 2  # the last columns
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if column >= len(line) - words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+def _tabled(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) -> list[str]:
+    """A table below the table."""
+    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()
 
 
 def _advice(row: ModelAdvice) -> list[str]:
@@ -208,17 +204,14 @@ def _advice(row: ModelAdvice) -> list[str]:
     for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):
         if other is not None and layers:
             lines.append(f"  layers that decide it over {other}{' (the default)' if other == row.default else ''}:")
-            lines += [_decides(layer) for layer in layers[:_DECISIVE]]
+            lines += _deciding(layers[:_DECISIVE])
     if row.mixing_ms is not None and row.bricks_ms and row.mixed:
         share = row.mixing_ms / row.bricks_ms
         lines.append(
             f"  a framework for every layer could save {milliseconds(row.mixing_ms)} ms of "
             f"{milliseconds(row.bricks_ms)} ms of bricks ({share:.0%}), changes between them not counted:"
         )
-        lines += [
-            f"    {milliseconds(one.gain_ms):>10} ms  {one.occurrences} x {'+'.join(one.operators)} on {one.side}"
-            for one in row.mixed[:_DECISIVE]
-        ]
+        lines += _mixed(row.mixed[:_DECISIVE])
     lines += [f"{row.name}, {one.name}: {one.reason}" for one in row.ranking if one.reason]
     if row.reason is not None:
         lines.append(f"{row.name}: {row.reason}")
@@ -226,14 +219,38 @@ def _advice(row: ModelAdvice) -> list[str]:
     return lines
 
 
-def _decides(layer: LayerComparison) -> str:
-    """A brick, by what the best gains with it."""
-    saved = -layer.gain_ms
-    verb = "saves" if saved >= 0 else "costs"
-    return (
-        f"    {verb} {milliseconds(abs(saved)):>10} ms  {layer.occurrences} x {'+'.join(layer.operators)} "
-        f"({milliseconds(layer.base_ms)} instead of {milliseconds(layer.other_ms)} ms, {_seen(layer)})"
-    )
+def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
+    """Bricks, by what the best gains with them."""
+    rows = [
+        {
+            "saved_ms": -layer.gain_ms,
+            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")},
+            "verdict": _seen(layer),
+            **form_cells(layer.operators, layer.names, layer.form),
+        }
+        for layer in layers
+    ]
+    columns = [
+        Column("saved_ms", "saves ms", milliseconds),
+        Column("occurrences", "x"),
+        Column("base_ms", "ms", milliseconds),
+        Column("other_ms", "instead of ms", milliseconds),
+        Column("verdict", "verdict"),
+        FORM,
+    ]
+    return _tabled(rows, columns)
+
+
+def _mixed(bricks: Sequence[Mixed]) -> list[str]:
+    rows = [
+        {
+            **{name: getattr(one, name) for name in ("gain_ms", "occurrences", "side")},
+            **form_cells(one.operators, one.names, one.form),
+        }
+        for one in bricks
+    ]
+    columns = [Column("gain_ms", "gain ms", milliseconds), Column("occurrences", "x"), Column("side", "on")]
+    return _tabled(rows, [*columns, FORM])
 
 
 def _seen(layer: LayerComparison) -> str:
@@ -244,8 +261,3 @@ def _seen(layer: LayerComparison) -> str:
 
 def _three(value: float) -> str:
     return f"{value:.3f}"
-
-
-def _interval(bounds: Sequence[float]) -> str:
-    low, high = bounds
-    return f"{low:.3f} … {high:.3f}"

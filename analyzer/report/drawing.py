@@ -113,8 +113,8 @@ def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
         UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
         OSError: A file cannot be written.
     """
-    rows = [row for row in comparison.rows if row.ratio is not None or row.layers]
-    if not rows:
+    rows = comparison.rows
+    if not any(row.ratio is not None or row.layers for row in rows):
         raise UsageError("there is nothing to draw", remedy="leave --plot out")
     plots: dict[str, Callable[[], Figure]] = {"models": lambda: _rivals(rows, comparison)}
     named = {f"bricks-{_slug(row.name)}-{_slug(row.other or '')}": row for row in rows if row.layers}
@@ -127,15 +127,16 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
     several = len({row.name for row in rows}) > 1
     rivals = [
         Rival(
-            f"{row.name}: {row.other}" if several else row.other or "",
+            f"{row.name}: {row.other}" if several and row.other else row.other or row.name,
             row.ratio,
             row.ratio_ci95,
             row.verdict,
             row.gain_ms,
+            apart=row.apart,
         )
         for row in rows
     ]
-    base = rows[0].base or ""
+    base = next((row.base for row in rows if row.base), "")
     title = f"{'Models' if several else rows[0].name}, beside {base}"
     return forest(
         rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
@@ -145,7 +146,7 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
 def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
     layers = sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:_MOST_BRICKS]
     layers.sort(key=lambda layer: -layer.gain_ms)
-    rivals = [Rival(f"the model ({row.basis})", row.ratio, row.ratio_ci95, row.verdict)]
+    rivals = [Rival(f"the model ({row.basis})", row.ratio, row.ratio_ci95, row.verdict, apart=row.apart)]
     rivals += [
         Rival(
             f"{layer.occurrences} x {'+'.join(layer.operators)}  {layer.names[0]}",
@@ -153,6 +154,8 @@ def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
             layer.ratio_ci95,
             layer.verdict,
             layer.gain_ms,
+            apart=layer.apart,
+            doubtful=str(layer.verdict) == "UNCLEAR",
         )
         for layer in layers
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..kernels.shares import KernelShare, matrix_share, shares_of
 from ..kernels.units import Use
+from .forms import form_cells
 from .tables import MOST, Answer, Column
 from .units import counted, milliseconds, percent, short
 
@@ -32,20 +33,27 @@ _MISSING = 5
 
 def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
+    layered = any(kernel.layers for one in found for kernel in one.kernels)
+    fell_back = any(one.elsewhere for one in found)
     return Answer(
         [_record(one) for one in found],
         columns=[
             *([Column("model", "model")] if len(found) > 1 else []),
-            Column("kernel.operator", "operator", _cut),
+            *([] if layered else [Column("kernel.operator", "operator", _cut)]),
             Column("kernel.name", "kernel", _cut),
-            Column("kernel.place", "ran on"),
+            *([Column("form", "operators, shapes, layers")] if layered else []),
             Column("kernel.calls", "calls"),
             Column("kernel.time_ms", "profiled ms", milliseconds),
             Column("kernel.share", "share", percent),
             Column("kernel.matrix", "matrix units"),
             Column("kernel.units", "units", spare=True),
+            Column("kernel.place", "ran on", spare=not fell_back),
         ],
-        table=[{"model": one.name, "kernel": _kernel_record(kernel)} for one in found for kernel in one.kernels[:most]],
+        table=[
+            {"model": one.name, "kernel": _kernel_record(kernel), "form": _layers(kernel)}
+            for one in found
+            for kernel in one.kernels[:most]
+        ],
         summary=[line for one in found for line in _remarks(one, most)],
         flat=[line for one in found for line in _flat(one)],
     )
@@ -92,7 +100,17 @@ def _kernel_record(one: KernelShare) -> dict[str, object]:
         "matrix": str(one.units.matrix),
         "units": one.units.name or None,
         "elsewhere": one.elsewhere,
+        "layers": [asdict(layer) for layer in one.layers],
     }
+
+
+def _layers(one: KernelShare) -> str | None:
+    """The brick that a kernel spent most time for, and the number of the others."""
+    if not one.layers:
+        return None
+    first, rest = one.layers[0], len(one.layers) - 1
+    form = form_cells(first.op_types, first.names, first.form)["form"]
+    return f"{form}, and {counted(rest, 'other brick')}" if rest else str(form)
 
 
 def _shares(kernels: Sequence[KernelShare]) -> dict[str, float | None]:

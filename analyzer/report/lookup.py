@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...bricks.suite.brick import Brick
+from ...bricks.suite.signature import signature_of
 from ...bricks.suite.suite import Suite
 from ...db import Failure, KernelView, Measurement, Stack, Store, Subject
 from ...db.identity import Identity
@@ -14,6 +15,7 @@ from ...db.place import Place
 from ...db.queries import Filter
 from ...errors import MissingBrick, UsageError
 from ...generator.worker.messages.protocol import PARTS
+from .forms import kernel_of, shapes_of
 from .kernel_tables import view_lines, view_records
 from .tables import MOST, Answer, Column, unlisted
 from .units import milliseconds, quantity, short, size
@@ -97,8 +99,11 @@ def shown(beginning: str, suite: Path | None, database: str) -> Answer:
     brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
     if brick is not None:
+        form = signature_of(brick)
         lines += [
             f"operators  {'+'.join(brick.operators)}",
+            f"shapes     {shapes_of(form.inputs, form.outputs)}",
+            *([f"kernel     {kernel}"] if (kernel := kernel_of(form.kernel, form.strides)) else []),
             f"weights    {size(brick.weight_bytes)}",
             f"traffic    reads {size(brick.input_bytes)}, writes {size(brick.output_bytes)}",
             f"work       {'unknown' if brick.cost is None else f'{quantity(brick.cost.macs)} MACs'}",
@@ -178,6 +183,7 @@ def _described(brick: Brick) -> dict[str, object]:
         "key": brick.key,
         "operators": list(brick.operators),
         "layers": brick.layers,
+        **asdict(signature_of(brick)),
         "weight_bytes": brick.weight_bytes,
         "input_bytes": brick.input_bytes,
         "output_bytes": brick.output_bytes,

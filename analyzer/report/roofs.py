@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from .forms import FORM, form_cells
 from .plots import Dot, Roof, roofline_chart
 from .tables import MOST, Answer, Column, Format, render, unlisted
 from .units import duration, milliseconds, percent, quantity, ratio, size
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ...constructor.estimate import Estimate
+    from ...constructor.form import Form
     from ...constructor.roofline.ceilings import Ceiling
     from ...constructor.roofline.roofline import LayerRoof
     from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
@@ -121,7 +123,7 @@ def roofline_record(entry: Estimate) -> dict[str, Any] | None:
     """The bricks of an estimate under the roofline, for JSON; None where nothing is stored."""
     if entry.roofline is None:
         return None
-    ceilings = entry.roofline.ceilings
+    ceilings, forms = entry.roofline.ceilings, _forms(entry)
     return {
         "dtype": ceilings.dtype,
         "compute": None if ceilings.compute is None else _told("gflops_s", ceilings.compute),
@@ -130,8 +132,17 @@ def roofline_record(entry: Estimate) -> dict[str, Any] | None:
         ],
         "call_ms": ceilings.call_ms,
         "node_ms": ceilings.node_ms,
-        "layers": [asdict(row) for row in entry.roofline.layers],
+        "layers": [asdict(row) | {"form": _formed(forms.get(row.key))} for row in entry.roofline.layers],
     }
+
+
+def _forms(entry: Estimate) -> dict[str, Form | None]:
+    """What the first sequence of each brick looks like."""
+    return {part.key: part.form for part in reversed(entry.sequences)}
+
+
+def _formed(form: Form | None) -> dict[str, Any] | None:
+    return None if form is None else asdict(form)
 
 
 def _told(name: str, ceiling: Ceiling) -> dict[str, Any]:
@@ -143,35 +154,38 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
     if entry.roofline is None:
         return [f"{entry.name}: no layers, since {entry.error or entry.roofline_reason}"]
-    intervals = {part.key: part.ci95_ms for part in entry.sequences}
+    intervals, forms = {part.key: part.ci95_ms for part in entry.sequences}, _forms(entry)
     rows = [
         {
             **asdict(row),
             "total_ms": row.total_ms,
             "ci95_ms": intervals.get(row.key),
             "bound_ms": None if row.headroom is not None and row.headroom < 1 else row.bound_ms,
-            "operators": "+".join(row.op_types),
-            "layer": row.layers[0],
+            **form_cells(row.op_types, row.layers, forms.get(row.key)),
         }
         for row in entry.roofline.layers[:most]
     ]
     whole = sum(row.total_ms or 0.0 for row in entry.roofline.layers) or 1.0
+    bounds = [
+        Column("bound_ms", "bound ms", milliseconds),
+        Column("headroom", "headroom", ratio),
+        Column("bound_by", "bound by"),
+    ]
+    if entry.roofline_ms is None:
+        bounds = []  # no row has any
     table = Answer(
         rows,
         columns=[
             Column("total_ms", "time ms", milliseconds),
-            Column("total_ms", "share", lambda value: percent(value / whole)),
+            Column("total_ms", "share", lambda value: percent(value / whole), spare=True),
             Column("count", "x"),
             Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("flops", "FLOPs", quantity, spare=True),
             Column("bytes", "bytes", size, spare=True),
-            Column("gflops_s", "GFLOP/s", quantity),
-            Column("gbytes_s", "GB/s", quantity),
-            Column("bound_ms", "bound ms", milliseconds),
-            Column("headroom", "headroom", ratio),
-            Column("bound_by", "bound by"),
-            Column("operators", "operators"),
-            Column("layer", "first layer"),
+            Column("gflops_s", "GFLOP/s", quantity, spare=bool(bounds)),
+            Column("gbytes_s", "GB/s", quantity, spare=bool(bounds)),
+            *bounds,
+            FORM,
         ],
     )
     lines = [f"{entry.name}: layers, {_headline(entry)}", *render(table, Format.TABLE).splitlines()]

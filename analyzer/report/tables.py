@@ -27,8 +27,8 @@ MOST = 15
 
 _GAP = "  "
 
-_NARROWEST = 16
-"""Characters that a column of words is wrapped to at least."""
+_NARROWEST = (18, 9)
+"""Characters that columns of words are wrapped to at least; where that does not suffice, to the second."""
 
 Row = Mapping[str, object]
 
@@ -206,12 +206,21 @@ def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]
     # Figures stand right, so that their digits do; words stand left.
     values = [[_reach(row, column.key) for row in rows] for column in columns]
     right = [any(map(_is_number, of)) or all(value is None for value in of) for of in values]
-    if (excess := _sum(whole) - width) > 0 and not all(right):
-        words = max((i for i, figures in enumerate(right) if not figures), key=whole.__getitem__)
-        whole[words] = max(min(whole[words], _NARROWEST), whole[words] - excess)
+    _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
     heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
     return [*heading, _GAP.join("─" * one for one in whole), *body]
+
+
+def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
+    """Make columns of words narrower until the table fits, always the widest."""
+    for narrowest in _NARROWEST:
+        while (excess := _sum(widths) - width) > 0:
+            first, second = sorted((*(widths[i] for i in words), narrowest, narrowest), reverse=True)[:2]
+            if first <= narrowest:
+                break
+            widest = max(words, key=widths.__getitem__)
+            widths[widest] = max(first - excess, min(second, first - 1))
 
 
 def _sum(widths: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 """The outline of a graph: a ModelGraph as plain data, without what only making bricks needs.
 
-An outline has the layers of its graph with names, operators, wiring, types and costs; it has no attributes, no values
+An outline has the layers of its graph with names, operators, wiring, types and costs; it has few attributes, no values
 of constants, no keys of layers and no canonical forms. Latencies can be told of it, but it cannot be cut, and no brick
 can be made of it: what it was cut into is written down beside it. A record is lists of numbers, and tables of texts
 that they count in; it may come from a file that anybody wrote, so that reading checks all of it.
@@ -31,9 +31,12 @@ _LARGEST = 1 << 63
 _ROLES = tuple(Role)
 _STATES = tuple(LayerState)
 _LAST = "channels_last"
-"""The one attribute that is kept: by it runtimes tell the layout that an operator works in."""
+"""An attribute that is kept: by it runtimes tell the layout that an operator works in."""
+_SPATIAL = ("kernel_shape", "strides")
+"""The others: people know convolutions by them."""
 
 Record = dict[str, Any]
+Operator = tuple[str, str, bool, tuple[int, ...], tuple[int, ...]]
 T = TypeVar("T", bound=Hashable)
 
 
@@ -74,7 +77,7 @@ class Outline(ModelGraph):
     _numbers: list[int]
     _inputs: list[int]
     _operands: tuple[list[int], ...]
-    _operators: list[tuple[str, str, bool]]
+    _operators: list[Operator]
     _costs: list[Cost | None]
     _rows: list[tuple[str, int, list[int], list[int], list[int], int, int, str]]
 
@@ -82,8 +85,11 @@ class Outline(ModelGraph):
         values, names = texts(written["values"]), texts(written["names"])
         types = [None, *(_type(*entry) for entry in written["types"])]
         costs = [None, *(Cost(*integers(entry)) for entry in written["costs"])]
-        operators = [(domain, op_type, bool(last)) for domain, op_type, last in written["operators"]]
-        texts([word for domain, op_type, _ in operators for word in (domain, op_type)])
+        operators = [
+            (domain, op_type, bool(last), tuple(integers(kernel)), tuple(integers(strides)))
+            for domain, op_type, last, kernel, strides in written["operators"]
+        ]
+        texts([word for operator in operators for word in operator[:2]])
         numbers = integers(written["value_types"], len(types))
         operands = _columns(written["operands"], len(values), len(types), len(_ROLES))
         states = integers(written["states"], len(_STATES))
@@ -171,7 +177,7 @@ def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
     """
     values = Table[str]()
     types = Table[TensorType | None]({None: 0})
-    operators = Table[tuple[str, str, bool]]()
+    operators = Table[Operator]()
     operands = Table[tuple[int, int, int]]()
     costs = Table[Cost | None]({None: 0})
 
@@ -193,7 +199,7 @@ def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
         "names": [layer.name for layer in layers],
         "states": [_STATES.index(layer.state) for layer in layers],
         "reasons": [layer.reason for layer in layers],
-        "kinds": operators.numbers((layer.domain, layer.op_type, _works_last(layer)) for layer in layers),
+        "kinds": operators.numbers(map(_operator, layers)),
         "reads": [values.numbers((*layer.node.input, *captures(layer.node))) for layer in layers],
         "writes": [values.numbers(layer.outputs) for layer in layers],
         "fed": [operands.numbers(map(fed, layer.operands)) for layer in layers],
@@ -211,8 +217,10 @@ def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
     }
 
 
-def _works_last(layer: Layer) -> bool:
-    return any(attribute.name == _LAST and attribute.i for attribute in layer.node.attribute)
+def _operator(layer: Layer) -> Operator:
+    known = {attribute.name: attribute for attribute in layer.node.attribute}
+    kernel, strides = (tuple(known[name].ints) if name in known else () for name in _SPATIAL)
+    return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
 
 
 def record(sequences: List[Sequence], values: Table[str]) -> Record:
@@ -300,9 +308,12 @@ def _type(dtype: str, *shape: int) -> TensorType:
     return TensorType(dtype, shape)
 
 
-def _node(operator: tuple[str, str, bool], reads: list[str], writes: tuple[str, ...]) -> onnx.NodeProto:
-    domain, op_type, last = operator
+def _node(operator: Operator, reads: list[str], writes: tuple[str, ...]) -> onnx.NodeProto:
+    domain, op_type, last, *spatial = operator
     node = onnx.NodeProto(op_type=op_type, domain=domain, input=reads, output=writes)
     if last:
         node.attribute.append(onnx.AttributeProto(name=_LAST, type=onnx.AttributeProto.INT, i=1))
+    for name, sizes in zip(_SPATIAL, spatial, strict=True):
+        if sizes:
+            node.attribute.append(onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS, ints=sizes))
     return node

@@ -46,6 +46,7 @@ class MeasureRow:
         data_layers: The executed layers whose latency depends on their values.
         data_error: Why its values could not be examined.
         bound: What its dynamic dimensions were bound to.
+        threads: Threads of the runtime.
     """
 
     name: str
@@ -65,6 +66,7 @@ class MeasureRow:
     data_layers: tuple[DataLayer, ...] | None = None
     data_error: str | None = None
     bound: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class MeasureReport:
         wall_s: The whole call.
         costs: Where the time went.
         kernels: What the pass that tells kernels did; None where it was not asked for.
+        bounded_s: Of ``wall_s``, what a total time bounds: neither that pass nor what the values in models cost.
+        threads: Threads of the runtime.
     """
 
     rows: tuple[MeasureRow, ...]
@@ -88,6 +92,14 @@ class MeasureReport:
     wall_s: float
     costs: RunCosts
     kernels: ProfileReport | None = None
+    bounded_s: float = 0.0
+    threads: int = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is measured or told."""
+        untold = self.kernels is not None and self.kernels.failures
+        return not untold and all(row.error is None and row.data_error is None for row in self.rows)
 
 
 def measure(
@@ -166,17 +178,17 @@ def measure(
         progress=progress,
     )
     items = {item.key: item for item in campaign.models.pending}
-    rows = []
+    rows, used = [], campaign.conditions.threads
     for name, key in campaign.sources.names:
         if key is None:
-            rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name]))
+            rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name], threads=used))
             continue
         item, bound = items[key], campaign.sources.bound.get(name, {})
         if item.result is not None:
-            rows.append(replace(_row(name, backend, item.result), bound=bound))
+            rows.append(replace(_row(name, backend, item.result), bound=bound, threads=used))
         else:
             reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
-            rows.append(MeasureRow(name, key, backend, error=reason, bound=bound))
+            rows.append(MeasureRow(name, key, backend, error=reason, bound=bound, threads=used))
     wall_s = campaign.wall_s
     if data:
         effects = measure_data(
@@ -209,6 +221,8 @@ def measure(
         wall_s=wall_s,
         costs=campaign.costs,
         kernels=campaign.kernels,
+        bounded_s=campaign.wall_s - campaign.costs.profile_s,
+        threads=used,
     )
 
 

@@ -56,6 +56,7 @@ class RunReport:
         bound: What the dynamic dimensions of models were bound to, by name.
         models_measured: Of ``models``, those measured by this run.
         verdicts: Measurements of bricks and models that serve now, by verdict.
+        threads: Threads of the runtime.
     """
 
     run: str | None
@@ -84,6 +85,12 @@ class RunReport:
     bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     models_measured: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 1
+
+    @property
+    def bounded_s(self) -> float:
+        """What of a total time it used up, or would: all but the pass that tells kernels."""
+        return self.forecast_s if self.dry_run else self.wall_s - self.costs.profile_s
 
     @property
     def complete(self) -> bool:
@@ -239,6 +246,7 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
         bound=campaign.sources.bound,
         models_measured=sum(item.result is not None for item in models.pending),
         verdicts=_verdicts(bricks, models),
+        threads=campaign.conditions.threads,
     )
 
 

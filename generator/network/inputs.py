@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.costs.elementwise import FORMULAS
 from ...models.shapes import static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
 from ...models.subgraphs import all_nodes, bodies
@@ -48,6 +49,9 @@ _COMPUTING = frozenset({
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "ScatterND", "ScatterElements",
 })  # fmt: skip
 """Compute what an index consumer reads: ones stay small whatever they do."""
+
+_SHAPE_KEEPING = {op_type for _, op_type in FORMULAS} | {"Cast", "CastLike", "Identity"}
+"""Write a value of the shape that they read, of the largest where they read several."""
 
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
 
@@ -168,7 +172,10 @@ class _Consumers:
 
 
 def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
-    """Shapes of all values that are declared, or that ONNX's shape inference finds."""
+    """Shapes of all values that are declared, that ONNX's shape inference finds, or that must lead to these.
+
+    What an input decides, as the end of a Range does, no inference tells, but what outputs are declared to be does.
+    """
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     given = {name: shape for name, _, shape in types}
@@ -183,7 +190,13 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
         # Where inference fails (an operator unknown to ONNX), what is declared must do.
         with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
             bound = onnx.shape_inference.infer_shapes(bound, data_prop=True)
-    return static_shapes(bound.graph)
+    shapes = static_shapes(bound.graph)
+    for node in reversed(bound.graph.node):
+        read = [name for name in node.input[: 1 if node.op_type == "CastLike" else None] if name]
+        known = shapes.get(node.output[0]) if node.output and node.op_type in _SHAPE_KEEPING else None
+        if known is not None and all(shapes.get(name) != known for name in read):
+            shapes |= {name: known for name in read if name not in shapes}
+    return shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

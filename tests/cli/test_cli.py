@@ -24,7 +24,7 @@ Cli = Callable[..., Any]
 GENERATE = {"name", "layers", "folded", "sequences", "unique", "macs", "weight_bytes", "skipped", "error"}
 MEASURE = {
     "name", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
-    "verdict", "error",
+    "verdict", "error", "threads",
     "data_effect_ms", "data_ci95_ms", "data_layers", "data_error",
 }  # fmt: skip
 ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unfused", "unpacked"]
@@ -299,6 +299,73 @@ def test_measure_tells_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) 
     assert broken["data_effect_ms"] is None
     assert "broken.onnx" in broken["error"]
     assert "data ms" in cli("measure", "branches.onnx", "--data", "--visits", "10").out
+
+
+UNBOUND = ("--option", "pinning=off")
+"""Several threads need no core each."""
+
+
+def test_several_numbers_of_threads_are_measured_in_turn_into_one_database(cli: Cli, work: Path) -> None:
+    more = (*UNBOUND, "--visits", "4", "--db", "threads.db")
+    command = ("run", "suite", "--with", "branches.onnx", "--threads", "1,2", *more)
+    assert cli("run", "suite", *more).code == 0
+
+    forecast = cli(*command, "--dry-run", "--json").json
+    done = cli(*command, "--json")
+    again = cli("run", "suite", "--threads", "2,1", *more)
+
+    parts = done.json["by_threads"]
+    assert [part["threads"] for part in forecast["by_threads"]] == [1, 2]
+    assert [forecast[name] for name in ("bricks", "reused", "remaining", "models_remaining")] == [8, 4, 4, 2]
+    assert done.code == again.code == 0
+    assert [(part["threads"], part["measured"], part["reused"]) for part in parts] == [(1, 0, 4), (2, 4, 0)]
+    assert [done.json[name] for name in ("measured", "reused", "models", "run")] == [4, 4, 2, None]
+    assert len({part["run"] for part in parts} - {None}) == 2
+    assert done.json["wall_s"] == pytest.approx(sum(part["wall_s"] for part in parts))
+    assert [line for line in again.out.splitlines() if not line.startswith(" ")] == ["2 threads:", "1 thread:"]
+    assert again.out.count("  4 bricks: 4 known, 0 failed, 0 measured") == 2
+    ask = ("estimate", "branches.onnx", "--db", "threads.db", "--threads")
+    one, two = cli(*ask, "1,2,1", "--json").json["results"]
+    assert [(row["name"], row["threads"]) for row in (one, two)] == [("branches@t1", 1), ("branches@t2", 2)]
+    assert None not in {one["estimate_ms"], two["estimate_ms"]}
+    assert cli(*ask, "1,2", "--plot", "plots").code == 0
+    assert {path.name for path in Path("plots").iterdir()} >= {"layers-branches@t1.png", "layers-branches@t2.png"}
+    missing = cli(*ask, "1,7")
+    assert missing.code == 3
+    assert "branches@t7: 6 sequences not measured" in missing.out
+
+
+def test_a_single_number_of_threads_is_told_as_before(cli: Cli, work: Path) -> None:
+    done = cli("run", "suite", "--threads", "1")
+
+    assert done.out.startswith("4 bricks: 4 known, 0 failed, 0 measured")
+    assert cli("estimate", "branches.onnx", "--threads", "1", "--json").json["results"][0]["name"] == "branches"
+    assert cli("run", "suite", "--json").json["by_threads"][0]["threads"] == 1
+
+
+def test_a_budget_is_shared_by_all_numbers_of_threads(cli: Cli, work: Path) -> None:
+    answer = cli("run", "suite", "--threads", "1,2", "--budget", "4s", "--dry-run", "--json").json
+
+    first, second = answer["by_threads"]
+    assert (first["forecast_s"], first["budget_s"]) == (0, 2)
+    assert second["budget_s"] == 4  # the first one is stored, and needs none of it
+    assert answer["budget_s"] == 4
+
+
+def test_models_are_measured_with_several_numbers_of_threads(cli: Cli, work: Path) -> None:
+    Path("broken.onnx").write_bytes(b"no model")
+
+    done = cli(
+        "measure", "branches.onnx", "broken.onnx", "--threads", "2,1", *UNBOUND, "--visits", "4", "--db", "t.db",
+        "--json",
+    )  # fmt: skip
+
+    names = [(row["name"], row["threads"], row["error"] is None) for row in done.json["results"]]
+    assert done.code == 3
+    assert names == [
+        ("branches@t2", 2, True), ("branches@t1", 1, True), ("broken@t2", 2, False), ("broken@t1", 1, False),
+    ]  # fmt: skip
+    assert len({part["run"] for part in done.json["by_threads"]}) == 2
 
 
 # estimate -----------------------------------------------------------------------------------------------------------
@@ -585,6 +652,8 @@ def test_the_database_comes_from_the_environment(cli: Cli, work: Path, monkeypat
         (["generate", "squeezenet", "-o", "s", "--graph", "compiled"], "'compiled' is not one of"),
         (["generate", "squeezenet", "-o", "s", "--threads", "2"], "--threads means nothing for the model's own graph"),
         (["generate", "squeezenet", "-o", "s", "--option", "a=b"], "--option means nothing for the model's own graph"),
+        (["run", "s", "--threads", "1,x"], "'1,x' is no list of numbers of threads"),
+        (["estimate", "squeezenet", "--threads", ""], "'' is no list of numbers of threads"),
         (["run", "s", "--budget", "soon"], "'soon' is no time; write 90, 90s, 5m or 1h"),
         (["run", "s", "--budget", "-1"], "'-1' is not a positive time"),
         (["run", "s", "--cache", "warm"], "'warm' is not one of 'model', 'hot', 'cold'"),

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..causes import written
+from ..forms import form_cells, form_columns
 from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
-from ..tables import MOST, Answer, Column, unlisted
-from ..units import counted, half_of, margin, milliseconds, percent, short
+from ..tables import MOST, Answer, Column, Format, render, unlisted
+from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, values_of
 from .standing import COLUMNS, above_estimate, shown, standing
 
@@ -147,8 +148,7 @@ def _explained(entry: Estimate, most: int | None) -> list[str]:
             "most time first"
         )
         costly = sorted(entry.path, key=lambda part: -(part.latency_ms or 0.0))
-        lines += [f"  {_latency(part)}  {'+'.join(part.op_types)}  {', '.join(part.names)}" for part in costly[:most]]
-        lines += [f"  {line}" for line in unlisted(costly, most)]
+        lines += [*_path(costly[:most]), *unlisted(costly, most)]
     return lines
 
 
@@ -183,8 +183,11 @@ def _unknown(entry: Estimate) -> list[str]:
     return [*lines[:_OPERATORS], *([f"  and {rest} more (--json lists all)"] if rest > 0 else [])]
 
 
-def _latency(part: SequenceLatency) -> str:
-    if part.latency_ms is None:
-        return f"{'not measured':>25}"
-    half = "" if part.ci95_ms is None else f" ± {margin(half_of(part.latency_ms, part.ci95_ms))}"
-    return f"{milliseconds(part.latency_ms):>12} ms{half:<10}"
+def _path(parts: Sequence[SequenceLatency]) -> list[str]:
+    """Sequences, one per row."""
+    rows = [
+        {"latency_ms": part.latency_ms, "ci95_ms": part.ci95_ms, **form_cells(part.op_types, part.names, part.form)}
+        for part in parts
+    ]
+    columns = [Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"), *form_columns(rows)]
+    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..tables import Answer, Column
 from ..units import counted, duration, milliseconds, percent, short
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["measured", "ran"]
 
+Report = TypeVar("Report", bound="RunReport | MeasureReport")
+
 _STEADIER = "quiet the machine, or give it more visits: --again noisy with --visits 96 or a longer --budget"
 
 _LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
@@ -29,8 +31,74 @@ _UNWATCHED = 0.05
 """Relative difference between profiled passes and others that a run tells of."""
 
 
-def ran(report: RunReport) -> Answer:
-    """The answer of ``run``: one row per failure, what was done beside them."""
+def ran(*reports: RunReport, budget_s: float | None = None) -> Answer:
+    """The answer of ``run``: one row per failure, what was done beside them.
+
+    Args:
+        reports: One per number of threads.
+        budget_s: Total time of several reports.
+    """
+    failures = [failure for report in reports for failure in _failures(report)]
+    totals = [_totals(report) for report in reports]
+    several, varied = len(reports) > 1, any(report.algorithm_failures for report in reports)
+    whole = _together(totals, budget_s) if several else totals[0]
+    return Answer(
+        failures,
+        totals=whole | _by_threads(reports, totals),
+        columns=[
+            Column("key", "not measured", _brick_or_model),
+            *([Column("threads", "threads")] if several else []),
+            *([Column("variant", "algorithm")] if varied else []),
+            Column("reason", "reason"),
+        ],
+        summary=_in_parts(reports, _said),
+        table=_summed(failures),
+    )
+
+
+def _by_threads(reports: Sequence[Report], totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"by_threads": [{"threads": one.threads, **whole} for one, whole in zip(reports, totals, strict=True)]}
+
+
+def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) -> list[str]:
+    """Lines about each report, under its number of threads where there are several."""
+    if len(reports) == 1:
+        return said(reports[0])
+    lines = []
+    for report in reports:
+        part = [f"  {line}" for line in said(report)]
+        lines += [f"{counted(report.threads, 'thread')}:", *part] if part else []
+    return lines
+
+
+def _together(totals: Sequence[dict[str, Any]], budget_s: float | None) -> dict[str, Any]:
+    """Counts and times of several runs as one; what each has of its own is null."""
+    return {
+        **_in_all(totals),
+        "budget_s": budget_s,
+        "verdicts": _added([one["verdicts"] for one in totals]),
+        "costs": _added([one["costs"] for one in totals]),
+        "bound": {name: bound for one in totals for name, bound in one["bound"].items()},
+    }
+
+
+def _in_all(totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What ``run`` and ``measure`` tell of a run, of several."""
+    counts = [name for name, value in totals[0].items() if type(value) in {int, float}]
+    kernels = [one["kernels"] for one in totals if one["kernels"] is not None]
+    views = _added([{name: one[name] for name in ("taken", "known")} for one in kernels])
+    told = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
+    summed = _added([{name: one[name] for name in counts} for one in totals])
+    return {**totals[0], **summed, "run": None, "kernels": told if kernels else None}
+
+
+def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for one in counts for name in one)
+    return {name: sum(one.get(name, 0) for one in counts) for name in names}
+
+
+def _said(report: RunReport) -> list[str]:
+    """What a run did, in lines."""
     counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
     if report.dry_run:
         summary = [f"{counts}, {_left(report)} to be measured in about {duration(report.forecast_s)}"]
@@ -47,57 +115,54 @@ def ran(report: RunReport) -> Answer:
     summary += [*_algorithms(report), *_watched(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
-    summary += bound_lines(report.bound.items())
+    return summary + bound_lines(report.bound.items())
+
+
+def _failures(report: RunReport) -> list[dict[str, Any]]:
     failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
     failures += [
         {"key": failure.key, "reason": failure.reason, "variant": failure.variant}
         for failure in report.algorithm_failures
     ]
-    return Answer(
-        failures,
-        totals={
-            "bricks": report.bricks,
-            "measured": report.measured,
-            "reused": report.reused,
-            "failed": report.failed,
-            "remaining": report.remaining,
-            "models": report.models,
-            "models_measured": report.models_measured,
-            "verdicts": dict(report.verdicts),
-            "models_remaining": report.models_remaining,
-            "algorithms": report.algorithms,
-            "algorithms_reused": report.algorithms_reused,
-            "algorithms_failed": len(report.algorithm_failures),
-            "algorithms_remaining": report.algorithms_remaining,
-            "wall_s": report.wall_s,
-            "timed_s": report.timed_s,
-            "prepare_s": report.prepare_s,
-            "forecast_s": report.forecast_s,
-            "budget_s": report.budget_s,
-            "dry_run": report.dry_run,
-            "run": report.run,
-            "system": report.system,
-            "stack": report.stack,
-            "kernels": None if report.kernels is None else asdict(report.kernels),
-            "costs": asdict(report.costs),
-            "bound": {name: dict(bound) for name, bound in report.bound.items()},
-        },
-        columns=[
-            Column("key", "not measured", _brick_or_model),
-            *([Column("variant", "algorithm")] if report.algorithm_failures else []),
-            Column("reason", "reason"),
-        ],
-        summary=summary,
-        table=_summed(failures),
-    )
+    return [{**failure, "threads": report.threads} for failure in failures]
 
 
-def _summed(failures: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+def _totals(report: RunReport) -> dict[str, Any]:
+    return {
+        "bricks": report.bricks,
+        "measured": report.measured,
+        "reused": report.reused,
+        "failed": report.failed,
+        "remaining": report.remaining,
+        "models": report.models,
+        "models_measured": report.models_measured,
+        "verdicts": dict(report.verdicts),
+        "models_remaining": report.models_remaining,
+        "algorithms": report.algorithms,
+        "algorithms_reused": report.algorithms_reused,
+        "algorithms_failed": len(report.algorithm_failures),
+        "algorithms_remaining": report.algorithms_remaining,
+        "wall_s": report.wall_s,
+        "timed_s": report.timed_s,
+        "prepare_s": report.prepare_s,
+        "forecast_s": report.forecast_s,
+        "budget_s": report.budget_s,
+        "dry_run": report.dry_run,
+        "run": report.run,
+        "system": report.system,
+        "stack": report.stack,
+        "kernels": None if report.kernels is None else asdict(report.kernels),
+        "costs": asdict(report.costs),
+        "bound": {name: dict(bound) for name, bound in report.bound.items()},
+    }
+
+
+def _summed(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of failures, those of an algorithm for one reason as a single row: it may not be for most bricks."""
-    alike = Counter((row["variant"], row["reason"]) for row in failures)
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    alike = Counter((row["threads"], row["variant"], row["reason"]) for row in failures)
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in failures:
-        kind = (row["variant"], row["reason"])
+        kind = (row["threads"], row["variant"], row["reason"])
         if row["variant"] and alike[kind] > 1:
             rows[kind] = {**row, "key": counted(alike[kind], "brick")}
         else:
@@ -156,19 +221,16 @@ def _brick_or_model(name: str) -> str:
     return short(name) if is_key else name
 
 
-def measured(report: MeasureReport) -> Answer:
-    """The answer of ``measure``: one row per model."""
-    examined = any(row.data_effect_ms is not None for row in report.rows)
+def measured(*reports: MeasureReport) -> Answer:
+    """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
+    rows = [row for of_model in zip(*(report.rows for report in reports), strict=True) for row in of_model]
+    examined = any(row.data_effect_ms is not None for row in rows)
     data = [Column("data_effect_ms", "data ms ±95%", milliseconds, bounds="data_ci95_ms")]
+    totals = [_measured_totals(report) for report in reports]
+    whole = _in_all(totals) if len(reports) > 1 else totals[0]
     return Answer(
-        [asdict(row) for row in report.rows],
-        totals={
-            "run": report.run,
-            "system": report.system,
-            "stack": report.stack,
-            "wall_s": report.wall_s,
-            "kernels": None if report.kernels is None else asdict(report.kernels),
-        },
+        [asdict(row) for row in rows],
+        totals=whole | _by_threads(reports, totals),
         columns=[
             Column("name", "model"),
             Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
@@ -180,15 +242,29 @@ def measured(report: MeasureReport) -> Answer:
             Column("verdict", "verdict"),
             *(data if examined else []),
         ],
-        summary=[
-            *(f"{row.name}: {row.error}" for row in report.rows if row.error),
-            *verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
-            *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
-            *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
-            *_profiled(report.kernels),
-            *bound_lines((row.name, row.bound) for row in report.rows),
-        ],
+        summary=_in_parts(reports, _remarks),
     )
+
+
+def _measured_totals(report: MeasureReport) -> dict[str, Any]:
+    return {
+        "run": report.run,
+        "system": report.system,
+        "stack": report.stack,
+        "wall_s": report.wall_s,
+        "kernels": None if report.kernels is None else asdict(report.kernels),
+    }
+
+
+def _remarks(report: MeasureReport) -> list[str]:
+    return [
+        *(f"{row.name}: {row.error}" for row in report.rows if row.error),
+        *verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
+        *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
+        *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
+        *_profiled(report.kernels),
+        *bound_lines((row.name, row.bound) for row in report.rows),
+    ]
 
 
 def _data_layers(layers: Sequence[DataLayer]) -> str:

@@ -1,4 +1,8 @@
-"""Ratios of latencies with their intervals, and what they are worth: one row per model or brick (a forest plot)."""
+"""Ratios of latencies with their intervals, and what they are worth: one row per model or brick (a forest plot).
+
+What is less certain is drawn with less ink: hollow where both sides were measured apart, hatched where there is no
+ratio, or where a gain may be chance.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,11 @@ _FURTHEST = 8.0
 _WIDEST = 4.0
 """Intervals whose ends are further apart than by this factor do not decide how far the axis reaches."""
 
+_LONGEST = 5.0
+"""Gains beyond so many times the usual one are cut off, and told in figures: one must not squeeze the others."""
+
+_HATCH = "/////"
+
 _STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
@@ -35,6 +44,8 @@ class Rival:
         ci95: Its interval.
         verdict: ``SAME``, ``FASTER``, ``SLOWER`` or ``UNCLEAR``; None where there is none.
         gain_ms: What the base would gain if it were as fast; None where there is nothing to tell.
+        apart: Whether both sides were measured in different runs.
+        doubtful: Whether the gain may be chance.
     """
 
     label: str
@@ -42,6 +53,8 @@ class Rival:
     ci95: tuple[float, float] | None
     verdict: str | None
     gain_ms: float | None = None
+    apart: bool = False
+    doubtful: bool = False
 
 
 def forest(rivals: Sequence[Rival], *, minimum_effect: float, base: str, title: str, gain: str) -> Figure:
@@ -62,6 +75,7 @@ def forest(rivals: Sequence[Rival], *, minimum_effect: float, base: str, title: 
     gains.set_xlabel(f"{gain} (ms)")
     name_rows(ratios, [rival.label for rival in rivals], width=44)
     gains.tick_params(axis="y", left=False)
+    _explain(figure, rivals)
     return figure
 
 
@@ -79,10 +93,9 @@ def _draw_ratios(axes: Axes, rivals: Sequence[Rival], minimum_effect: float) -> 
             if value is not None:
                 reach = max(reach, min(_FURTHEST, max(value, 1 / value if value else _FURTHEST)))
     reach *= 1.05
-    drawn = set[str]()
     for row, rival in enumerate(rivals):
         if rival.ratio is None:
-            axes.text(1, row, "not known", ha="center", va="center", fontsize=8, color=GREY)
+            axes.axhspan(row - 0.3, row + 0.3, facecolor="none", edgecolor=GREY, hatch=_HATCH, linewidth=0)
             continue
         verdict = rival.verdict or "UNCLEAR"
         colour = _COLOURS[verdict]
@@ -92,24 +105,44 @@ def _draw_ratios(axes: Axes, rivals: Sequence[Rival], minimum_effect: float) -> 
             for beyond, edge, marker in ((low < 1 / reach, 1 / reach, "<"), (high > reach, reach, ">")):
                 if beyond:
                     axes.plot(edge, row, marker, color=colour, markersize=5, clip_on=False)
-        place = min(max(rival.ratio, 1 / reach), reach)
-        label = verdict if verdict not in drawn else None
-        drawn.add(verdict)
-        axes.plot(place, row, "o", color=colour, markersize=6, label=label)
+        if not 1 / reach <= rival.ratio <= reach:
+            edge, marker = (reach, ">") if rival.ratio > 1 else (1 / reach, "<")
+            axes.plot(edge, row, marker, color=colour, markersize=8, clip_on=False)
+            continue
+        face = "white" if rival.apart else colour
+        axes.plot(rival.ratio, row, "o", color=colour, markerfacecolor=face, markersize=6, markeredgewidth=1.6)
     axes.set_xlim(1 / reach, reach)
     _mark(axes, reach)
-    if drawn:
-        handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        axes.legend(
-            [handles[verdict] for verdict in _COLOURS if verdict in handles],
-            [verdict for verdict in _COLOURS if verdict in handles],
-            loc="lower left",
-            bbox_to_anchor=(0, 1.0),
-            ncols=4,
-            fontsize=9,
-            frameon=False,
-            borderaxespad=0.2,
-        )
+
+
+def _explain(figure: Figure, rivals: Sequence[Rival]) -> None:
+    """The legend: of what is drawn, and of nothing else."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    known = [rival for rival in rivals if rival.ratio is not None]
+    verdicts = {rival.verdict or "UNCLEAR" for rival in known}
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], marker="o", color=colour, linestyle="", label=verdict)
+        for verdict, colour in _COLOURS.items()
+        if verdict in verdicts
+    ]
+    if any(rival.apart for rival in known):
+        hollow = Line2D([], [], marker="o", color="black", markerfacecolor="white", linestyle="")
+        hollow.set_label("hollow: measured apart")
+        handles.append(hollow)
+    if len(known) < len(rivals) or any(rival.doubtful for rival in rivals):
+        label = "no ratio" if len(known) < len(rivals) else "may be chance"
+        handles.append(Patch(facecolor="white", edgecolor=GREY, hatch=_HATCH, label=label))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        fontsize=9,
+        frameon=False,
+        columnspacing=1.2,
+        handletextpad=0.4,
+    )
 
 
 def _mark(axes: Axes, reach: float) -> None:
@@ -123,10 +156,34 @@ def _mark(axes: Axes, reach: float) -> None:
 def _draw_gains(axes: Axes, rivals: Sequence[Rival]) -> None:
     plain_axes(axes, grid="x")
     axes.axvline(0, color=GREY, linewidth=1)
-    for row, rival in enumerate(rivals):
-        if rival.gain_ms is not None:
-            colour = _COLOURS[rival.verdict or "UNCLEAR"]
-            axes.barh(row, rival.gain_ms, color=colour, height=0.6)
-    if all(rival.gain_ms is None for rival in rivals):
-        axes.text(0.5, 0.5, "no brick is measured on both", transform=axes.transAxes, ha="center", color=GREY)
+    gains = [rival.gain_ms for rival in rivals if rival.gain_ms]
+    if not gains:
+        known = any(rival.gain_ms is not None for rival in rivals)
+        text = "no brick is faster\non the other side" if known else "no brick is\nmeasured on both"
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)
         axes.set_xlim(0, 1)
+        axes.set_xticks([])
+        return
+    reach = _reach(gains)
+    for row, rival in enumerate(rivals):
+        if rival.gain_ms:
+            colour, length = _COLOURS[rival.verdict or "UNCLEAR"], min(max(rival.gain_ms, -reach), reach)
+            face, hatch = ("white", _HATCH) if rival.doubtful else (colour, None)
+            axes.barh(row, length, height=0.6, facecolor=face, edgecolor=colour, hatch=hatch)
+            if length != rival.gain_ms:
+                _tell_cut(axes, row, rival.gain_ms, length, colour)
+    low, high = max(min(0.0, *gains), -reach), min(max(0.0, *gains), reach)
+    axes.set_xlim(1.05 * low, 1.05 * high)
+
+
+def _reach(gains: Sequence[float]) -> float:
+    """The longest bar: of the longest gain, unless that is much longer than the usual one."""
+    lengths = sorted(map(abs, gains))
+    return min(lengths[-1], _LONGEST * lengths[len(lengths) // 2])
+
+
+def _tell_cut(axes: Axes, row: int, gain_ms: float, length: float, colour: str) -> None:
+    """Write how long a bar is that was cut off."""
+    axes.plot(length, row, "<" if length < 0 else ">", color=colour, markersize=7, clip_on=False)
+    box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    axes.text(length / 2, row, f"{gain_ms:.3g}", ha="center", va="center", fontsize=8, bbox=box)

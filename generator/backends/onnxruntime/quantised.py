@@ -49,6 +49,7 @@ def quantised_network(network: Network) -> Network:
     model = network.self_contained() if network.model is not None else onnx.load(str(network.path))
     key, value = _PREPARED
     model.metadata_props.add(key=key, value=value)
+    _forget_types_of_weights(model)
     with tempfile.TemporaryDirectory(prefix="dlbricks-quantised-") as place:
         target = Path(place) / "quantised.onnx"
         _quantise(model, target)
@@ -64,6 +65,17 @@ def _can_be_quantised(model: onnx.ModelProto) -> bool:
         node.op_type in _OPERATORS and node.domain in {"", "ai.onnx"} and node.input[1] in floats
         for node in model.graph.node
     )
+
+
+def _forget_types_of_weights(model: onnx.ModelProto) -> None:
+    """Drop the types that a model states of its initializers beside these, as PyTorch's exporter does.
+
+    The quantizer transposes the weights of a Gemm under their own name, and then finds that they have another shape.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
 
 
 def _quantise(model: onnx.ModelProto, target: Path) -> None:

@@ -16,7 +16,7 @@ COMPARE = {
 }  # fmt: skip
 LAYER = {
     "key", "operators", "names", "occurrences", "base_ms", "other_ms", "ratio", "ratio_ci95", "verdict", "reason",
-    "gain_ms",
+    "gain_ms", "form", "apart",
 }  # fmt: skip
 ADVISE = {
     "name", "best", "command", "ties", "ranking", "runner_up", "default", "over_runner_up", "over_default",
@@ -102,7 +102,9 @@ def test_csv_has_a_row_for_each_brick(cli, place) -> None:
     assert len(found) == 4
     assert {row["name"] for row in found} == {"branches"}
     assert {row["layer.operators"] for row in found} == {"Conv", "Relu", "Sigmoid", "Add"}
-    assert all(float(row["layer.base_ms"]) > 0 and not set("[{") & set("".join(row.values())) for row in found)
+    assert all(float(row["layer.base_ms"]) > 0 for row in found)
+    assert not any(value.startswith(("[", "{")) for row in found for value in row.values())
+    assert {row["layer.form.inputs"] for row in found} >= {"float[1,4,16,16]"}
 
 
 def test_wrong_usage_is_one_line(cli, place) -> None:

@@ -23,7 +23,7 @@ RESULT = {
     "name", "batch", "whole", "system", "stack", "backend", "device", "threads", "dtype", "source", "profiled_ms",
     "matrix_shares", "kernels", "elsewhere", "missing", "command", "error",
 }  # fmt: skip
-KERNEL = {"name", "operator", "place", "calls", "time_ms", "share", "matrix", "units", "elsewhere"}
+KERNEL = {"name", "operator", "place", "calls", "time_ms", "share", "matrix", "units", "elsewhere", "layers"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def test_kernels_of_a_model(cli, profiled):
     assert sum(kernel["share"] for kernel in row["kernels"]) == pytest.approx(1.0)
 
     table = cli("kernels", profiled.model, "--db", profiled.database).out
-    assert "CPUExecutionProvider" in table
+    assert "Conv 3x3 1x4x16x16 →" in table
     assert "with matrix units" in table
     text = cli("kernels", profiled.model, "--db", profiled.database, "--format", "csv").out
     lines = list(csv.DictReader(io.StringIO(text)))

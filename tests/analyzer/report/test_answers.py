@@ -75,7 +75,7 @@ def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> 
 
     answer = ran(report)
 
-    assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd"}]
+    assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd", "threads": 1}]
     assert "with other algorithms: 1 known, 1 not offered, 0 failed, 5 measured" in answer.summary
     assert any("0 and 1 with other algorithms left over" in line for line in answer.summary)
     assert not report.complete  # one is left over; the failure alone would be an answer
@@ -207,8 +207,9 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     some, every = (estimated([entry], explain=True, most=most).summary for most in (15, None))
 
     begin = next(i for i, line in enumerate(some) if "critical path" in line)
-    assert some[begin + 1].split() == ["19.000", "ms", "±", "0.50", "Conv", "n19"]
-    assert some[begin + 16] == "  and 5 more (--all lists them)"
+    assert some[begin + 1].split() == ["ms", "±95%", "operators", "layer"]
+    assert some[begin + 3].split() == ["19.000", "±", "0.50", "Conv", "n19"]
+    assert some[begin + 18] == "and 5 more (--all lists them)"
     assert every[-1].split()[-1] == "n0"
 
 

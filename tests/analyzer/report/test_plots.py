@@ -14,10 +14,12 @@ from dlbricks.analyzer.report.plots import (
     GranularityPoint,
     ModelLatency,
     ModelShare,
+    Rival,
     Roof,
     Step,
     accuracy_against_granularity,
     estimate_beside_measured,
+    forest,
     latency_by_layer,
     roofline_chart,
     save,
@@ -272,3 +274,54 @@ def test_a_long_title_is_wrapped_before_it_is_cut() -> None:
 
     assert " ".join(figure.get_suptitle().split()) == title
     assert "\n" in figure.get_suptitle()
+
+
+def _forest(*rivals: Rival) -> Figure:
+    return forest(rivals, minimum_effect=0.03, base="base", title="Models", gain="gain")
+
+
+def _legend(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_ratios_that_are_refused_or_unpaired_look_like_it() -> None:
+    sure = Rival("sure", 0.8, (0.7, 0.9), "FASTER", 2.0)
+    figure = _forest(sure, Rival("apart", 1.5, (1.4, 1.6), "SLOWER", 1.0, apart=True), Rival("none", None, None, None))
+
+    ratios, gains = figure.axes
+    faces = {line.get_color(): line.get_markerfacecolor() for line in ratios.lines if line.get_marker() == "o"}
+    assert faces == {GREEN: GREEN, RED: "white"}
+    assert [patch.get_hatch() for patch in ratios.patches if patch.get_hatch()] == ["/////"]
+    assert _legend(figure) == ["FASTER", "SLOWER", "hollow: measured apart", "no ratio"]
+    assert not [patch for patch in gains.patches if patch.get_hatch()]
+    assert _legend(_forest(sure)) == ["FASTER"]
+
+
+def test_gains_that_may_be_chance_are_hatched() -> None:
+    figure = _forest(
+        Rival("sure", 0.8, (0.7, 0.9), "FASTER", 2.0), Rival("a", 0.9, (0.5, 2), "UNCLEAR", 1.0, doubtful=True)
+    )
+
+    assert [patch.get_hatch() for patch in figure.axes[1].patches] == [None, "/////"]
+    assert _legend(figure)[-1] == "may be chance"
+
+
+def test_one_long_gain_does_not_squeeze_the_others_and_is_told_in_figures() -> None:
+    gains = [1.0, 2.0, -1.5, 400.0]
+    figure = _forest(*(Rival(str(gain), 1.0, (0.9, 1.1), "SAME", gain) for gain in gains))
+
+    axes = figure.axes[1]
+    assert [patch.get_width() for patch in axes.patches] == [1.0, 2.0, -1.5, 10.0]
+    assert axes.get_xlim() == pytest.approx((-1.575, 10.5))
+    assert [text.get_text() for text in axes.texts] == ["400"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"), [(None, "no brick is\nmeasured on both"), (0.0, "no brick is faster\non the other side")]
+)
+def test_a_plot_without_gains_says_why(gain: float | None, text: str, tmp_path: Path) -> None:
+    figure = _forest(Rival(LONG, 100.0, (0.001, 1e6), "SLOWER", gain), Rival(LONG, 0.001, None, "FASTER", gain))
+
+    assert [found.get_text() for found in figure.axes[1].texts] == [text]
+    assert save(figure, tmp_path / "forest.png").is_file()

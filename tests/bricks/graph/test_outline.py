@@ -10,6 +10,7 @@ from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.footprint import footprint
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.graph.outline import Outline, outline_of
+from dlbricks.bricks.suite.signature import signature_in
 from dlbricks.models import find_models
 
 
@@ -40,10 +41,18 @@ def test_an_outline_says_what_its_graph_says(graph, record):
             assert found.consumers(value) == graph.consumers(value)
 
 
-def test_it_holds_no_values_and_no_attributes(graph, record):
+def test_it_holds_no_values_and_of_attributes_kernels_and_strides(graph, record):
     found = Outline(record)
     assert all(operand.data is None for layer in found.layers for operand in layer.operands)
-    assert not any(layer.node.attribute for layer in found.layers)
+    for one, other in zip(found.layers, graph.layers, strict=True):
+        kept = {attribute.name: list(attribute.ints) for attribute in one.node.attribute}
+        spatial = [attribute for attribute in other.node.attribute if attribute.name in {"kernel_shape", "strides"}]
+        assert kept == {attribute.name: list(attribute.ints) for attribute in spatial}
+
+
+def test_its_sequences_have_the_signatures_of_those_of_its_graph(graph, record):
+    parts = sequences(graph, 3)
+    assert [signature_in(Outline(record), part) for part in parts] == [signature_in(graph, part) for part in parts]
 
 
 def mutilated(value, path=()):

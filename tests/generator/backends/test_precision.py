@@ -99,6 +99,27 @@ def test_a_whole_model_is_quantized_and_its_file_is_not(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("external", [False, True], ids=["one file", "weights beside it"])
+def test_a_transposed_weight_whose_type_is_stated_is_quantized(tmp_path, external):
+    """As PyTorch exports classifiers: ``value_info`` of initializers, which the quantizer leaves as it was."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> classifier (float[1, 48, 1, 1] x) => (float[1, 24] y) '
+        "<float[24, 48] w, float[24] b> {f = Flatten(x) y = Gemm<transB = 1>(f, w, b)}"
+    )
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (24, 48)), ("b", (24,))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32), name))
+    assert {value.name for value in model.graph.value_info} == {"w", "b"}
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=external, location="m.bin", size_threshold=0)
+    network = file_network(path, overrides={})
+
+    (exact,), (quantised,) = _computed(network, AS_GIVEN), _computed(network, "int8")
+
+    assert 0 < np.abs(exact - quantised).max() < 0.05 * np.abs(exact).max()
+
+
 def test_the_quantizer_says_nothing(skeleton_of, capfd):
     handlers, disabled = [*logging.root.handlers], logging.root.manager.disable
 

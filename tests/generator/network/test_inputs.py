@@ -167,3 +167,16 @@ def test_a_number_that_is_compared_with_a_constant_is_that_constant(skeleton_of)
 
     assert found["rate"].tolist() == 16000
     assert found["mask"].tolist() != [0, 0, 0]  # a mask masks nothing
+
+
+def test_inputs_lead_to_the_shapes_that_outputs_are_declared_to_have(skeleton_of):
+    """What only an input decides is told by no inference, but by the model's outputs."""
+    window = "(int32 x0) => (float[10] v0) {a = Cast<to = 1>(x0) b = Range(z, a, o) c = Mul(b, a) v0 = Cos(c)}"
+    window = window.replace("=> (float[10] v0)", "=> (float[10] v0) <float z = {0}, float o = {1}>")
+    reduced = (
+        "(float[2,0,4] x0, int64[1] x1) => (float[2,1,4] v0) {a = ReduceSum(x0, x1) b = Sqrt(a) v0 = CastLike(b, x0)}"
+    )
+
+    assert inputs(skeleton_of, window, [("x0", "int32", ())])["x0"] == 10
+    found = inputs(skeleton_of, reduced, [("x0", "float", (2, 0, 4)), ("x1", "int64", (1,))])
+    assert found["x1"].tolist() == [1]

@@ -1,0 +1,31 @@
+"""The kernels that ran for bricks, where a pass under a profiler told them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ..db import Store, Subject
+from ..db.queries import Filter
+from ..generator.measurement.profiling import PROFILED_CACHE
+from .selection import Choice
+
+__all__ = ["kernel_names"]
+
+
+def kernel_names(store: Store, choice: Choice, keys: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The kernels of each brick by its key, the longest first; without the bricks of which no view is stored.
+
+    Args:
+        store: The database.
+        choice: The combination; kernels run whatever the caches hold.
+        keys: The bricks.
+    """
+    conditions = replace(choice.conditions, cache=PROFILED_CACHE)
+    views = store.kernels(Filter(Subject.BRICK, keys, choice.system_key, choice.stack_key, conditions))
+    return {
+        identity.key: tuple(
+            dict.fromkeys(one.name for one in sorted(view.kernels, key=lambda kernel: -(kernel.time_ns or 0)))
+        )
+        for identity, view in views.items()
+    }
