@@ -1,0 +1,45 @@
+"""The analyses, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from .analyses import (
+    activations,
+    alternatives,
+    branches,
+    conversions,
+    denormals,
+    duplicates,
+    float64,
+    inserted,
+    local_response,
+    normalisations,
+    one_hot,
+    slow_kernels,
+    threads,
+    transposes,
+    unfolded,
+)
+from .analysis import Analysis
+
+__all__ = ["ANALYSES"]
+
+ANALYSES: tuple[Analysis, ...] = tuple(
+    module.ANALYSIS
+    for module in (
+        activations,
+        normalisations,
+        transposes,
+        conversions,
+        float64,
+        duplicates,
+        one_hot,
+        local_response,
+        unfolded,
+        slow_kernels,
+        denormals,
+        alternatives,
+        threads,
+        branches,
+        inserted,
+    )
+)
