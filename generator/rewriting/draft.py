@@ -76,13 +76,14 @@ class Draft:
 
         Args:
             value: A value that a node makes.
-            nodes: Their last makes the value; they may stand in any order with those of the model.
+            nodes: Their last makes the value; what they read may stand behind it in the model.
         """
         before = self.maker(value)
         slot = list(before.output).index(value)
         before.output[slot] = self.fresh("replaced")
         self._makers[before.output[slot]] = before
-        self._nodes += nodes
+        place = next(index for index, node in enumerate(self._nodes) if node is before) + 1
+        self._nodes[place:place] = nodes
         self._makers |= {name: node for node in nodes for name in node.output if name}
 
     def finish(self) -> onnx.ModelProto:
@@ -118,20 +119,15 @@ def _keep(entries: object, names: set[str]) -> None:
 
 def _ordered(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Nodes so that each stands behind those that it reads from, otherwise in the order given."""
+    import networkx as nx
+
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    done, order = set[int](), list[onnx.NodeProto]()
-    for start in range(len(nodes)):
-        pending = [start]
-        while pending:
-            index = pending[-1]
-            waits = [makers[name] for name in reads(nodes[index]) if name in makers and makers[name] not in done]
-            if index in done or not waits:
-                pending.pop()
-                if index not in done:
-                    done.add(index)
-                    order.append(nodes[index])
-            elif set(waits) & set(pending):
-                raise ModelError("a rewrite made nodes that wait for each other")
-            else:
-                pending += waits
-    return order
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(nodes)))
+    graph.add_edges_from(
+        (makers[name], index) for index, node in enumerate(nodes) for name in reads(node) if name in makers
+    )
+    try:
+        return [nodes[index] for index in nx.lexicographical_topological_sort(graph)]
+    except nx.NetworkXUnfeasible as error:
+        raise ModelError("a rewrite made nodes that wait for each other") from error

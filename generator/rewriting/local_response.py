@@ -1,8 +1,9 @@
-"""Local response normalisation by an average over channels and square roots in place of a power.
+"""Local response normalisation by a convolution and square roots in place of sums and powers element by element.
 
-y = x / (k + alpha mean)^beta, where mean is that of x^2 over ``size`` neighbouring channels (Krizhevsky, Sutskever and
-Hinton 2012, "ImageNet classification with deep convolutional neural networks"; ONNX divides alpha by the size). A power
-is computed element by element with pow(); for beta = 3/4 it is sqrt(d) sqrt(sqrt(d)), for 1/2 sqrt(d).
+y = x / d^beta with d = k + alpha / size sum, where the sum is that of x^2 over ``size`` neighbouring channels
+(Krizhevsky, Sutskever and Hinton 2012, "ImageNet classification with deep convolutional neural networks", as ONNX has
+it). d is a convolution of 1 x 1 whose weights are alpha / size along a band and 0 elsewhere: that multiplies by many
+zeros, at the rate of a matrix product. For beta = 3/4 the power is sqrt(d) sqrt(sqrt(d)), for 1/2 sqrt(d).
 """
 
 from __future__ import annotations
@@ -41,33 +42,20 @@ def _given(value: float | None, default: float) -> float:
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:
-    """Squares, their average over neighbouring channels, and square roots."""
+    """Squares, their weighted sum over neighbouring channels, and square roots."""
     (source,) = match.reads
     shape = view.shape(source)
     assert shape is not None  # noqa: S101  # the match needed it
-    batch, channels, height, width = shape
-    size = int(match.numbers["size"])
-    nodes = [draft.node("Mul", [source, source])]
-
-    def then(operator: str, *more: str, **attributes: object) -> str:
-        nodes.append(draft.node(operator, [nodes[-1].output[0], *more], **attributes))
-        return str(nodes[-1].output[0])
-
-    def number(value: float, stem: str) -> str:
-        return draft.constant(np.array(value, dtype=np.float32), stem)
-
-    def target(*sizes: int) -> str:
-        return draft.constant(np.array(sizes, dtype=np.int64), "lrn_shape")
-
-    then("Reshape", target(batch, 1, channels, height * width))
-    reach = (size - 1) // 2
-    then("AveragePool", kernel_shape=[size, 1], pads=[reach, 0, reach, 0], count_include_pad=1)
-    then("Reshape", target(batch, channels, height, width))
-    then("Mul", number(match.numbers["alpha"], "lrn_alpha"))
-    then("Add", number(match.numbers["bias"], "lrn_bias"))
-    root = then("Sqrt")
+    channels, size = shape[1], int(match.numbers["size"])
+    apart = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels)))
+    band = np.where(apart <= size // 2, match.numbers["alpha"] / size, 0.0).astype(np.float32)
+    weights = draft.constant(band.reshape(channels, channels, 1, 1), "lrn_band")
+    bias = draft.constant(np.full(channels, match.numbers["bias"], dtype=np.float32), "lrn_bias")
+    square = draft.node("Mul", [source, source])
+    divisor = draft.node("Conv", [square.output[0], weights, bias], kernel_shape=[1, 1])
+    nodes = [square, divisor, draft.node("Sqrt", [divisor.output[0]])]
+    root = nodes[-1].output[0]
     if np.isclose(match.numbers["beta"], 0.75):
-        then("Sqrt")
-        root = then("Mul", root)
-    nodes.append(draft.node("Div", [source, root], match.value))
-    draft.redefine(match.value, nodes)
+        nodes.append(draft.node("Sqrt", [root]))
+        nodes.append(draft.node("Mul", [root, nodes[-1].output[0]]))
+    draft.redefine(match.value, [*nodes, draft.node("Div", [source, nodes[-1].output[0]], match.value)])

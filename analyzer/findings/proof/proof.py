@@ -140,8 +140,10 @@ class Workbench:
                 "what rounding explains: not timed"
             )
         proof = proof_of(trial)
-        if proof.ci95_ms[0] <= 0:
-            low, high = proof.ci95_ms
+        low, high = proof.ci95_ms
+        if high < 0:
+            return proof, f"tried: it takes {-proof.saving_ms:.3g} ms more ({-high:.3g} to {-low:.3g} ms)"
+        if low <= 0:
             return proof, f"tried: saves nothing that can be told ({low:.3g} to {high:.3g} ms)"
         if changed.path is not None and self._write is not None:
             proof = replace(proof, artefact=str(self._kept(changed.path, kind)))

@@ -93,7 +93,7 @@ CASES = [
     ("islands", ISLAND, 1, {"Exp"}, set[str]()),
     ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
     ("one_hot", ONE_HOT, 1, {"Gather"}, {"OneHot", "MatMul"}),
-    ("local_response", LRN, 1, {"AveragePool"}, {"LRN"}),
+    ("local_response", LRN, 1, {"Conv"}, {"LRN"}),
 ]
 
 
