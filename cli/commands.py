@@ -19,6 +19,7 @@ import click
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from .console import Reporter, answer, drawn, note
+from .findings import analyze
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, kernels
 from .options import (
@@ -242,5 +243,5 @@ def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     answer(measured(report), form, complete=complete and not untold)
 
 
-for command in (estimate, kernels, compare, advise, models, brick, backends, system, db):
+for command in (estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)

@@ -6,6 +6,7 @@ merges or removes by itself is no finding. All places that one rewrite changes a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ....generator.rewriting.pattern import Match
@@ -56,7 +57,7 @@ def of_rewrite(
         distinct = {id(node): node for _, nodes, _, _ in places for node in nodes}
         current = subject.spent(list(distinct.values()))
         assert current is not None  # noqa: S101  # each of them is measured
-        evidence = [f"'{match.value}' takes {told(nodes)}" for match, nodes, _, _ in places[:_SHOWN]]
+        evidence = [f"'{match.value}': {told(nodes)}" for match, nodes, _, _ in places[:_SHOWN]]
         evidence += [f"and {len(places) - _SHOWN} places more like these"] if len(places) > _SHOWN else []
         evidence += list(dict.fromkeys(why(match) for match, *_ in places if why is not None))[:_SHOWN]
         yield finding(
@@ -68,14 +69,14 @@ def of_rewrite(
             # Places that are alike err together: their intervals are added up.
             saving=Spent(sum(one.ms for *_, one in places), sum(one.half_ms for *_, one in places), ()),
             evidence=evidence,
-            remedy=_remedy(rewrite, text, [match for match, *_ in places]),
+            remedy=_remedy(subject, rewrite, text, [match for match, *_ in places]),
         )
 
     def ideas(subject: Subject) -> Iterable[Idea]:
         found = executed(subject, rewrite, fused)
         if found:
             layers = subject.names(index for match, _ in found for index in match.layers)
-            remedy = _remedy(rewrite, text, [match for match, _ in found])
+            remedy = _remedy(subject, rewrite, text, [match for match, _ in found])
             yield Idea(name, title.format(len(found)), remedy, layers=layers)
 
     return Analysis(name, run=run, ideas=ideas)
@@ -91,10 +92,16 @@ def executed(subject: Subject, rewrite: str, fused: Collection[str] = ()) -> lis
     return found
 
 
-def _remedy(rewrite: str, text: str, found: Sequence[Match]) -> Remedy:
+def _remedy(subject: Subject, rewrite: str, text: str, found: Sequence[Match]) -> Remedy:
     return Remedy(
         action="rewrite",
         text=text,
         settings={"rewrite": rewrite, "places": str(len(found))},
-        code="dlbricks analyze MODEL --prove --write improved",
+        code=f"dlbricks analyze {shlex.quote(_spelt(subject))} --prove --write improved",
     )
+
+
+def _spelt(subject: Subject) -> str:
+    """The model as a command names it."""
+    source = subject.source
+    return source.zoo or str(source.path or source.name)

@@ -1,6 +1,6 @@
 """Operators that are far slower than what else the same model runs.
 
-Expected: the longest of bytes, multiply-accumulates, and divisions with exponentials, each at the rate that this model's
+Expected: the longest of bytes (weights too), multiply-accumulates, and divisions with exponentials, each at the rate that this model's
 own operators reach (the median, weighted by time), and at least what the shortest operator takes. An operator that takes
 more than four times as long is slow; saving = what it takes - what is expected. A roofline (Williams, Waterman and
 Patterson 2009) with ceilings that this runtime reaches in this model, and not those of the machine.
@@ -61,7 +61,7 @@ def _expected(subject: Subject, node: Node) -> float | None:
     cost, rate, macs = node.layer.cost, subject.bytes_per_ms, subject.macs_per_ms
     if cost is None or rate is None or not node.origins:
         return None
-    parts = [cost.activation_bytes / rate]
+    parts = [(cost.activation_bytes + cost.weight_bytes) / rate]
     if cost.macs:
         if macs is None:
             return None
