@@ -16,7 +16,7 @@ from ...errors import ModelError, UsageError
 from ...models import ModelSource
 from ...models.loading import load_full
 from ..network.export import export_model
-from . import activations, casts, duplicates, islands, local_response, normalisations, one_hot, transposes
+from . import activations, casts, duplicates, expansions, islands, local_response, normalisations, one_hot, transposes
 from .draft import Draft
 from .pattern import Match, View
 
@@ -42,6 +42,7 @@ REWRITES: Mapping[str, Rewrite] = {
     "activations": Rewrite(activations.find, activations.apply, 1e-3),
     "casts": Rewrite(casts.find, casts.apply, 1e-6),
     "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
+    "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),
     "islands": Rewrite(islands.find, islands.apply, 1e-3),
     "local_response": Rewrite(local_response.find, local_response.apply),
     "normalisations": Rewrite(normalisations.find, normalisations.apply, 1e-3),

@@ -2,7 +2,7 @@
 
 Expected: the longest of bytes (weights too), multiply-accumulates, and divisions with exponentials, each at the rate that this model's
 own operators reach (the median, weighted by time), and at least what the shortest operator takes. An operator that takes
-more than four times as long is slow; saving = what it takes - what is expected. A roofline (Williams, Waterman and
+more than four times as long, and 0.2 % of the model, is slow; saving = what it takes - what is expected. A roofline (Williams, Waterman and
 Patterson 2009) with ceilings that this runtime reaches in this model, and not those of the machine.
 
 Where another stored runtime or algorithm runs the same brick faster, that is said.
@@ -20,12 +20,15 @@ from ..subject import Node, Spent, Subject
 __all__ = ["ANALYSIS"]
 
 _SLOW = 4.0
-_ELSEWHERE = frozenset({"LRN"})
+_WORTH = 0.002
+"""Share of the model that an operator takes at least: what is shorter takes its time to be called."""
+_ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot"})
 """What has an analysis of its own."""
 
 
 def _run(subject: Subject) -> Iterable[Finding]:
-    if subject.bytes_per_ms is None:
+    latency = subject.latency_ms
+    if subject.bytes_per_ms is None or latency is None:
         return
     shortest = min((node.ms for node in subject.nodes if node.ms), default=0.0)
     slow: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
@@ -34,7 +37,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
         if expected is None or not node.ms or node.layer.op_type in _ELSEWHERE:
             continue
         expected = max(expected, shortest)
-        if node.ms > _SLOW * expected:
+        if node.ms > max(_SLOW * expected, _WORTH * latency):
             slow[node.layer.op_type].append((node, expected))
     for operator, found in slow.items():
         nodes = [node for node, _ in found]

@@ -53,6 +53,14 @@ ONE_HOT = (
     "{a = OneHot(x, depth, values) b = MatMul(a, w) y = Relu(b)}"
 )
 LRN = "(float[1,8,6,6] x) => (float[1,8,6,6] y) {a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) y = Relu(a)}"
+EXPAND = (
+    "(float[4,8,1] x, float[4,8,16] z) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
+    "{r = Abs(x) e = Expand(r, s) d = Mul(z, e) y = Relu(d)}"
+)
+NEEDED = (
+    "(float[4,8,1] x) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
+    "{r = Abs(x) e = Expand(r, s) d = Mul(e, e) y = Relu(d)}"
+)
 
 
 def write(path: Path, graph: str) -> ModelSource:
@@ -90,6 +98,7 @@ CASES = [
     ("normalisations", NORM, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt"}),
     ("transposes", TRANSPOSES, 1, {"Relu"}, {"Transpose"}),
     ("casts", CASTS, 1, {"Relu"}, {"Cast"}),
+    ("expansions", EXPAND, 1, {"Mul"}, {"Expand"}),
     ("islands", ISLAND, 1, {"Exp"}, set[str]()),
     ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
     ("one_hot", ONE_HOT, 1, {"Gather"}, {"OneHot", "MatMul"}),
@@ -128,6 +137,12 @@ def test_a_conversion_that_loses_digits_stays(tmp_path: Path) -> None:
     source = write(tmp_path / "model.onnx", NARROW)
 
     assert not matches("casts", build_graph(source.skeleton()))
+
+
+def test_an_expansion_that_nothing_else_makes_up_for_stays(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", NEEDED)
+
+    assert not matches("expansions", build_graph(source.skeleton()))
 
 
 @pytest.mark.parametrize(
