@@ -13,7 +13,7 @@ import numpy as np
 
 from ....constructor.selection import Choice
 from ....constructor.uncertainty.pairing import without_stalls
-from ....errors import BackendError, DlbricksError, ModelError, WorkerError
+from ....errors import DlbricksError, MachineBusy
 from ....generator.measurement.agreement import TOLERANCES
 from ....generator.measurement.sampling.statistics import half_width, time_blocks
 from ....generator.progress import ProgressCallback
@@ -100,7 +100,9 @@ class Workbench:
             return replace(found, unproven="nothing here applies this remedy by itself")
         try:
             proof, why_not = self._try(found.remedy, found.kind)
-        except (ModelError, BackendError, WorkerError, OSError) as error:
+        except MachineBusy:
+            raise
+        except (DlbricksError, OSError) as error:
             return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
         return replace(found, proof=proof, unproven=why_not)
 
