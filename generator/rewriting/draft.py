@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,10 +36,11 @@ class Draft:
         """Of ONNX's own operators."""
         return next((one.version for one in self.model.opset_import if one.domain in {"", "ai.onnx"}), 1)
 
-    def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: object) -> onnx.NodeProto:
+    def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> onnx.NodeProto:
         """A node of one output, which gets a new name where it has none; ``domain`` is one of the attributes."""
         name = output or self.fresh(operator.lower())
-        made = helper.make_node(operator, list(inputs), [name], name=self.fresh(f"rewritten_{operator}"), **attributes)
+        label = self.fresh(f"rewritten_{operator}")
+        made: onnx.NodeProto = helper.make_node(operator, list(inputs), [name], name=label, **attributes)
         if made.domain == _MICROSOFT and not any(one.domain == _MICROSOFT for one in self.model.opset_import):
             self.model.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
         return made
@@ -69,7 +71,8 @@ class Draft:
         """
         if value not in self._makers:
             raise ModelError(f"no node of the model makes '{value}'")
-        return self._makers[value]
+        found: onnx.NodeProto = self._makers[value]
+        return found
 
     def redefine(self, value: str, nodes: Sequence[onnx.NodeProto]) -> None:
         """Have other nodes make a value; all that read it go on to do so.

@@ -58,7 +58,7 @@ def _centred(view: View, value: str, layers: set[int]) -> str | None:
     if mean_layer is None or mean_layer.node.input[0] != source or not _over_last(view, mean_layer):
         return None
     layers |= {difference.index, mean_layer.index}
-    return source
+    return str(source)
 
 
 def _variance(view: View, value: str, source: str, layers: set[int]) -> float | None:

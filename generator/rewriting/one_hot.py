@@ -51,7 +51,7 @@ def _one_hot(view: View, layer: Layer, depth: int) -> str | None:
     values, axis = view.array(layer, 2), view.attribute(layer, "axis")
     if view.number(layer, 1) != depth or values is None or values.tolist() != [0, 1] or axis not in {None, -1}:
         return None
-    return layer.node.input[0]
+    return str(layer.node.input[0])
 
 
 def _equal(view: View, layer: Layer) -> str | None:
@@ -61,7 +61,7 @@ def _equal(view: View, layer: Layer) -> str | None:
         counted = found is not None and found.ndim >= 1 and np.array_equal(found.ravel(), np.arange(found.shape[-1]))
         shape = view.shape(layer.node.input[1 - slot])
         if counted and shape and shape[-1] == 1 and found is not None and found.ndim <= len(shape):
-            return layer.node.input[1 - slot]
+            return str(layer.node.input[1 - slot])
     return None
 
 

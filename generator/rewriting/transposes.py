@@ -44,9 +44,7 @@ def find(view: View) -> list[Match]:
         members = [second.index, *(layer.index for layer in between)]
         members += [] if _shared(view, first) else [first.index]
         numbers = {str(place): float(axis) for place, axis in enumerate(combined)}
-        found.append(
-            view.match(members, second.outputs[0], [first.node.input[0], value], form=form, numbers=numbers)
-        )
+        found.append(view.match(members, second.outputs[0], [first.node.input[0], value], form=form, numbers=numbers))
     return found
 
 
@@ -68,9 +66,7 @@ def _element_by_element(view: View, value: str) -> Layer | None:
     if layer.op_type in ELEMENTWISE | {"Cast"}:
         return layer
     numbers = [view.number(layer, slot) for slot in range(len(layer.node.input))]
-    scalars = [
-        operand.type is not None and operand.type.elements == 1 for operand in layer.operands[: len(numbers)]
-    ]
+    scalars = [operand.type is not None and operand.type.elements == 1 for operand in layer.operands[: len(numbers)]]
     fits = sum(number is None for number in numbers) == 1
     fits = fits and all(small for number, small in zip(numbers, scalars, strict=True) if number is not None)
     return layer if fits else None
@@ -79,8 +75,8 @@ def _element_by_element(view: View, value: str) -> Layer | None:
 def _activation(view: View, layer: Layer) -> str:
     """The one input that is computed."""
     if layer.op_type in ELEMENTWISE | {"Cast"}:
-        return layer.node.input[0]
-    return next(name for slot, name in enumerate(layer.node.input) if view.number(layer, slot) is None)
+        return str(layer.node.input[0])
+    return next(str(name) for slot, name in enumerate(layer.node.input) if view.number(layer, slot) is None)
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:

@@ -119,7 +119,7 @@ def try_out(
                         break
                 done = process * (visits // processes)
                 taken: tuple[list[float], list[float]] = ([], [])
-                draw = random.Random(f"{seed}/{process}")
+                draw = random.Random(f"{seed}/{process}")  # noqa: S311  # an order, no secret
                 guesses = [_first(workers, side) for side in (0, 1)]
                 for visit in range(share):
                     if progress is not None:

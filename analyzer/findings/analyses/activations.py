@@ -21,9 +21,10 @@ def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
 
 
 def why_unfused(match: Match) -> str:
+    """Why the runtime does not fuse a pattern by itself."""
     if match.broken_by:
         return f"fusion is broken: {', '.join(match.broken_by[:3])} also reads a value in its midst"
-    return "nothing else reads its interior values: the runtime does not know this spelling of it, or has no such fusion"
+    return "nothing else reads its interior values: the runtime does not fuse this order of its factors, or this form"
 
 
 ANALYSIS = of_rewrite(

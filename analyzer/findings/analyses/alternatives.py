@@ -42,9 +42,10 @@ def _run(model: Model) -> Iterable[Finding]:
     timeline = Timeline(model.store)
     blocks = model.store.blocks_of([one.id for one in stored])
     for other in stored:
-        kind, remedy = _difference(base, other, stacks)
-        if kind is None or remedy is None:
+        way = _difference(base, other, stacks)
+        if way is None:
             continue
+        kind, remedy = way
         together = visited_in_turn(base, other, blocks.get(base.id, ()), blocks.get(other.id, ()))
         stand = timeline.between(base, other, in_turn=together)
         ratio = stand.other_ns / stand.base_ns
@@ -61,14 +62,16 @@ def _run(model: Model) -> Iterable[Finding]:
                 saving_ms=saving,
                 ci95_ms=(low, high),
                 share=saving / model.latency_ms,
-                evidence=(
-                    f"measured: {other.latency_ns / _NS_PER_MS:.4g} ms there, {base.latency_ns / _NS_PER_MS:.4g} ms "
-                    f"here, {'visited in turn' if together else 'in different runs'}",
-                ),
+                evidence=(_measured(base, other, together=together),),
                 keys=(),
                 remedy=remedy,
             )
     yield from found.values()
+
+
+def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
+    here, there = base.latency_ns / _NS_PER_MS, other.latency_ns / _NS_PER_MS
+    return f"measured: {there:.4g} ms there, {here:.4g} ms here, {'in turn' if together else 'in different runs'}"
 
 
 def _relative(one: Measurement) -> float:
@@ -76,29 +79,33 @@ def _relative(one: Measurement) -> float:
     return (high - low) / 2 / one.latency_ns
 
 
-def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str | None, Remedy | None]:
+def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:
     """What kind of other way it is, where it differs from the base in one thing alone."""
     ours, theirs = stacks[base.stack], stacks[other.stack]
     threads, dtype = other.conditions.threads, other.conditions.dtype
-    same_threads, same_dtype = threads == base.conditions.threads, dtype == base.conditions.dtype
-    if base.stack == other.stack:
-        if same_dtype and not same_threads:
-            return "threads", Remedy("threads", f"Run with {threads} threads.", {"threads": str(threads)})
-        if same_threads and not same_dtype:
-            return "precision", Remedy(
-                "precision", f"Compute in {dtype}, where the accuracy allows it.", {"dtype": dtype}
-            )
-        return None, None
-    if not (same_threads and same_dtype) or ours.device != theirs.device:
-        return None, None
-    if ours.backend != theirs.backend:
-        versions = " ".join(f"{name} {version}" for name, version in theirs.versions)
-        return "framework", Remedy("backend", f"Run with {versions or theirs.backend}.", {"backend": theirs.backend})
-    if ours.versions != theirs.versions:
-        return None, None
-    changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
-    words = ", ".join(f"{name}={value}" for name, value in changed.items())
-    return "options", Remedy("session_option", f"Run with {words}.", changed)
+    differs = {
+        "threads": threads != base.conditions.threads,
+        "precision": dtype != base.conditions.dtype,
+        "framework": ours.backend != theirs.backend,
+        "options": ours.backend == theirs.backend and ours.options != theirs.options,
+        "": ours.device != theirs.device or (ours.backend == theirs.backend and ours.versions != theirs.versions),
+    }
+    kinds = [kind for kind, one in differs.items() if one]
+    match kinds:
+        case ["threads"]:
+            remedy = Remedy("threads", f"Run with {threads} threads.", {"threads": str(threads)})
+        case ["precision"]:
+            remedy = Remedy("precision", f"Compute in {dtype}, where the accuracy allows it.", {"dtype": dtype})
+        case ["framework"]:
+            versions = " ".join(f"{name} {version}" for name, version in theirs.versions)
+            remedy = Remedy("backend", f"Run with {versions or theirs.backend}.", {"backend": theirs.backend})
+        case ["options"]:
+            changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
+            words = ", ".join(f"{name}={value}" for name, value in changed.items())
+            remedy = Remedy("session_option", f"Run with {words}.", changed)
+        case _:
+            return None
+    return kinds[0], remedy
 
 
 ANALYSIS = Analysis("alternatives", frozenset({LATENCY}), _run)

@@ -36,8 +36,7 @@ def _ideas(subject: Subject) -> Iterable[Idea]:
             "session_option",
             f"Run independent operators at the same time, on {cores} cores.",
             {"execution": "parallel", "inter_op": str(cores)},
-            "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\n"
-            f"options.inter_op_num_threads = {cores}",
+            f"options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\noptions.inter_op_num_threads = {cores}",
         ),
         (f"executed one after another {total:.4g} ms, along the longest path {path:.4g} ms",),
     )

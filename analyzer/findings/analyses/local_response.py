@@ -1,8 +1,8 @@
 """Local response normalisation, whose power is computed element by element.
 
-Saving: what it takes, less what stands in its place: a convolution of 1 x 1 over all channels, at the rate at which this
-model's own operators multiply and accumulate, and squares, roots and a quotient that read and write its data 12 times, at
-the rate at which they move data.
+Saving: what it takes, less what stands in its place: a convolution of 1 x 1 over all channels, at the rate at which
+this model's own operators multiply and accumulate, and squares, roots and a quotient that read and write its data 12
+times, at the rate at which they move data.
 """
 
 from __future__ import annotations

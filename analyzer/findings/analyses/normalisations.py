@@ -18,8 +18,9 @@ _FUSED = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalizati
 
 def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
     ordered = sorted(nodes, key=lambda node: -(node.ms or 0.0))
-    kept = [next((node for node in ordered if (node.layer.op_type == "ReduceMean") is reduces), None) for reduces in (True, False)]
-    return [node for node in nodes if node not in kept]
+    reducing = [node for node in ordered if node.layer.op_type == "ReduceMean"]
+    others = [node for node in ordered if node.layer.op_type != "ReduceMean"]
+    return [*reducing[1:], *others[1:]]
 
 
 ANALYSIS = of_rewrite(

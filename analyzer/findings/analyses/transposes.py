@@ -1,8 +1,8 @@
 """Transpositions that undo each other, or are two where one would do.
 
 Saving: what the executed transpositions of a pair take, all of it where they cancel, the shorter of both where one is
-left. As in Ivanov et al. 2021, "Data movement is all you need" (MLSys), which counts what moves data and computes nothing.
-ONNX Runtime removes most pairs by itself; those are not executed, and are no findings.
+left. As in Ivanov et al. 2021, "Data movement is all you need" (MLSys), which counts what moves data and computes
+nothing. ONNX Runtime removes most pairs by itself; those are not executed, and are no findings.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def _run(subject: Subject) -> Iterable[Finding]:
         current=spent,
         saving=spent,
         evidence=[f"all that they read is constant: {told(nodes[:5])}"],
-        remedy=Remedy("manual", "Store what they compute as an initializer (constant folding when the model is exported)."),
+        remedy=Remedy(
+            "manual", "Store what they compute as an initializer (constant folding when the model is exported)."
+        ),
     )
 
 

@@ -79,7 +79,7 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
         threads = counted(row.threads or 1, "thread")
         where = f"{row.backend}, {threads}, {row.dtype}"
-        yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings do not add up where layers overlap"
+        yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
     if not row.findings:
         yield f"{row.name}: nothing is found that saves enough to tell"
     shown = row.findings[:most]
@@ -98,12 +98,11 @@ def _explained(found: Finding) -> Iterator[str]:
     yield f"  {found.kind}{f' ({layers})' if layers else ''}: {found.remedy.text}"
     yield from (f"    {line}" for line in found.evidence)
     if found.proof is not None:
-        low, high = found.proof.ci95_ms
-        yield (
-            f"    proven in turn: {milliseconds(found.proof.before_ms)} to {milliseconds(found.proof.after_ms)} ms, saves "
-            f"{milliseconds(found.proof.saving_ms)} ms ({milliseconds(low)} to {milliseconds(high)}); outputs differ by "
-            f"{found.proof.largest_error:.1g} of their largest value"
-        )
+        proof = found.proof
+        before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
+        low, high = map(milliseconds, proof.ci95_ms)
+        yield f"    proven, in turn: {before} ms before, {after} ms after; saves {saving} ms ({low} to {high})"
+        yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if found.proof.artefact is not None:
             yield f"    written: {found.proof.artefact}"
     elif found.unproven is not None:

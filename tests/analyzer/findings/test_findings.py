@@ -1,4 +1,4 @@
-"""What models miss, found in what ONNX Runtime really executes; remedies that were really tried. No latency is asserted."""
+"""What models miss, found in what ONNX Runtime executes; remedies that were really tried. No latency is asserted."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
     assert any("output e" in line for line in found.evidence)
 
 
-@pytest.mark.parametrize("name", ["unfused_activation", "transposes", "duplicates", "conversions", "float64", "one_hot"])
+@pytest.mark.parametrize(
+    "name",
+    ["unfused_activation", "transposes", "duplicates", "conversions", "float64", "one_hot", "unfolded_constants"],
+)
 def test_what_the_runtime_does_by_itself_is_no_finding(subject_of: SubjectOf, name: str) -> None:
     assert not list(named(name).run(subject_of("clean")))
 
@@ -156,9 +159,8 @@ def test_findings_are_sorted_and_of_one_latency(folder: Path, store: Store) -> N
     assert all(one.ci95_ms is None or one.ci95_ms[0] > 0 for one in row.findings)
     record = row.record()
     assert record["name"] == "seeded"
-    assert {"kind", "layers", "current_ms", "achievable_ms", "saving_ms", "ci95_ms", "evidence", "remedy", "proven_ms"} <= {
-        *record["findings"][0]
-    }
+    keys = "kind layers current_ms achievable_ms saving_ms ci95_ms evidence remedy proven_ms"
+    assert set(keys.split()) <= set(record["findings"][0])
 
 
 def test_a_high_threshold_shows_nothing(folder: Path, store: Store) -> None:

@@ -190,6 +190,8 @@ def test_equal_weights_under_two_names_are_one(tmp_path: Path) -> None:
 
 
 def test_transpositions_stay_where_somebody_reads_what_lies_between(tmp_path: Path) -> None:
-    source = write(tmp_path / "model.onnx", TRANSPOSES.replace("(float[1,4,6,8] y)", "(float[1,4,6,8] y, float[1,6,8,4] b)"))
+    source = write(
+        tmp_path / "model.onnx", TRANSPOSES.replace("(float[1,4,6,8] y)", "(float[1,4,6,8] y, float[1,6,8,4] b)")
+    )
 
     assert not matches("transposes", build_graph(source.skeleton()))
