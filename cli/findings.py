@@ -38,7 +38,7 @@ __all__ = ["analyze"]
 @click.option("--prove", is_flag=True, help="Try every remedy, the model as it is and as it would be visited in turn.")
 @click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
 @click.option(
-    "--visits", type=click.IntRange(min=6), default=24, show_default=True, metavar="N", help="Of each side in a proof."
+    "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
 )
 @click.option(
     "--processes", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Workers of a proof."

@@ -109,14 +109,9 @@ class AnalyzeReport:
         return all(row.complete for row in self.rows)
 
 
-def saving_of(found: Finding) -> float:
-    """What a finding saves in milliseconds: as proven, else as predicted."""
-    return found.saving_ms if found.proof is None else found.proof.saving_ms
-
-
 def share_of(found: Finding) -> float:
-    """The share that it saves: as proven, else as predicted."""
-    return found.share if found.proof is None else found.proof.saving_ms / found.proof.before_ms
+    """The share of the model that a finding saves: as proven, else as predicted."""
+    return found.share if found.proven_share is None else found.proven_share
 
 
 def analyze(
@@ -133,7 +128,7 @@ def analyze(
     minimum_share: float = MINIMUM_SHARE,
     prove: bool = False,
     write: Path | None = None,
-    visits: int = 24,
+    visits: int = 36,
     processes: int = 2,
     oracle: ShapeOracle | None = None,
     progress: ProgressCallback | None = None,
@@ -293,4 +288,4 @@ def _shown(found: Finding, minimum_share: float) -> bool:
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda one: -saving_of(one)))
+    return tuple(sorted(found, key=share_of, reverse=True))

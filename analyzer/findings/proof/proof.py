@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from ....constructor.selection import Choice
-from ....constructor.uncertainty.pairing import without_stalls
+from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
 from ....errors import DlbricksError, MachineBusy
 from ....generator.measurement.agreement import TOLERANCES
-from ....generator.measurement.sampling.statistics import half_width, time_blocks
+from ....generator.measurement.sampling.statistics import student, time_blocks
 from ....generator.progress import ProgressCallback
 from ....generator.rewriting.rewrite import as_file, rewritten
 from ....generator.trial.trial import Contender, Trial, try_out
@@ -26,21 +26,28 @@ from ..finding import Finding, Proof, Remedy
 __all__ = ["Workbench", "proof_of"]
 
 _NS_PER_MS = 1e6
+_FAR = 50.0
+"""Logarithm of a ratio beyond which an interval is as good as without end."""
 _SAME = 1e-5
 """What another number of threads, or another order of execution, may change an output by."""
 
 
 def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
-    """What a trial says: the mean of both, and their paired difference with its interval over time blocks."""
+    """What a trial says: the mean of both, and what the second saves of the first, with its interval.
+
+    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over time
+    blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
+    """
     before, after = without_stalls(trial.before_ns, trial.after_ns)
-    differences = [one - other for one, other in zip(before, after, strict=True)]
-    saving = float(np.concatenate(differences).mean()) / _NS_PER_MS
-    half = half_width(time_blocks(differences)) / _NS_PER_MS
+    ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
+    blocks = time_blocks(before)
+    half = student(max(1, blocks.size - 1)) * ratio_spread(time_blocks(after), blocks)
+    ratio, reach = theirs / ours, math.exp(min(half, _FAR))
     return Proof(
-        before_ms=float(np.concatenate(before).mean()) / _NS_PER_MS,
-        after_ms=float(np.concatenate(after).mean()) / _NS_PER_MS,
-        saving_ms=saving,
-        ci95_ms=(saving - half, saving + half),
+        before_ms=ours,
+        after_ms=theirs,
+        saving_ms=ours - theirs,
+        ci95_ms=(ours * (1 - ratio * reach), ours * (1 - ratio / reach)),
         largest_error=trial.largest_error,
         artefact=artefact,
     )
@@ -75,7 +82,7 @@ class Workbench:
         folder: Path,
         *,
         write: Path | None = None,
-        visits: int = 24,
+        visits: int = 36,
         processes: int = 2,
         progress: ProgressCallback | None = None,
     ) -> None:
