@@ -30,16 +30,18 @@ class Node:
         layer: The operator.
         origins: Layers of the model that it came from; empty for what the runtime put in.
         row: What is known of its brick; None where it is no brick.
+        scale: What all operators take in the model, of what their bricks take together.
     """
 
     layer: Layer
     origins: frozenset[int]
     row: SequenceLatency | None
+    scale: float = 1.0
 
     @property
     def ms(self) -> float | None:
-        """What it takes; None where it is not measured."""
-        return None if self.row is None else self.row.latency_ms
+        """What it takes of the model's latency; None where it is not measured."""
+        return None if self.row is None or self.row.latency_ms is None else self.scale * self.row.latency_ms
 
     @property
     def half_ms(self) -> float:
@@ -47,7 +49,7 @@ class Node:
         if self.row is None or self.row.ci95_ms is None:
             return math.inf
         low, high = self.row.ci95_ms
-        return (high - low) / 2
+        return self.scale * (high - low) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Subject:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """What is executed, in order."""
+        """What is executed, in order; where all of it is measured, it adds up to the model's latency."""
         graph, executed = self.model.graph, self.model.executed
         rows = {row.layers[0]: row for row in self.estimate.sequences if len(row.layers) == 1}
         origins = None if executed is None else executed.origins
@@ -115,9 +117,17 @@ class Subject:
                 graph.layers[index],
                 frozenset({index}) if origins is None else origins[index],
                 rows.get(index),
+                self._scale,
             )
             for index in graph.live
         )
+
+    @cached_property
+    def _scale(self) -> float:
+        """The model's latency over the sum of its bricks; 1 where either is not known."""
+        known = [row.latency_ms for row in self.estimate.sequences]
+        total = math.fsum(one for one in known if one is not None)
+        return self.latency_ms / total if self.latency_ms and total and None not in known else 1.0
 
     def of(self, layers: Collection[int], *operators: str) -> list[Node]:
         """The executed operators that came from some layers of the model and from no others.

@@ -38,7 +38,7 @@ def _ideas(subject: Subject) -> Iterable[Idea]:
             {"execution": "parallel", "inter_op": str(cores)},
             f"options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\noptions.inter_op_num_threads = {cores}",
         ),
-        (f"executed one after another {total:.4g} ms, along the longest path {path:.4g} ms",),
+        (f"its operators one after another take {total:.4g} ms, along the longest path {path:.4g} ms",),
     )
 
 

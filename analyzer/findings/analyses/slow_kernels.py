@@ -82,9 +82,10 @@ def _elsewhere(subject: Subject, node: Node) -> str:
     row = node.row
     if row is None or row.lower_bound_ms is None or not row.latency_ms or row.lower_bound_ms > 0.8 * row.latency_ms:
         return ""
+    ratio = row.lower_bound_ms / row.latency_ms
     stack = subject.store.stacks().get(row.fastest_stack or "")
     where = row.fastest_variant or ("another runtime" if stack is None else stack.backend)
-    return f"the same brick takes {row.lower_bound_ms:.3g} ms with {where}"
+    return f"the same brick takes {ratio:.0%} of that with {where}"
 
 
 ANALYSIS = Analysis("slow_kernel", run=_run)

@@ -35,8 +35,8 @@ _SAME = 1e-5
 def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
     """What a trial says: the mean of both, and what the second saves of the first, with its interval.
 
-    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over time
-    blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
+    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over
+    time blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
     """
     before, after = without_stalls(trial.before_ns, trial.after_ns)
     ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
