@@ -19,7 +19,9 @@ from ...models import ModelSource
 
 __all__ = ["Node", "Spent", "Subject"]
 
-_MIXED = 0.5
+_HALF = 0.5
+_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that hand on what they read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +32,7 @@ class Node:
         layer: The operator.
         origins: Layers of the model that it came from; empty for what the runtime put in.
         row: What is known of its brick; None where it is no brick.
-        scale: What all operators take in the model, of what their bricks take together.
+        scale: Share of its brick's latency that it takes in the model.
     """
 
     layer: Layer
@@ -108,7 +110,7 @@ class Subject:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """What is executed, in order; where all of it is measured, it adds up to the model's latency."""
+        """What is executed, in order; it never adds up to more than the model's latency."""
         graph, executed = self.model.graph, self.model.executed
         rows = {row.layers[0]: row for row in self.estimate.sequences if len(row.layers) == 1}
         origins = None if executed is None else executed.origins
@@ -124,10 +126,12 @@ class Subject:
 
     @cached_property
     def _scale(self) -> float:
-        """The model's latency over the sum of its bricks; 1 where either is not known."""
-        known = [row.latency_ms for row in self.estimate.sequences]
-        total = math.fsum(one for one in known if one is not None)
-        return self.latency_ms / total if self.latency_ms and total and None not in known else 1.0
+        """The model's latency over the sum of its bricks, where that is more.
+
+        Where it is less, the rest is calls, gaps and what values cost, and no operator's.
+        """
+        total = math.fsum(row.latency_ms for row in self.estimate.sequences if row.latency_ms is not None)
+        return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
 
     def of(self, layers: Collection[int], *operators: str) -> list[Node]:
         """The executed operators that came from some layers of the model and from no others.
@@ -165,16 +169,16 @@ class Subject:
     def bytes_per_ms(self) -> float | None:
         """The rate at which this model's own operators move data that compute next to nothing.
 
-        The median over those without multiply-accumulates, divisions and exponentials, weighted by what they take;
-        None where there are none that are measured.
+        The median over those without multiply-accumulates, divisions and exponentials, weighted by their bytes, so that
+        a slow one has no more weight than others; None where there are none that are measured.
         """
         rates = []
         for node in self.nodes:
             cost = node.layer.cost
             if cost is None or not node.ms or cost.macs or cost.divisions or cost.exponentials:
                 continue
-            if cost.activation_bytes:
-                rates.append((cost.activation_bytes / node.ms, node.ms))
+            if cost.activation_bytes and node.layer.op_type not in _VIEWS:
+                rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
         return _weighted_median(rates)
 
     @cached_property
@@ -189,13 +193,13 @@ class Subject:
 
     def _rate(self, work: Callable[[Cost], int]) -> float | None:
         costs = [(work(node.layer.cost), node.ms) for node in self.nodes if node.layer.cost is not None]
-        return _weighted_median([(amount / ms, ms) for amount, ms in costs if amount and ms])
+        return _weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
 
 
 def _weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
     total, passed = sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         passed += weight
-        if passed >= _MIXED * total:
+        if passed >= _HALF * total:
             return value
     return None

@@ -1,7 +1,7 @@
 """Operators that are far slower than what else the same model runs.
 
 Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
-that this model's own operators reach (the median, weighted by time), and at least what the shortest operator takes. An
+that this model's own operators reach (the median, weighted by work), and at least what the shortest operator takes. An
 operator that takes more than four times as long, and 0.2 % of the model, is slow; saving = what it takes - what is
 expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches in this model, and
 not those of the machine.
