@@ -29,6 +29,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.measurement.run import run
+from dlbricks.generator.rewriting.rewrite import matches
 from dlbricks.generator.trial.trial import Trial
 from dlbricks.models import ModelSource, find_models
 from onnx import numpy_helper
@@ -45,11 +46,21 @@ SEEDED = (
 )
 """An LRN, a part in float64, a product with one-hot rows, and a GELU in whose midst a value is an output."""
 
+TWICE = (
+    "(float[32,64] x, float[32,1] r) => (float[32,64] y)"
+    "<int64[2] s = {32, 64}>"
+    "{a = MatMul(x, w) b = Relu(a) c = MatMul(x, v) d = Relu(c) e = Tanh(d) f = Add(b, e)"
+    " g = Abs(r) h = Expand(g, s) i = Mul(f, h)"
+    " j = Cast<to=11>(i) k = Cast<to=1>(j) y = Sigmoid(k)}"
+)
+"""A product that is computed twice, of equal weights under two names; an Expand for an operator that broadcasts; a
+conversion there and back, which ONNX Runtime removes."""
+
 CLEAN = (
     "(float[4,64] x) => (float[4,64] y)"
     "<float k = {1.4142135}, float one = {1.0}, float half = {0.5}>"
     "{m = MatMul(x, w) a = Div(m, k) b = Erf(a) e = Add(b, one) p = Mul(m, e) q = Mul(p, half)"
-    " t1 = Transpose<perm=[1,0]>(q) t2 = Transpose<perm=[1,0]>(t1) u = Relu(t2) v = Relu(t2) y = Add(u, v)}"
+    " t1 = Transpose<perm=[1,0]>(q) t2 = Transpose<perm=[1,0]>(t1) u = Relu(t2) o = Relu(t2) y = Add(u, o)}"
 )
 """A GELU that ONNX Runtime fuses, transpositions that it removes, and work done twice that it does once."""
 
@@ -59,7 +70,8 @@ SubjectOf = Callable[[str], Subject]
 def write(path: Path, graph: str) -> ModelSource:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
     values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    read = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name in ("w", "v") if name in read)
     onnx.save(model, path)
     (source,) = find_models([path])
     return source
@@ -72,8 +84,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Iterator[Store]:
-    """Both models and what is executed of them, measured."""
-    sources = [write(folder / "seeded.onnx", SEEDED), write(folder / "clean.onnx", CLEAN)]
+    """The models and what is executed of them, measured."""
+    models = {"seeded": SEEDED, "twice": TWICE, "clean": CLEAN}
+    sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
     assert isinstance(suite, Suite)
     with Store.open(str(folder / "test.db")) as opened:
@@ -107,16 +120,18 @@ def named(name: str) -> Analysis:
 
 
 @pytest.mark.parametrize(
-    ("name", "operators"),
+    ("model", "name", "operators"),
     [
-        ("local_response", {"LRN"}),
-        ("float64", {"Cast", "Mul", "Sin"}),
-        ("one_hot", {"OneHot", "MatMul"}),
-        ("unfused_activation", {"Div", "Erf", "Add", "Mul"}),
+        ("seeded", "local_response", {"LRN"}),
+        ("seeded", "float64", {"Cast", "Mul", "Sin"}),
+        ("seeded", "one_hot", {"OneHot", "MatMul"}),
+        ("seeded", "unfused_activation", {"Div", "Erf", "Add", "Mul"}),
+        ("twice", "duplicates", {"MatMul", "Relu"}),
+        ("twice", "needless_expansions", {"Expand"}),
     ],
 )
-def test_what_was_planted_is_found(subject_of: SubjectOf, name: str, operators: set[str]) -> None:
-    subject = subject_of("seeded")
+def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str, operators: set[str]) -> None:
+    subject = subject_of(model)
 
     (found,) = named(name).run(subject)
 
@@ -145,6 +160,13 @@ def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
 )
 def test_what_the_runtime_does_by_itself_is_no_finding(subject_of: SubjectOf, name: str) -> None:
     assert not list(named(name).run(subject_of("clean")))
+
+
+def test_conversions_that_the_runtime_removes_are_no_finding(subject_of: SubjectOf) -> None:
+    subject = subject_of("twice")
+
+    assert matches("casts", subject.graph)
+    assert not list(named("conversions").run(subject))
 
 
 def test_findings_are_sorted_and_of_one_latency(folder: Path, store: Store) -> None:
