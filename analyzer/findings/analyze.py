@@ -17,7 +17,7 @@ from ...constructor.runtime import chosen_stack, executes_as_written
 from ...constructor.selection import Choice, Query, choose
 from ...constructor.survey import decompose_all
 from ...db import Conditions, Stack, Store
-from ...errors import DlbricksError, UsageError
+from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
@@ -258,13 +258,16 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             workbench = Workbench(
-                subject.source, choice, folder,
+                subject.source, choice, folder, latency_ms=subject.latency_ms,
                 write=bench.write, visits=bench.visits, processes=bench.processes, progress=bench.progress,
             )  # fmt: skip
             found = [workbench.prove(one) for one in found]
             new = [workbench.attempt(one) for one in ideas]
-    except OSError as error:
-        return replace(row, findings=_sorted(found), unasked=tuple(unasked), error=f"nothing could be proven: {error}")
+    except MachineBusy:
+        raise
+    except (DlbricksError, OSError) as error:
+        unasked.append(f"nothing could be tried: {' '.join(str(error).split())}")
+        return replace(row, findings=_sorted(found), unasked=tuple(unasked))
     helps = [one for one in found if one.proof is None or one.unproven is None]
     helps += [one for one in new if one.proof and one.unproven is None and share_of(one) >= bench.minimum_share]
     tried = [one for one in (*found, *new) if one not in helps]

@@ -54,7 +54,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
 
 def _ideas(subject: Subject) -> Iterable[Idea]:
     if _applies(subject):
-        yield Idea("denormals", "denormal numbers", _REMEDY, ("what its values cost is not known until it is tried",))
+        yield Idea("denormals", "denormal numbers", _REMEDY, ("nothing is stored of what the model's own values cost",))
 
 
 ANALYSIS = Analysis("denormals", frozenset({LATENCY}), _run, _ideas)

@@ -69,6 +69,7 @@ class Workbench:
         source: The model.
         choice: System, stack and conditions of its findings.
         folder: An empty folder for what is written on the way.
+        latency_ms: The one latency that all savings are of; None where it is not known, and each trial has its own.
         write: Where improved files go that save something; None to keep none.
         visits: Of each side, in one trial.
         processes: Fresh workers of one trial.
@@ -81,6 +82,7 @@ class Workbench:
         choice: Choice,
         folder: Path,
         *,
+        latency_ms: float | None = None,
         write: Path | None = None,
         visits: int = 36,
         processes: int = 2,
@@ -89,6 +91,7 @@ class Workbench:
         self._name = source.name
         self._file = as_file(source, folder)
         self._folder = folder
+        self._latency_ms = latency_ms
         self._write = write
         self._visits, self._processes = visits, processes
         self._progress = progress
@@ -121,12 +124,16 @@ class Workbench:
         proof = tried.proof
         if proof is None:
             return tried
+        # The machine may have been slower than when the latency was measured that all savings are of.
+        latency = self._latency_ms or proof.before_ms
+        scale = latency / proof.before_ms
+        low, high = proof.ci95_ms
         return replace(
             tried,
-            current_ms=proof.before_ms,
-            achievable_ms=proof.after_ms,
-            saving_ms=proof.saving_ms,
-            ci95_ms=proof.ci95_ms,
+            current_ms=latency,
+            achievable_ms=scale * proof.after_ms,
+            saving_ms=scale * proof.saving_ms,
+            ci95_ms=(scale * low, scale * high),
             share=proof.saving_ms / proof.before_ms,
         )
 
