@@ -47,7 +47,11 @@ def _run(subject: Subject) -> Iterable[Finding]:
             continue
         left = sum(expected for _, expected in found)
         nodes.sort(key=lambda node: -(node.ms or 0.0))
-        evidence = [f"by its bytes and arithmetic {left:.3g} ms are expected in this model; {told(nodes[:3])}"]
+        evidence = [
+            f"at the rates that this model's other operators reach, its bytes and arithmetic take {left:.3g} ms, which is "
+            "the least that there can be",
+            told(nodes[:3]),
+        ]
         evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
         yield finding(
             subject,
