@@ -22,6 +22,8 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
+    from .analyzer.findings.analyze import AnalyzeReport, analyze
+    from .analyzer.findings.finding import Finding
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
@@ -45,12 +47,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "AgreementReport",
+    "AnalyzeReport",
     "Brick",
     "Comparison",
     "Conditions",
     "DlbricksError",
     "Estimate",
     "Failure",
+    "Finding",
     "GenerateReport",
     "Layer",
     "MeasureReport",
@@ -68,6 +72,7 @@ __all__ = [
     "System",
     "__version__",
     "advise",
+    "analyze",
     "build_brick",
     "build_graph",
     "check_agreement",
@@ -91,12 +96,14 @@ __getattr__, __dir__ = lazy(
     {
         "Advice": "analyzer.advice",
         "AgreementReport": "generator.measurement.agreement",
+        "AnalyzeReport": "analyzer.findings.analyze",
         "Brick": "bricks.suite.brick",
         "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
         "DlbricksError": "errors",
         "Estimate": "constructor.estimate",
         "Failure": "db.values",
+        "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
         "Layer": "bricks.layer",
         "MeasureReport": "generator.measurement.measure",
@@ -113,6 +120,7 @@ __getattr__, __dir__ = lazy(
         "Suite": "bricks.suite.suite",
         "System": "db.values",
         "advise": "analyzer.advice",
+        "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
         "build_graph": "bricks.graph.graph",
         "check_agreement": "generator.measurement.agreement",

@@ -20,6 +20,7 @@ import click
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from .console import Reporter, answer, drawn, note
+from .findings import analyze
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, kernels
 from .options import (
@@ -263,5 +264,5 @@ def measure(
     answer(measured(*reports), form, complete=all(report.complete for report in reports))
 
 
-for command in (estimate, kernels, compare, advise, models, brick, backends, system, db):
+for command in (estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)

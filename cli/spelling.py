@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["batches", "dimension", "seconds", "setting", "share", "threads"]
+__all__ = ["batches", "dimension", "saving", "seconds", "setting", "share", "threads"]
 
 
 def seconds(text: str) -> float:
@@ -63,3 +63,11 @@ def share(text: str) -> float:
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive share")
     return value
+
+
+def saving(text: str) -> float:
+    """A limit of what a finding may save: ``saving>10%``."""
+    word, sign, number = text.replace(" ", "").partition(">")
+    if word != "saving" or not sign:
+        raise click.BadParameter(f"{text!r} is no limit; write 'saving>10%'")
+    return share(number)

@@ -82,6 +82,19 @@ class Finding:
     proof: Proof | None = None
     unproven: str | None = None
 
+    @property
+    def proven_share(self) -> float | None:
+        """The share of the model that trying it saved; None where it was not tried. Below 0 where it cost."""
+        return None if self.proof is None else self.proof.saving_ms / self.proof.before_ms
+
+    @property
+    def proven_ms(self) -> float | None:
+        """The same of the latency that ``saving_ms`` is of: the machine may have been slower when it was tried."""
+        if self.proof is None or self.proven_share is None:
+            return None
+        latency_ms = self.saving_ms / self.share if self.share else self.proof.before_ms
+        return self.proven_share * latency_ms
+
     def record(self) -> dict[str, Any]:
-        """As a JSON object; ``proven_ms`` is the saving that was proven."""
-        return asdict(self) | {"proven_ms": None if self.proof is None else self.proof.saving_ms}
+        """As a JSON object."""
+        return asdict(self) | {"proven_ms": self.proven_ms, "proven_share": self.proven_share}

@@ -17,7 +17,7 @@ from ...db.values import Measurement, Subject
 from ...generator.measurement.sampling.statistics import student, time_blocks
 from .interval import Uncertainty, Weights
 
-__all__ = ["FUSION", "Paired", "paired"]
+__all__ = ["FUSION", "Paired", "paired", "ratio_spread", "without_stalls"]
 
 FUSION = ("unfused", "extended")
 """Algorithms without fusion and with it, neither in a layout of its own: their difference is what fusion saves, and may
@@ -93,7 +93,7 @@ def paired(
     if not together:
         return None
     places = sorted(together)
-    bricks, models = _without_stalls([together[place] for place in places], [model[place] for place in places])
+    bricks, models = without_stalls([together[place] for place in places], [model[place] for place in places])
     constant_ns = doubts.value_ns(constant)
     ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
     estimate = float(np.concatenate(bricks).mean()) + constant_ns
@@ -101,10 +101,10 @@ def paired(
     if estimate <= 0 or measured <= 0:
         return None
     apart = doubts.half_ns(constant) / estimate
-    return Paired(estimate, measured, _spread(ours, theirs), max(1, ours.size - 1), apart)
+    return Paired(estimate, measured, ratio_spread(ours, theirs), max(1, ours.size - 1), apart)
 
 
-def _without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Both without the visits in which either took far longer than its median.
 
     During such a visit the machine stood still, for a tenth of a second and more; it met the one or the other by
@@ -119,7 +119,7 @@ def _without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[l
     return [ours for ours, _ in filled], [theirs for _, theirs in filled]
 
 
-def _spread(ours: Array, theirs: Array) -> float:
+def ratio_spread(ours: Array, theirs: Array) -> float:
     """Standard deviation of the logarithm of the ratio of means over draws of time blocks."""
     count = ours.size
     if count < 2:

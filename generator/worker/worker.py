@@ -35,7 +35,7 @@ from .execution.extraction import write_graph
 from .execution.streaming import device_of
 from .execution.timing import time_once
 from .execution.unroll import choose_unroll
-from .execution.values import executed_types, write_arrays
+from .execution.values import executed_types, read_feeds, write_arrays
 from .messages.protocol import (
     Bye,
     Done,
@@ -146,6 +146,8 @@ class _Worker:
             raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
             network = replace(_whole_model(request), as_is=request.as_is)
+        if request.feeds:
+            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         kept, load_ns, first_run_ns = self._load(network, settings)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:

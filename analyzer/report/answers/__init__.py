@@ -2,6 +2,7 @@
 
 from .decomposed import generated
 from .estimates import estimated
+from .missed import missed
 from .runs import measured, ran
 
-__all__ = ["estimated", "generated", "measured", "ran"]
+__all__ = ["estimated", "generated", "measured", "missed", "ran"]

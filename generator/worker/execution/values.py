@@ -17,7 +17,7 @@ from ...backends.base import Backend, Settings
 from ...network.network import synthetic_network
 from ...network.types import array_type
 
-__all__ = ["executed_types", "write_arrays"]
+__all__ = ["executed_types", "read_feeds", "write_arrays"]
 
 _MOST_ATTEMPTS = 64
 """Executions that one call may take to work around operators that cannot run."""
@@ -79,3 +79,25 @@ def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
             plain = array if kind in "biufc" else array.astype(np.str_ if kind in "OSU" else np.float32)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, plain, allow_pickle=False)
+
+
+def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of a network with the values that an npz file has under their names.
+
+    Args:
+        path: A file that ``write_arrays`` wrote.
+        feeds: The inputs; those that the file lacks, and strings, keep their values.
+
+    Raises:
+        BackendError: The file has an input of another shape.
+    """
+    found = dict(feeds)
+    with np.load(path, allow_pickle=False) as archive:
+        for name, own in feeds.items():
+            if name not in archive.files or own.dtype == object:
+                continue
+            array = archive[name]
+            if array.shape != own.shape:
+                raise BackendError(f"input '{name}' is {list(own.shape)}, and {list(array.shape)} was given")
+            found[name] = np.ascontiguousarray(array.astype(own.dtype))
+    return found

@@ -116,6 +116,7 @@ class Prepare(Request):
         as_is: It is of a graph that the runtime executes: the runtime's own optimisation stays off, whatever the
             options say.
         variant: The name of one of the backend's algorithms: run with that; empty: as it chooses.
+        feeds: npz file with the values of inputs, as ``Outputs`` writes it; empty: seeded ones.
     """
 
     op: ClassVar[str] = "prepare"
@@ -129,6 +130,7 @@ class Prepare(Request):
     unroll: int = 0
     as_is: bool = False
     variant: str = ""
+    feeds: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""One file per analysis: its question, its formula, where that comes from, and its limits."""

@@ -1,0 +1,111 @@
+"""Other stored ways to run the model that take less: more threads, another precision, another runtime, other options.
+
+Saving: measured latency here less measured latency there, of the same model on the same system, each way by itself and
+the fastest of its kind. Measurements of different runs have in their interval what the machine may have done in between
+(docs/comparing.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from ....constructor.uncertainty.interval import NORMAL
+from ....db import Measurement, Stack, Subject
+from ...comparison.timeline import Timeline, visited_in_turn
+from ..analysis import LATENCY, Analysis
+from ..finding import Finding, Remedy
+from ..subject import Subject as Model
+
+__all__ = ["ANALYSIS"]
+
+_NS_PER_MS = 1e6
+
+
+def _run(model: Model) -> Iterable[Finding]:
+    choice = model.choice
+    if choice is None or model.latency_ms is None:
+        return
+    stored = model.store.measurements(
+        subject=Subject.MODEL, keys=[model.graph.key], system=choice.system_key, variant=""
+    )
+    stored = [one for one in stored if one.conditions.cache != "cold" and one.latency_ns > 0]
+    here = [one for one in stored if one.stack == choice.stack_key]
+    own = [
+        one
+        for one in here
+        if (one.conditions.threads, one.conditions.dtype) == (choice.conditions.threads, choice.conditions.dtype)
+    ]
+    if not own:
+        return
+    base, stacks, found = own[-1], model.store.stacks(), dict[str, Finding]()
+    timeline = Timeline(model.store)
+    blocks = model.store.blocks_of([one.id for one in stored])
+    for other in stored:
+        way = _difference(base, other, stacks)
+        if way is None:
+            continue
+        kind, remedy = way
+        together = visited_in_turn(base, other, blocks.get(base.id, ()), blocks.get(other.id, ()))
+        stand = timeline.between(base, other, in_turn=together)
+        ratio = stand.other_ns / stand.base_ns
+        half = math.hypot(_relative(base), _relative(other), NORMAL * stand.apart)
+        low, high = (model.latency_ms * (1 - ratio * math.exp(sign * half)) for sign in (1, -1))
+        saving = model.latency_ms * (1 - ratio)
+        if kind not in found or saving > found[kind].saving_ms:
+            found[kind] = Finding(
+                kind=kind,
+                title=remedy.text,
+                layers=(),
+                current_ms=model.latency_ms,
+                achievable_ms=model.latency_ms - saving,
+                saving_ms=saving,
+                ci95_ms=(low, high),
+                share=saving / model.latency_ms,
+                evidence=(_measured(base, other, together=together),),
+                keys=(),
+                remedy=remedy,
+            )
+    yield from found.values()
+
+
+def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
+    here, there = base.latency_ns / _NS_PER_MS, other.latency_ns / _NS_PER_MS
+    return f"measured: {there:.4g} ms there, {here:.4g} ms here, {'in turn' if together else 'in different runs'}"
+
+
+def _relative(one: Measurement) -> float:
+    low, high = one.ci95_ns
+    return (high - low) / 2 / one.latency_ns
+
+
+def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:
+    """What kind of other way it is, where it differs from the base in one thing alone."""
+    ours, theirs = stacks[base.stack], stacks[other.stack]
+    threads, dtype = other.conditions.threads, other.conditions.dtype
+    differs = {
+        "threads": threads != base.conditions.threads,
+        "precision": dtype != base.conditions.dtype,
+        "framework": ours.backend != theirs.backend,
+        "options": ours.backend == theirs.backend and ours.options != theirs.options,
+        "": ours.device != theirs.device or (ours.backend == theirs.backend and ours.versions != theirs.versions),
+    }
+    kinds = [kind for kind, one in differs.items() if one]
+    match kinds:
+        case ["threads"]:
+            remedy = Remedy("threads", f"Run with {threads} threads.", {"threads": str(threads)})
+        case ["precision"]:
+            remedy = Remedy("precision", f"Compute in {dtype}, where the accuracy allows it.", {"dtype": dtype})
+        case ["framework"]:
+            versions = " ".join(f"{name} {version}" for name, version in theirs.versions)
+            remedy = Remedy("backend", f"Run with {versions or theirs.backend}.", {"backend": theirs.backend})
+        case ["options"]:
+            changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
+            words = ", ".join(f"{name}={value}" for name, value in changed.items())
+            remedy = Remedy("session_option", f"Run with {words}.", changed)
+        case _:
+            return None
+    return kinds[0], remedy
+
+
+ANALYSIS = Analysis("alternatives", frozenset({LATENCY}), _run)

@@ -1,0 +1,107 @@
+"""What analyses of patterns have in common: where a rewrite applies, and what of it the runtime really executes.
+
+A pattern of the model's own graph counts where operators that came from it alone are executed: what the runtime fuses,
+merges or removes by itself is no finding. All places that one rewrite changes are one finding.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ....generator.rewriting.pattern import Match
+from ....generator.rewriting.rewrite import matches
+from ..analysis import Analysis, Idea, finding, told
+from ..finding import Finding, Remedy
+from ..subject import Node, Spent, Subject
+
+__all__ = ["Priced", "executed", "of_rewrite"]
+
+Priced = Callable[[Subject, Match, list[Node]], list[Node] | Spent | None]
+"""What of the executed operators of a match would go: these, or so much of them; None where that is not known."""
+
+_SHOWN = 3
+
+
+def of_rewrite(
+    name: str,
+    rewrite: str,
+    *,
+    title: str,
+    text: str,
+    priced: Priced,
+    fused: Collection[str] = (),
+    why: Callable[[Match], str] | None = None,
+) -> Analysis:
+    """The analysis that asks what a rewrite would save.
+
+    Args:
+        name: What its findings are called.
+        rewrite: Name of the rewrite.
+        title: What is missed; ``{}`` is the number of places.
+        text: What to do.
+        priced: What would go.
+        fused: Operators that the runtime does it with: a place where one of them is executed is none.
+        why: Why the runtime does not do it by itself.
+    """
+
+    def run(subject: Subject) -> Iterable[Finding]:
+        places = []
+        for match, nodes in executed(subject, rewrite, fused):
+            current, gone = subject.spent(nodes), priced(subject, match, nodes)
+            saving = subject.spent(gone) if isinstance(gone, list) else gone
+            if current is not None and saving is not None:
+                places.append((match, nodes, current, saving))
+        if not places:
+            return
+        distinct = {id(node): node for _, nodes, _, _ in places for node in nodes}
+        current = subject.spent(list(distinct.values()))
+        assert current is not None  # noqa: S101  # each of them is measured
+        evidence = [f"'{match.value}': {told(nodes)}" for match, nodes, _, _ in places[:_SHOWN]]
+        evidence += [f"and {len(places) - _SHOWN} places more like these"] if len(places) > _SHOWN else []
+        evidence += list(dict.fromkeys(why(match) for match, *_ in places if why is not None))[:_SHOWN]
+        yield finding(
+            subject,
+            name,
+            title.format(len(places)),
+            layers=[index for match, *_ in places for index in match.layers],
+            current=current,
+            # Places that are alike err together: their intervals are added up.
+            saving=Spent(sum(one.ms for *_, one in places), sum(one.half_ms for *_, one in places), ()),
+            evidence=evidence,
+            remedy=_remedy(subject, rewrite, text, [match for match, *_ in places]),
+        )
+
+    def ideas(subject: Subject) -> Iterable[Idea]:
+        found = executed(subject, rewrite, fused)
+        if found:
+            layers = subject.names(index for match, _ in found for index in match.layers)
+            remedy = _remedy(subject, rewrite, text, [match for match, _ in found])
+            yield Idea(name, title.format(len(found)), remedy, layers=layers)
+
+    return Analysis(name, run=run, ideas=ideas)
+
+
+def executed(subject: Subject, rewrite: str, fused: Collection[str] = ()) -> list[tuple[Match, list[Node]]]:
+    """The places where a rewrite applies, with the operators that are executed there and nowhere else."""
+    found = []
+    for match in matches(rewrite, subject.graph, subject.source):
+        nodes = subject.of(match.layers)
+        if nodes and not any(node.layer.op_type in fused for node in subject.touching(match.layers)):
+            found.append((match, nodes))
+    return found
+
+
+def _remedy(subject: Subject, rewrite: str, text: str, found: Sequence[Match]) -> Remedy:
+    return Remedy(
+        action="rewrite",
+        text=text,
+        settings={"rewrite": rewrite, "places": str(len(found))},
+        code=f"dlbricks analyze {shlex.quote(_spelt(subject))} --prove --write improved",
+    )
+
+
+def _spelt(subject: Subject) -> str:
+    """The model as a command names it."""
+    source = subject.source
+    return source.zoo or str(source.path or source.name)

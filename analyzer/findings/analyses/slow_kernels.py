@@ -1,0 +1,92 @@
+"""Operators that are far slower than what else the same model runs.
+
+Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
+that this model's own operators reach (the median, weighted by work), and at least what the shortest operator takes. An
+operator that takes more than four times as long, and 0.2 % of the model, is slow; saving = what it takes - what is
+expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches in this model, and
+not those of the machine.
+
+Where another stored runtime or algorithm runs the same brick faster, that is said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ..analysis import Analysis, finding, told
+from ..finding import Finding, Remedy
+from ..subject import Node, Spent, Subject
+
+__all__ = ["ANALYSIS"]
+
+_SLOW = 4.0
+_WORTH = 0.002
+"""Share of the model that an operator takes at least: what is shorter takes its time to be called."""
+_ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot"})
+"""What has an analysis of its own."""
+
+
+def _run(subject: Subject) -> Iterable[Finding]:
+    latency = subject.latency_ms
+    if subject.bytes_per_ms is None or latency is None:
+        return
+    shortest = min((node.ms for node in subject.nodes if node.ms), default=0.0)
+    slow: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
+    for node in subject.nodes:
+        expected = _expected(subject, node)
+        if expected is None or not node.ms or node.layer.op_type in _ELSEWHERE:
+            continue
+        expected = max(expected, shortest)
+        if node.ms > max(_SLOW * expected, _WORTH * latency):
+            slow[node.layer.op_type].append((node, expected))
+    for operator, found in slow.items():
+        nodes = [node for node, _ in found]
+        current = subject.spent(nodes)
+        if current is None:
+            continue
+        left = sum(expected for _, expected in found)
+        nodes.sort(key=lambda node: -(node.ms or 0.0))
+        least = f"at the rates of this model's other operators its bytes and arithmetic take {left:.3g} ms at least"
+        evidence = [least, told(nodes[:3])]
+        evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
+        yield finding(
+            subject,
+            "slow_kernel",
+            f"{len(nodes)} x {operator} runs {current.ms / left:.0f} times as long as expected",
+            layers=[index for node in nodes for index in node.origins],
+            current=current,
+            saving=Spent(current.ms - left, current.half_ms, ()),
+            evidence=evidence,
+            remedy=Remedy("manual", f"Replace {operator}, or give it another shape: this runtime's kernel is slow."),
+        )
+
+
+def _expected(subject: Subject, node: Node) -> float | None:
+    cost, rate, macs = node.layer.cost, subject.bytes_per_ms, subject.macs_per_ms
+    if cost is None or rate is None or not node.origins:
+        return None
+    parts = [(cost.activation_bytes + cost.weight_bytes) / rate]
+    if cost.macs:
+        if macs is None:
+            return None
+        parts.append(cost.macs / macs)
+    if cost.divisions or cost.exponentials:
+        special = subject.special_per_ms
+        if special is None:
+            return None
+        parts.append((cost.divisions + cost.exponentials) / special)
+    return max(parts)
+
+
+def _elsewhere(subject: Subject, node: Node) -> str:
+    row = node.row
+    if row is None or row.lower_bound_ms is None or not row.latency_ms or row.lower_bound_ms > 0.8 * row.latency_ms:
+        return ""
+    ratio = row.lower_bound_ms / row.latency_ms
+    stack = subject.store.stacks().get(row.fastest_stack or "")
+    where = row.fastest_variant or ("another runtime" if stack is None else stack.backend)
+    return f"the same brick takes {ratio:.0%} of that with {where}"
+
+
+ANALYSIS = Analysis("slow_kernel", run=_run)

@@ -1,0 +1,294 @@
+"""What models miss: every analysis on every model, and proofs where they are wanted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...bricks.inference.shapes import ShapeOracle
+from ...constructor.decomposition import Decomposition, cut_of
+from ...constructor.estimate import estimates_under
+from ...constructor.result import Estimate
+from ...constructor.runtime import chosen_stack, executes_as_written
+from ...constructor.selection import Choice, Query, choose
+from ...constructor.survey import decompose_all
+from ...db import Conditions, Stack, Store
+from ...errors import DlbricksError, MachineBusy, UsageError
+from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.oracle import WorkerOracle
+from ...generator.machine.system import probe_system
+from ...generator.progress import ProgressCallback
+from ...models import ModelSource, require_known
+from .analysis import BRICKS, LATENCY, Idea
+from .finding import Finding
+from .proof.proof import Workbench
+from .registry import ANALYSES
+from .subject import Subject
+
+__all__ = ["AnalyzeReport", "ModelFindings", "analyze"]
+
+MINIMUM_SHARE = 0.01
+"""Share of the model's latency that a finding saves at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFindings:
+    """What one model misses.
+
+    Attributes:
+        name: The model.
+        latency_ms: What it takes: the one latency that all savings are of.
+        latency_ci95_ms: Its interval.
+        basis: ``measured``, or ``estimate`` where the model itself is not measured.
+        system: Key of the system; None where nothing is stored.
+        stack: Key of the stack; likewise.
+        backend: Its backend.
+        device: Its device.
+        threads: Threads.
+        cache: Cache state.
+        dtype: Precision.
+        findings: What would save something, the largest saving first: by what was proven, else as predicted.
+        tried: What was tried and saves nothing, or could not be tried.
+        unasked: Analyses that could not be asked, each with the reason.
+        commands: What would measure what is missing.
+        error: Why the model could not be analysed.
+    """
+
+    name: str
+    latency_ms: float | None = None
+    latency_ci95_ms: tuple[float, float] | None = None
+    basis: str | None = None
+    system: str | None = None
+    stack: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
+    findings: tuple[Finding, ...] = ()
+    tried: tuple[Finding, ...] = ()
+    unasked: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every analysis could be asked."""
+        return self.error is None and not self.unasked
+
+    @property
+    def largest_share(self) -> float:
+        """The largest share that one finding saves; 0 where there is none."""
+        return max((share_of(one) for one in self.findings), default=0.0)
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        record = {name: getattr(self, name) for name in self.__slots__}
+        return record | {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzeReport:
+    """What some models miss.
+
+    Attributes:
+        rows: One per model, in the order given.
+        minimum_share: Findings below it are not among them.
+    """
+
+    rows: tuple[ModelFindings, ...]
+    minimum_share: float = MINIMUM_SHARE
+
+    @property
+    def complete(self) -> bool:
+        """Whether every analysis could be asked of every model."""
+        return all(row.complete for row in self.rows)
+
+
+def share_of(found: Finding) -> float:
+    """The share of the model that a finding saves: as proven, else as predicted."""
+    return found.share if found.proven_share is None else found.proven_share
+
+
+def analyze(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    system: str | None = None,
+    stack: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    cache: str | None = None,
+    dtype: str | None = None,
+    minimum_share: float = MINIMUM_SHARE,
+    prove: bool = False,
+    write: Path | None = None,
+    visits: int = 36,
+    processes: int = 2,
+    oracle: ShapeOracle | None = None,
+    progress: ProgressCallback | None = None,
+) -> AnalyzeReport:
+    """Find what models miss on one system and stack, from what is stored; and prove it where that is asked for.
+
+    Args:
+        models: The models, from ``find_models``. A worker loads each to tell the graph that the runtime executes.
+        store: Where latencies are. The bricks of the executed graph tell what every operator takes (``generate`` with
+            ``graph="runtime"``, then ``run``).
+        system: Key of the system, or its beginning.
+        stack: Key of the stack, or its beginning.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 for all physical cores.
+        cache: Cache state.
+        dtype: Precision.
+        minimum_share: Findings that save less of the model are left out.
+        prove: Try every remedy that can be applied, the model as it is and as it would be visited in turn.
+        write: Folder for improved model files that were proven to save something; needs ``prove``.
+        visits: Of each side in one proof.
+        processes: Fresh workers of one proof.
+        oracle: Finds shapes that inference does not.
+        progress: Told between visits.
+
+    Raises:
+        AmbiguousQuery: Several stored combinations match; the message lists them.
+        UsageError: There is no such system or stack, or ``write`` without ``prove``.
+        BackendUnavailable: Nothing is stored, and the runtime is not installed.
+        MachineBusy: A proof is wanted, and another process is measuring.
+        StoreError: The database cannot be read.
+
+    Example:
+        >>> from dlbricks.db import Store
+        >>> from dlbricks.models import find_models
+        >>> with Store.open("sqlite://") as store:
+        ...     (row,) = analyze(find_models(["squeezenet"]), store=store).rows
+        >>> row.findings, row.latency_ms, row.complete
+        ((), None, False)
+    """
+    if write is not None and not prove:
+        raise UsageError("improved models are written only where they are proven", remedy="add --prove")
+    query = Query(system, stack, backend, device, threads, cache, dtype)
+    blank = Estimate(name="", granularity=1, graph="runtime", backend=backend, device=device, threads=threads,
+                     cache=cache, dtype=dtype)  # fmt: skip
+    place = chosen_stack(store, query)
+    if isinstance(place, str):
+        return AnalyzeReport(tuple(ModelFindings(source.name, error=place) for source in models), minimum_share)
+    if executes_as_written(place[0]):
+        blank = replace(blank, graph="source")
+    cut = cut_of(Cut(1), blank.graph, *(place if blank.graph == "runtime" else ()))
+    if place[0].key in store.stacks():
+        query = replace(query, stack=place[0].key)
+    with WorkerOracle() as worker:
+        shapes = oracle or worker
+        found = decompose_all(models, cut, shapes, blank)  # what a database kept of them has no constants
+        readable = [model for model in found if isinstance(model, Decomposition)]
+        if readable:
+            require_known({name: size for one in models for name, size in one.dims}, [one.own for one in readable])
+        keys = {part.key for model in readable for part in model.sequences}
+        choice = choose(store, keys, query)
+        estimates = estimates_under(choice, found, store=store, query=query, blank=blank, oracle=shapes)
+    bench = _Bench(prove, write, visits, processes, minimum_share, progress)
+    stacked = choice or (_unstored(*place) if prove else None)
+    rows = [
+        _row(Subject(model, estimate, choice, store), stacked, bench)
+        if isinstance(model, Decomposition)
+        else ModelFindings(estimate.name, error=estimate.error)
+        for model, estimate in zip(found, estimates, strict=True)
+    ]
+    return AnalyzeReport(tuple(rows), minimum_share)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What is to be proven, and how."""
+
+    prove: bool
+    write: Path | None
+    visits: int
+    processes: int
+    minimum_share: float
+    progress: ProgressCallback | None
+
+
+def _unstored(stack: Stack, threads: int) -> Choice:
+    """What a run here would measure with."""
+    system = probe_system()
+    return Choice(system.key, stack.key, system, stack, Conditions(threads=threads), 0)
+
+
+def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFindings:
+    estimate = subject.estimate
+    row = ModelFindings(
+        estimate.name,
+        latency_ms=subject.latency_ms,
+        latency_ci95_ms=estimate.ci95_ms if estimate.measured_ci95_ms is None else estimate.measured_ci95_ms,
+        basis=subject.basis,
+        system=estimate.system,
+        stack=estimate.stack,
+        backend=estimate.backend,
+        device=estimate.device,
+        threads=estimate.threads,
+        cache=estimate.cache,
+        dtype=estimate.dtype,
+        commands=tuple(dict.fromkeys(one.command for one in estimate.missing if one.command)),
+    )
+    lacking = _lacking(subject)
+    found: list[Finding] = []
+    ideas: list[Idea] = []
+    unasked = []
+    for analysis in ANALYSES:
+        try:
+            if not analysis.requires & lacking.keys():
+                found += [one for one in analysis.run(subject) if _shown(one, bench.minimum_share)]
+            if bench.prove:
+                ideas += analysis.ideas(subject)
+        except DlbricksError as error:
+            unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
+    unasked += lacking.values()
+    if not bench.prove or choice is None:
+        return replace(row, findings=_sorted(found), unasked=tuple(unasked))
+    known = {one.kind for one in found}
+    ideas = [one for one in ideas if one.kind not in known]
+    subject.choice = subject.choice or choice
+    try:
+        with ExitStack() as resources:
+            folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
+            workbench = Workbench(
+                subject.source, choice, folder, latency_ms=subject.latency_ms,
+                write=bench.write, visits=bench.visits, processes=bench.processes, progress=bench.progress,
+            )  # fmt: skip
+            found = [workbench.prove(one) for one in found]
+            new = [workbench.attempt(one) for one in ideas]
+    except MachineBusy:
+        raise
+    except (DlbricksError, OSError) as error:
+        unasked.append(f"nothing could be tried: {' '.join(str(error).split())}")
+        return replace(row, findings=_sorted(found), unasked=tuple(unasked))
+    helps = [one for one in found if one.proof is None or one.unproven is None]
+    helps += [one for one in new if one.proof and one.unproven is None and share_of(one) >= bench.minimum_share]
+    tried = [one for one in (*found, *new) if one not in helps]
+    return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
+
+
+def _lacking(subject: Subject) -> dict[str, str]:
+    """What analyses may require and is not stored, each with the reason."""
+    lacking = {}
+    if subject.latency_ms is None:
+        lacking[LATENCY] = subject.estimate.ratio_reason or "neither the model nor its bricks are measured"
+    missing = len(subject.estimate.missing)
+    if missing or not subject.estimate.sequences:
+        lacking[BRICKS] = f"{missing} bricks of what is executed are not measured"
+    return lacking
+
+
+def _shown(found: Finding, minimum_share: float) -> bool:
+    """Whether it is worth telling: it saves enough, and by more than chance."""
+    return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
+
+
+def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=share_of, reverse=True))

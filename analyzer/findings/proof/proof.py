@@ -1,0 +1,198 @@
+"""Trying a remedy: what it changes in the output, and what it saves."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ....constructor.selection import Choice
+from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
+from ....errors import DlbricksError, MachineBusy
+from ....generator.measurement.agreement import TOLERANCES
+from ....generator.measurement.sampling.statistics import student, time_blocks
+from ....generator.progress import ProgressCallback
+from ....generator.rewriting.rewrite import as_file, rewritten
+from ....generator.trial.trial import Contender, Trial, try_out
+from ....models import ModelSource
+from ..analysis import Idea
+from ..finding import Finding, Proof, Remedy
+
+__all__ = ["Workbench", "proof_of"]
+
+_NS_PER_MS = 1e6
+_FAR = 50.0
+"""Logarithm of a ratio beyond which an interval is as good as without end."""
+_SAME = 1e-5
+"""What another number of threads, or another order of execution, may change an output by."""
+
+
+def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
+    """What a trial says: the mean of both, and what the second saves of the first, with its interval.
+
+    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over
+    time blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
+    """
+    before, after = without_stalls(trial.before_ns, trial.after_ns)
+    ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
+    blocks = time_blocks(before)
+    half = student(max(1, blocks.size - 1)) * ratio_spread(time_blocks(after), blocks)
+    ratio, reach = theirs / ours, math.exp(min(half, _FAR))
+    return Proof(
+        before_ms=ours,
+        after_ms=theirs,
+        saving_ms=ours - theirs,
+        ci95_ms=(ours * (1 - ratio * reach), ours * (1 - ratio / reach)),
+        largest_error=trial.largest_error,
+        artefact=artefact,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A model as a remedy has it run."""
+
+    contender: Contender
+    tolerance: float
+    path: Path | None = None
+
+
+class Workbench:
+    """Tries the remedies of one model.
+
+    Args:
+        source: The model.
+        choice: System, stack and conditions of its findings.
+        folder: An empty folder for what is written on the way.
+        latency_ms: The one latency that all savings are of; None where it is not known, and each trial has its own.
+        write: Where improved files go that save something; None to keep none.
+        visits: Of each side, in one trial.
+        processes: Fresh workers of one trial.
+        progress: Told between visits.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        choice: Choice,
+        folder: Path,
+        *,
+        latency_ms: float | None = None,
+        write: Path | None = None,
+        visits: int = 36,
+        processes: int = 2,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self._name = source.name
+        self._file = as_file(source, folder)
+        self._folder = folder
+        self._latency_ms = latency_ms
+        self._write = write
+        self._visits, self._processes = visits, processes
+        self._progress = progress
+        self._before = Contender(
+            self._file.runnable(folder / "original"),
+            backend=choice.stack.backend,
+            device=choice.stack.device,
+            options=dict(choice.stack.options),
+            threads=choice.conditions.threads,
+            dtype=choice.conditions.dtype,
+        )
+
+    def prove(self, found: Finding) -> Finding:
+        """The finding with what came of trying its remedy."""
+        if found.remedy.action == "manual":
+            return replace(found, unproven="nothing here applies this remedy by itself")
+        try:
+            proof, why_not = self._try(found.remedy, found.kind)
+        except MachineBusy:
+            raise
+        except (DlbricksError, OSError) as error:
+            return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+        return replace(found, proof=proof, unproven=why_not)
+
+    def attempt(self, idea: Idea) -> Finding:
+        """What came of trying an idea, as a finding: what it saves is what it saved."""
+        blank = Finding(idea.kind, idea.title, idea.layers, math.nan, math.nan, math.nan, None, math.nan,
+                        idea.evidence, (), idea.remedy)  # fmt: skip
+        tried = self.prove(blank)
+        proof = tried.proof
+        if proof is None:
+            return tried
+        # The machine may have been slower than when the latency was measured that all savings are of.
+        latency = self._latency_ms or proof.before_ms
+        scale = latency / proof.before_ms
+        low, high = proof.ci95_ms
+        return replace(
+            tried,
+            current_ms=latency,
+            achievable_ms=scale * proof.after_ms,
+            saving_ms=scale * proof.saving_ms,
+            ci95_ms=(scale * low, scale * high),
+            share=proof.saving_ms / proof.before_ms,
+        )
+
+    def _try(self, remedy: Remedy, kind: str) -> tuple[Proof | None, str | None]:
+        changed = self._changed(remedy)
+        if changed is None:
+            return None, "the rewrite found nothing to change in the file"
+        trial = try_out(
+            self._before,
+            changed.contender,
+            visits=self._visits,
+            processes=self._processes,
+            tolerance=changed.tolerance,
+            progress=self._progress,
+            label=f"{self._name}: {kind}",
+        )
+        if trial.largest_error > changed.tolerance:
+            return None, (
+                f"it changes an output by {trial.largest_error:.2g} of its largest value, and {changed.tolerance:g} is "
+                "what rounding explains: not timed"
+            )
+        proof = proof_of(trial)
+        low, high = proof.ci95_ms
+        if high < 0:
+            return proof, f"tried: it takes {-proof.saving_ms:.3g} ms more ({-high:.3g} to {-low:.3g} ms)"
+        if low <= 0:
+            return proof, f"tried: saves nothing that can be told ({low:.3g} to {high:.3g} ms)"
+        if changed.path is not None and self._write is not None:
+            proof = replace(proof, artefact=str(self._kept(changed.path, kind)))
+        return proof, None
+
+    def _changed(self, remedy: Remedy) -> _Changed | None:
+        settings: Mapping[str, str] = remedy.settings
+        before = self._before
+        match remedy.action:
+            case "rewrite":
+                path = self._folder / settings["rewrite"] / "model.onnx"
+                made = rewritten(self._file, settings["rewrite"], path)
+                if made is None:
+                    return None
+                runnable = replace(before.runnable, path=made.path, synthetic=False, overrides=())
+                return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
+            case "session_option":
+                return _Changed(replace(before, options={**before.options, **settings}), _SAME)
+            case "threads":
+                return _Changed(replace(before, threads=int(settings["threads"])), _SAME)
+            case "precision":
+                dtype = settings["dtype"]
+                return _Changed(replace(before, dtype=dtype), TOLERANCES.get(dtype, TOLERANCES["float32"]))
+            case "backend":
+                other = replace(before, backend=settings["backend"], options={})
+                return _Changed(other, TOLERANCES.get(before.dtype, TOLERANCES["float32"]))
+            case _:
+                raise DlbricksError(f"no proof applies the action {remedy.action!r}")
+
+    def _kept(self, path: Path, kind: str) -> Path:
+        """The improved file, with its external data, where the user wants it."""
+        assert self._write is not None  # noqa: S101  # the caller looked
+        target = self._write / re.sub(r"[^\w.@+-]", "_", f"{self._name}-{kind}")
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(path.parent, target, dirs_exist_ok=True)
+        return target / path.name

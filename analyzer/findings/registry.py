@@ -1,0 +1,47 @@
+"""The analyses, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from .analyses import (
+    activations,
+    alternatives,
+    branches,
+    conversions,
+    denormals,
+    duplicates,
+    expansions,
+    float64,
+    inserted,
+    local_response,
+    normalisations,
+    one_hot,
+    slow_kernels,
+    threads,
+    transposes,
+    unfolded,
+)
+from .analysis import Analysis
+
+__all__ = ["ANALYSES"]
+
+ANALYSES: tuple[Analysis, ...] = tuple(
+    module.ANALYSIS
+    for module in (
+        activations,
+        normalisations,
+        transposes,
+        conversions,
+        float64,
+        duplicates,
+        expansions,
+        one_hot,
+        local_response,
+        unfolded,
+        slow_kernels,
+        denormals,
+        alternatives,
+        threads,
+        branches,
+        inserted,
+    )
+)

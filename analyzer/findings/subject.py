@@ -1,0 +1,205 @@
+"""What analyses read of one model: its own graph, the graph that is executed, and what each part of that takes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...bricks.cost import Cost
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.layer import Layer
+from ...constructor.decomposition import Decomposition
+from ...constructor.result import Estimate, SequenceLatency
+from ...constructor.selection import Choice
+from ...db import Store
+from ...models import ModelSource
+
+__all__ = ["Node", "Spent", "Subject"]
+
+_HALF = 0.5
+_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that hand on what they read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator that the runtime executes.
+
+    Attributes:
+        layer: The operator.
+        origins: Layers of the model that it came from; empty for what the runtime put in.
+        row: What is known of its brick; None where it is no brick.
+        scale: Share of its brick's latency that it takes in the model.
+    """
+
+    layer: Layer
+    origins: frozenset[int]
+    row: SequenceLatency | None
+    scale: float = 1.0
+
+    @property
+    def ms(self) -> float | None:
+        """What it takes of the model's latency; None where it is not measured."""
+        return None if self.row is None or self.row.latency_ms is None else self.scale * self.row.latency_ms
+
+    @property
+    def half_ms(self) -> float:
+        """Half of its 95 % interval."""
+        if self.row is None or self.row.ci95_ms is None:
+            return math.inf
+        low, high = self.row.ci95_ms
+        return self.scale * (high - low) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What some executed operators take together.
+
+    Attributes:
+        ms: Their sum.
+        half_ms: Half of its 95 % interval: bricks that occur several times err together, others independently.
+        keys: Keys of their bricks.
+    """
+
+    ms: float
+    half_ms: float
+    keys: tuple[str, ...]
+
+
+class Subject:
+    """One model as analyses see it.
+
+    Args:
+        model: The model, decomposed into what is executed.
+        estimate: What is known of its latency.
+        choice: System, stack and conditions; None where nothing is stored.
+        store: The database.
+    """
+
+    def __init__(self, model: Decomposition, estimate: Estimate, choice: Choice | None, store: Store) -> None:
+        self.model = model
+        self.estimate = estimate
+        self.choice = choice
+        self.store = store
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+        return self.model.source
+
+    @property
+    def graph(self) -> ModelGraph:
+        """The model's own graph."""
+        return self.model.own
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The one latency that all savings are of: measured, else estimated."""
+        found = self.estimate.measured_ms
+        return self.estimate.estimate_ms if found is None else found
+
+    @property
+    def basis(self) -> str | None:
+        """What that latency is."""
+        if self.latency_ms is None:
+            return None
+        return "estimate" if self.estimate.measured_ms is None else "measured"
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """What is executed, in order; it never adds up to more than the model's latency."""
+        graph, executed = self.model.graph, self.model.executed
+        rows = {row.layers[0]: row for row in self.estimate.sequences if len(row.layers) == 1}
+        origins = None if executed is None else executed.origins
+        return tuple(
+            Node(
+                graph.layers[index],
+                frozenset({index}) if origins is None else origins[index],
+                rows.get(index),
+                self._scale,
+            )
+            for index in graph.live
+        )
+
+    @cached_property
+    def _scale(self) -> float:
+        """The model's latency over the sum of its bricks, where that is more.
+
+        Where it is less, the rest is calls, gaps and what values cost, and no operator's.
+        """
+        total = math.fsum(row.latency_ms for row in self.estimate.sequences if row.latency_ms is not None)
+        return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
+
+    def of(self, layers: Collection[int], *operators: str) -> list[Node]:
+        """The executed operators that came from some layers of the model and from no others.
+
+        Args:
+            layers: Their indices.
+            operators: Only these.
+        """
+        wanted = set(layers)
+        return [
+            node
+            for node in self.nodes
+            if node.origins and node.origins <= wanted and (not operators or node.layer.op_type in operators)
+        ]
+
+    def touching(self, layers: Collection[int]) -> list[Node]:
+        """The executed operators that any of some layers went into."""
+        wanted = set(layers)
+        return [node for node in self.nodes if node.origins & wanted]
+
+    def spent(self, nodes: Sequence[Node]) -> Spent | None:
+        """What they take together; None where one of them is not measured, or there are none."""
+        if not nodes or any(node.ms is None or node.row is None for node in nodes):
+            return None
+        halves = {node.row.key: node.half_ms for node in nodes if node.row is not None}
+        counts = Counter(node.row.key for node in nodes if node.row is not None)
+        half = math.hypot(*(counts[key] * one for key, one in halves.items()))
+        return Spent(math.fsum(node.ms or 0.0 for node in nodes), half, tuple(counts))
+
+    def names(self, layers: Iterable[int]) -> tuple[str, ...]:
+        """Names of layers of the model, in its order."""
+        return tuple(self.graph.layers[index].name for index in sorted(set(layers)))
+
+    @cached_property
+    def bytes_per_ms(self) -> float | None:
+        """The rate at which this model's own operators move data that compute next to nothing.
+
+        The median over those without multiply-accumulates, divisions and exponentials, weighted by their bytes, so that
+        a slow one has no more weight than others; None where there are none that are measured.
+        """
+        rates = []
+        for node in self.nodes:
+            cost = node.layer.cost
+            if cost is None or not node.ms or cost.macs or cost.divisions or cost.exponentials:
+                continue
+            if cost.activation_bytes and node.layer.op_type not in _VIEWS:
+                rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
+        return _weighted_median(rates)
+
+    @cached_property
+    def macs_per_ms(self) -> float | None:
+        """The rate of its operators that multiply and accumulate, likewise; None where there are none."""
+        return self._rate(lambda cost: cost.macs)
+
+    @cached_property
+    def special_per_ms(self) -> float | None:
+        """The rate of divisions and exponentials, likewise."""
+        return self._rate(lambda cost: 0 if cost.macs else cost.divisions + cost.exponentials)
+
+    def _rate(self, work: Callable[[Cost], int]) -> float | None:
+        costs = [(work(node.layer.cost), node.ms) for node in self.nodes if node.layer.cost is not None]
+        return _weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
+
+
+def _weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
+    total, passed = sum(weight for _, weight in values), 0.0
+    for value, weight in sorted(values):
+        passed += weight
+        if passed >= _HALF * total:
+            return value
+    return None

@@ -1,0 +1,115 @@
+"""What ``analyze`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..tables import MOST, Answer, Column
+from ..units import counted, milliseconds, percent
+
+if TYPE_CHECKING:
+    from ...findings.analyze import AnalyzeReport, ModelFindings
+    from ...findings.finding import Finding
+
+__all__ = ["missed"]
+
+_NAMED = 3
+"""Layers that a line names, before it counts them."""
+
+
+def missed(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
+    """The answer of ``analyze``: one row per model, one line of the table per finding.
+
+    Args:
+        report: What models miss.
+        most: Findings that the table lists of each model; None: all.
+    """
+    table = [_cells(row, found) for row in report.rows for found in row.findings[:most]]
+    return Answer(
+        results=[row.record() for row in report.rows],
+        totals={"minimum_share": report.minimum_share},
+        columns=(
+            Column("name", "model"),
+            Column("kind", "finding"),
+            Column("current_ms", "now ms", milliseconds),
+            Column("saving_ms", "saves ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("share", "share", percent),
+            Column("proven_share", "proven", percent),
+            Column("title", "what is missed"),
+        ),
+        summary=[line for row in report.rows for line in _told(row, most)],
+        table=table,
+        flat=[{**_model(row), **_cells(row, found), "evidence": found.evidence} for row in report.rows
+              for found in (*row.findings, *row.tried)],
+    )  # fmt: skip
+
+
+def _model(row: ModelFindings) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("latency_ms", "basis", "system", "stack", "threads", "dtype")}
+
+
+def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
+    proof = found.proof
+    return {
+        "name": row.name,
+        "kind": found.kind,
+        "title": found.title,
+        "layers": found.layers,
+        "current_ms": found.current_ms,
+        "achievable_ms": found.achievable_ms,
+        "saving_ms": found.saving_ms,
+        "ci95_ms": found.ci95_ms,
+        "share": found.share,
+        "proven_ms": found.proven_ms,
+        "proven_share": found.proven_share,
+        "unproven": found.unproven,
+        "remedy": found.remedy.text,
+        "artefact": None if proof is None else proof.artefact,
+    }
+
+
+def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
+    """What is said of a model below the table."""
+    if row.error is not None:
+        yield f"{row.name}: {row.error}"
+        return
+    if row.latency_ms is not None:
+        of = "measured" if row.basis == "measured" else "estimated from its bricks"
+        threads = counted(row.threads or 1, "thread")
+        where = f"{row.backend}, {threads}, {row.dtype}"
+        yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
+    if not row.findings:
+        yield f"{row.name}: nothing is found that saves enough to tell"
+    shown = row.findings[:most]
+    for found in shown:
+        yield from _explained(found)
+    if len(row.findings) > len(shown):
+        yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
+    for found in row.tried:
+        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to tell'}"
+    yield from (f"  not asked: {reason}" for reason in row.unasked)
+    yield from (f"  run: {command}" for command in row.commands)
+
+
+def _explained(found: Finding) -> Iterator[str]:
+    layers = _few(found.layers)
+    yield f"  {found.kind}{f' ({layers})' if layers else ''}: {found.remedy.text}"
+    yield from (f"    {line}" for line in found.evidence)
+    if found.proof is not None:
+        proof = found.proof
+        before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
+        low, high = map(milliseconds, proof.ci95_ms)
+        yield f"    proven, in turn: {before} ms before, {after} ms after; saves {saving} ms ({low} to {high})"
+        yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
+        if found.proof.artefact is not None:
+            yield f"    written: {found.proof.artefact}"
+    elif found.unproven is not None:
+        yield f"    not proven: {found.unproven}"
+    else:
+        yield from (f"    {line}" for line in found.remedy.code.splitlines())
+
+
+def _few(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

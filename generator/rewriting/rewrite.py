@@ -1,0 +1,159 @@
+"""The rewrites by name, and whole models with one of them applied."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from ...bricks.graph.graph import ModelGraph, build_graph
+from ...bricks.inference.shapes import ShapeOracle
+from ...errors import ModelError, UsageError
+from ...models import ModelSource
+from ...models.loading import load_full
+from ..network.export import export_model
+from . import activations, casts, duplicates, expansions, islands, local_response, normalisations, one_hot, transposes
+from .draft import Draft
+from .pattern import Match, View
+
+__all__ = ["REWRITES", "Rewrite", "Rewritten", "as_file", "matches", "rewritten"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One way to change a model so that it computes the same.
+
+    Attributes:
+        find: Where it applies.
+        apply: Does it.
+        tolerance: Largest difference of an output that rounding explains, relative to that output's largest value.
+    """
+
+    find: Callable[[View], list[Match]]
+    apply: Callable[[Draft, View, Match], None]
+    tolerance: float = 1e-4
+
+
+REWRITES: Mapping[str, Rewrite] = {
+    "activations": Rewrite(activations.find, activations.apply, 1e-3),
+    "casts": Rewrite(casts.find, casts.apply, 1e-6),
+    "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
+    "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),
+    "islands": Rewrite(islands.find, islands.apply, 1e-3),
+    "local_response": Rewrite(local_response.find, local_response.apply),
+    "normalisations": Rewrite(normalisations.find, normalisations.apply, 1e-3),
+    "one_hot": Rewrite(one_hot.find, one_hot.apply, 1e-6),
+    "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
+}
+"""By name, each with what it may change an output by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A model that was changed.
+
+    Attributes:
+        path: The new file.
+        count: Places that were changed.
+        tolerance: As ``Rewrite``.
+    """
+
+    path: Path
+    count: int
+    tolerance: float
+
+
+def matches(name: str, graph: ModelGraph, source: ModelSource | None = None) -> list[Match]:
+    """Where a rewrite applies.
+
+    Args:
+        name: One of ``REWRITES``.
+        graph: The model's own graph.
+        source: The model, whose large constants are read where that decides; None: they are told apart by name.
+
+    Raises:
+        UsageError: There is no such rewrite.
+        ModelError: The model's constants cannot be read.
+    """
+    if name not in REWRITES:
+        raise UsageError(f"there is no rewrite {name!r}", remedy=f"known are {', '.join(REWRITES)}")
+    view = View(graph)
+    if name == "duplicates" and source is not None and source.path is not None:
+        wanted = duplicates.candidates(view)
+        return duplicates.find(view, _digests(source, wanted) if wanted else None)
+    return REWRITES[name].find(view)
+
+
+def _digests(source: ModelSource, names: Collection[str]) -> dict[str, str]:
+    """What constants hold, by name."""
+    assert source.path is not None  # noqa: S101  # the caller looked
+    model, folder = load_full(source.path, batch=source.batch, dims=dict(source.dims))
+    found = {}
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            external = tensor.data_location == onnx.TensorProto.EXTERNAL
+            data = folder.locate(tensor).read() if external else onnx.numpy_helper.to_array(tensor).tobytes()
+            found[tensor.name] = hashlib.sha256(data).hexdigest() + f"{tensor.data_type}{list(tensor.dims)}"
+    return found
+
+
+def as_file(source: ModelSource, folder: Path) -> ModelSource:
+    """The model as a file with weights: itself, or for the zoo what ``models export`` would write.
+
+    Raises:
+        ModelError: It cannot be read or bound.
+        BackendError: It cannot be written.
+        OSError: It cannot be written there.
+    """
+    if source.path is not None:
+        return source
+    path = folder / "original.onnx"
+    export_model(source, path, force=True)
+    return replace(source, path=path, zoo=None, batch=None, dims=())
+
+
+def rewritten(
+    source: ModelSource, name: str, path: Path, *, oracle: ShapeOracle | None = None, values: Collection[str] = ()
+) -> Rewritten | None:
+    """Write a model with a rewrite applied wherever it applies.
+
+    Args:
+        source: A model that is a file.
+        name: One of ``REWRITES``.
+        path: The file to write; external data goes beside it.
+        oracle: Finds shapes that inference does not.
+        values: Only where one of these is made; all places where none is named.
+
+    Returns:
+        None where it applies nowhere.
+
+    Raises:
+        UsageError: There is no such rewrite.
+        ModelError: The model cannot be read, changed or written.
+    """
+    if source.path is None:
+        raise UsageError(f"{source.name} is no file", remedy="call as_file first")
+    graph = build_graph(source.skeleton(), oracle=oracle)
+    found = [one for one in matches(name, graph, source) if not values or one.value in values]
+    if not found:
+        return None
+    model, folder = load_full(source.path, batch=source.batch, dims=dict(source.dims))
+    draft, view = Draft(model), View(graph)
+    for match in found:
+        REWRITES[name].apply(draft, view, match)
+    changed = draft.finish()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(changed.SerializeToString(deterministic=True))
+        for location, data in folder.locations.items():
+            target = path.parent / location
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(data, target)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be written: {error.strerror}") from error
+    return Rewritten(path, len(found), REWRITES[name].tolerance)

@@ -1,0 +1,135 @@
+"""Analyses on chosen latencies, where what is found depends on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dlbricks.analyzer.findings.analyses import alternatives, branches, denormals, slow_kernels, threads
+from dlbricks.analyzer.findings.finding import Finding
+from dlbricks.analyzer.findings.subject import Subject
+from dlbricks.constructor.decomposition import Decomposition, cut_of
+from dlbricks.constructor.estimate import estimates_under
+from dlbricks.constructor.result import Estimate
+from dlbricks.constructor.selection import Query, choose
+from dlbricks.constructor.survey import decompose_all
+from dlbricks.db import Conditions
+from dlbricks.generator.decomposition.decomposer import Cut
+from dlbricks.generator.decomposition.oracle import WorkerOracle
+
+
+def subject_of(bench: Any, query: Query | None = None) -> Subject:
+    """The model of the bench as analyses see it, as if its own graph were executed."""
+    query = query or Query(backend="onnxruntime", threads=1, dtype="float32")
+    blank = Estimate(name="", granularity=1)
+    with WorkerOracle() as oracle:
+        (model,) = found = decompose_all([bench.source], cut_of(Cut(1), "source"), oracle, blank)
+        assert isinstance(model, Decomposition)
+        choice = choose(bench.store, {part.key for part in model.sequences}, query)
+        (estimate,) = estimates_under(choice, found, store=bench.store, query=query, blank=blank, oracle=oracle)
+    return Subject(model, estimate, choice, bench.store)
+
+
+def by_operator(bench: Any, latencies: dict[str, float]) -> dict[str, float]:
+    """A latency for each brick of the bench, by its operator."""
+    operators = ("Conv", "Relu", "Sigmoid", "Add")  # in the model's order
+    return bench.bricks(*(latencies[name] for name in operators))  # type: ignore[no-any-return]
+
+
+def found_by(analysis: Any, subject: Subject) -> dict[str, Finding]:
+    return {found.kind: found for found in analysis.ANALYSIS.run(subject)}
+
+
+def test_other_stored_ways_are_found_by_what_differs(bench: Any) -> None:
+    bench.run(ms=10.0, bricks=bench.bricks(1.0))
+    bench.run(ms=6.0, conditions=Conditions(2, "hot"))
+    bench.run(ms=8.0, conditions=Conditions(4, "hot"))
+    bench.run(ms=7.0, conditions=Conditions(1, "hot", "int8"))
+    bench.run(bench.torch, ms=12.0)
+    bench.run(bench.disabled, ms=9.0)
+    bench.run(bench.torch, ms=1.0, conditions=Conditions(4, "hot"))  # differs in two things
+
+    found = found_by(alternatives, subject_of(bench))
+
+    assert {kind: round(one.saving_ms, 1) for kind, one in found.items()} == {
+        "threads": 4.0,
+        "precision": 3.0,
+        "framework": -2.0,
+        "options": 1.0,
+    }
+    assert found["threads"].remedy.settings == {"threads": "2"}
+    assert found["precision"].remedy.settings == {"dtype": "int8"}
+    assert found["framework"].remedy.settings == {"backend": "torch"}
+    assert found["options"].remedy.settings == {"optimization": "disabled"}
+    for one in found.values():
+        assert one.ci95_ms is not None
+        assert one.ci95_ms[0] < one.saving_ms < one.ci95_ms[1]
+
+
+def test_a_kernel_far_slower_than_others_is_found(bench: Any) -> None:
+    bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.5}))
+
+    (found,) = slow_kernels.ANALYSIS.run(subject_of(bench))
+
+    assert "Add" in found.title
+    assert found.layers == ("Add_4",)
+    assert found.current_ms == pytest.approx(0.5, rel=0.01)
+    assert 0 < found.achievable_ms < 0.1
+
+
+def test_kernels_that_are_alike_are_none(bench: Any) -> None:
+    bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.015}))
+
+    assert not list(slow_kernels.ANALYSIS.run(subject_of(bench)))
+
+
+def test_operators_never_take_more_than_the_model(bench: Any) -> None:
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+
+    subject = subject_of(bench)
+
+    spent = subject.spent(subject.nodes)
+    assert spent is not None
+    assert spent.ms == pytest.approx(subject.latency_ms)
+
+
+def test_what_is_not_measured_has_no_sum(bench: Any) -> None:
+    bench.run(ms=3.0, bricks=dict(list(bench.bricks(1.0).items())[:2]))
+
+    subject = subject_of(bench)
+
+    assert subject.spent(subject.nodes) is None
+    assert subject.spent([]) is None
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(1, None), (4, "4")])
+def test_cores_that_are_idle_are_tried(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, count: int, wanted: str | None
+) -> None:
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+    for module in (threads, branches):
+        monkeypatch.setattr(module, "physical_cores", lambda: tuple(range(count)))
+    subject = subject_of(bench)
+
+    more = list(threads.ANALYSIS.ideas(subject))
+    together = list(branches.ANALYSIS.ideas(subject))
+
+    assert [one.remedy.settings["threads"] for one in more] == ([] if wanted is None else [wanted])
+    assert [one.remedy.settings for one in together] == (
+        [] if wanted is None else [{"execution": "parallel", "inter_op": wanted}]
+    )
+
+
+def test_a_chain_has_no_branches_to_run_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches, "physical_cores", lambda: (0, 1))
+    bench.run(ms=3.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.001, "Add": 0.1}))
+
+    assert not list(branches.ANALYSIS.ideas(subject_of(bench)))
+
+
+def test_denormals_are_tried_where_nothing_is_stored(bench: Any) -> None:
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+    subject = subject_of(bench)
+
+    assert not list(denormals.ANALYSIS.run(subject))
+    assert [one.remedy.settings for one in denormals.ANALYSIS.ideas(subject)] == [{"denormal_as_zero": "on"}]

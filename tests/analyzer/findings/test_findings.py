@@ -1,0 +1,332 @@
+"""What models miss, found in what ONNX Runtime executes; remedies that were really tried. No latency is asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.analyzer.findings.analysis import Analysis
+from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.analyzer.findings.finding import Finding, Remedy
+from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
+from dlbricks.analyzer.findings.registry import ANALYSES
+from dlbricks.analyzer.findings.subject import Subject
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.constructor.decomposition import Decomposition, cut_of
+from dlbricks.constructor.estimate import estimates_under
+from dlbricks.constructor.result import Estimate
+from dlbricks.constructor.selection import Choice, Query, choose
+from dlbricks.constructor.survey import decompose_all
+from dlbricks.db import Conditions, Store
+from dlbricks.errors import UsageError
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.decomposition.decomposer import Cut
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.decomposition.oracle import WorkerOracle
+from dlbricks.generator.machine.system import probe_system
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.rewriting.draft import Draft
+from dlbricks.generator.rewriting.pattern import Match, View
+from dlbricks.generator.rewriting.rewrite import REWRITES, matches
+from dlbricks.generator.trial.trial import Trial
+from dlbricks.models import ModelSource, find_models
+from onnx import numpy_helper
+
+SEEDED = (
+    "(float[1,8,32,32] x, int64[4,6] i) => (float[1,8,32,32] y, float[4,6,64] z, float[4,6,64] e)"
+    "<float k = {1.4142135}, float one = {1.0}, float half = {0.5}, double two = {2.0},"
+    " int64 depth = {64}, float[2] values = {0, 1}>"
+    "{n = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x)"
+    " c = Cast<to=11>(n) d = Mul(c, two) f = Sin(d) g = Cast<to=1>(f)"
+    " y = Relu(g)"
+    " h = OneHot(i, depth, values) m = MatMul(h, w)"
+    " a = Div(m, k) b = Erf(a) e = Add(b, one) p = Mul(m, e) q = Mul(p, half) z = Relu(q)}"
+)
+"""An LRN, a part in float64, a product with one-hot rows, and a GELU in whose midst a value is an output."""
+
+LOOKUP = (
+    "(int64[n,6] i) => (float[n,6,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
+    "{h = OneHot(i, depth, values) m = MatMul(h, w) y = Relu(m)}"
+)
+
+TWICE = (
+    "(float[32,64] x, float[32,1] r) => (float[32,64] y)"
+    "<int64[2] s = {32, 64}>"
+    "{a = MatMul(x, w) b = Relu(a) c = MatMul(x, v) d = Relu(c) e = Tanh(d) f = Add(b, e)"
+    " g = Abs(r) h = Expand(g, s) i = Mul(f, h)"
+    " j = Cast<to=11>(i) k = Cast<to=1>(j) y = Sigmoid(k)}"
+)
+"""A product that is computed twice, of equal weights under two names; an Expand for an operator that broadcasts; a
+conversion there and back, which ONNX Runtime removes."""
+
+CLEAN = (
+    "(float[4,64] x) => (float[4,64] y)"
+    "<float k = {1.4142135}, float one = {1.0}, float half = {0.5}>"
+    "{m = MatMul(x, w) a = Div(m, k) b = Erf(a) e = Add(b, one) p = Mul(m, e) q = Mul(p, half)"
+    " t1 = Transpose<perm=[1,0]>(q) t2 = Transpose<perm=[1,0]>(t1) u = Relu(t2) o = Relu(t2) y = Add(u, o)}"
+)
+"""A GELU that ONNX Runtime fuses, transpositions that it removes, and work done twice that it does once."""
+
+SubjectOf = Callable[[str], Subject]
+
+
+def write(path: Path, graph: str) -> ModelSource:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    read = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name in ("w", "v") if name in read)
+    onnx.save(model, path)
+    (source,) = find_models([path])
+    return source
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("findings")
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Iterator[Store]:
+    """The models and what is executed of them, measured."""
+    models = {"seeded": SEEDED, "twice": TWICE, "clean": CLEAN}
+    sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
+    suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
+    assert isinstance(suite, Suite)
+    with Store.open(str(folder / "test.db")) as opened:
+        report = run(suite, store=opened, models=sources, visits=6, processes=1, sessions=1)
+        assert not report.failures
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def subject_of(folder: Path, store: Store) -> SubjectOf:
+    """A model as analyses see it."""
+
+    def made(name: str) -> Subject:
+        sources = find_models([folder / f"{name}.onnx"])
+        stack = get("onnxruntime").stack("cpu", {})
+        blank = Estimate(name="", granularity=1, graph="runtime")
+        with WorkerOracle() as oracle:
+            found = decompose_all(sources, cut_of(Cut(1), "runtime", stack), oracle, blank)
+            (model,) = found
+            assert isinstance(model, Decomposition)
+            choice = choose(store, {part.key for part in model.sequences}, Query())
+            (estimate,) = estimates_under(choice, found, store=store, query=Query(), blank=blank, oracle=oracle)
+        return Subject(model, estimate, choice, store)
+
+    return made
+
+
+def named(name: str) -> Analysis:
+    (analysis,) = [one for one in ANALYSES if one.name == name]
+    return analysis
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "operators"),
+    [
+        ("seeded", "local_response", {"LRN"}),
+        ("seeded", "float64", {"Cast", "Mul", "Sin"}),
+        ("seeded", "one_hot", {"OneHot", "MatMul"}),
+        ("seeded", "unfused_activation", {"Div", "Erf", "Add", "Mul"}),
+        ("twice", "duplicates", {"MatMul", "Relu"}),
+        ("twice", "needless_expansions", {"Expand"}),
+    ],
+)
+def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str, operators: set[str]) -> None:
+    subject = subject_of(model)
+
+    (found,) = named(name).run(subject)
+
+    layers = {layer.name: layer.op_type for layer in subject.graph.layers}
+    assert {layers[one] for one in found.layers} == operators
+    assert found.current_ms > 0
+    assert found.saving_ms == pytest.approx(found.current_ms - found.achievable_ms)
+    assert subject.latency_ms is not None
+    assert found.share == pytest.approx(found.saving_ms / subject.latency_ms)
+    assert found.evidence
+    assert found.remedy.action == "rewrite"
+    keys = {node.row.key for node in subject.nodes if node.row is not None}
+    assert found.keys
+    assert set(found.keys) <= keys
+
+
+def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
+    (found,) = named("unfused_activation").run(subject_of("seeded"))
+
+    assert any("output e" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["unfused_activation", "transposes", "duplicates", "conversions", "float64", "one_hot", "unfolded_constants"],
+)
+def test_what_the_runtime_does_by_itself_is_no_finding(subject_of: SubjectOf, name: str) -> None:
+    assert not list(named(name).run(subject_of("clean")))
+
+
+def test_conversions_that_the_runtime_removes_are_no_finding(subject_of: SubjectOf) -> None:
+    subject = subject_of("twice")
+
+    assert matches("casts", subject.graph)
+    assert not list(named("conversions").run(subject))
+
+
+def test_findings_are_sorted_and_of_one_latency(folder: Path, store: Store) -> None:
+    (row,) = analyze(find_models([folder / "seeded.onnx"]), store=store, minimum_share=1e-9).rows
+
+    assert row.complete
+    assert row.basis == "measured"
+    savings = [one.saving_ms for one in row.findings]
+    assert savings == sorted(savings, reverse=True)
+    assert row.latency_ms is not None
+    assert all(one.saving_ms == pytest.approx(one.share * row.latency_ms) for one in row.findings)
+    assert all(one.ci95_ms is None or one.ci95_ms[0] > 0 for one in row.findings)
+    assert [one["kind"] for one in row.record()["findings"]] == [one.kind for one in row.findings]
+
+
+def test_a_record_has_the_keys_that_scripts_rely_on() -> None:
+    record = finding_with(Remedy("manual", "do it")).record()
+
+    keys = "kind layers current_ms achievable_ms saving_ms ci95_ms evidence remedy proven_ms"
+    assert set(keys.split()) <= set(record)
+    assert record["proven_ms"] is None
+
+
+def test_a_high_threshold_shows_nothing(folder: Path, store: Store) -> None:
+    (row,) = analyze(find_models([folder / "seeded.onnx"]), store=store, minimum_share=2.0).rows
+
+    assert not row.findings
+
+
+def test_what_is_not_measured_is_said_with_the_command(folder: Path) -> None:
+    with Store.open("sqlite://") as empty:
+        (row,) = analyze(find_models([folder / "seeded.onnx"]), store=empty).rows
+
+    assert not row.findings
+    assert not row.complete
+    assert row.latency_ms is None
+    assert any("--graph runtime" in command for command in row.commands)
+
+
+def test_one_broken_model_does_not_stop_the_others(folder: Path, store: Store) -> None:
+    (folder / "broken.onnx").write_bytes(b"no model")
+
+    broken, seeded = analyze(find_models([folder / "broken.onnx", folder / "seeded.onnx"]), store=store).rows
+
+    assert broken.error is not None
+    assert seeded.error is None
+
+
+def test_nothing_is_written_without_a_proof(folder: Path, store: Store) -> None:
+    with pytest.raises(UsageError, match="--prove"):
+        analyze(find_models([folder / "seeded.onnx"]), store=store, write=folder / "out")
+
+
+# Proofs ---------------------------------------------------------------------------------------------------------------
+
+
+def finding_with(remedy: Remedy) -> Finding:
+    return Finding("planted", "planted", (), 1.0, 0.5, 0.5, None, 0.5, (), (), remedy)
+
+
+@pytest.fixture
+def workbench(folder: Path, tmp_path: Path) -> Workbench:
+    (source,) = find_models([folder / "seeded.onnx"])
+    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
+    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
+    return Workbench(source, choice, tmp_path, visits=6, processes=1)
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        Remedy("rewrite", "", {"rewrite": "one_hot"}),
+        Remedy("rewrite", "", {"rewrite": "activations"}),
+        Remedy("rewrite", "", {"rewrite": "local_response"}),
+        Remedy("rewrite", "", {"rewrite": "islands"}),
+        Remedy("threads", "", {"threads": "0"}),
+        Remedy("session_option", "", {"denormal_as_zero": "on"}),
+        Remedy("session_option", "", {"execution": "parallel", "inter_op": "2"}),
+    ],
+)
+def test_a_remedy_is_tried_and_keeps_the_outputs(store: Store, workbench: Workbench, remedy: Remedy) -> None:
+    tried = workbench.prove(finding_with(remedy))
+
+    assert tried.proof is not None, tried.unproven
+    assert tried.proof.largest_error < 1e-3
+    assert tried.proof.before_ms > 0
+    assert tried.proof.after_ms > 0
+    low, high = tried.proof.ci95_ms
+    assert low <= tried.proof.saving_ms <= high
+    assert (tried.unproven is None) == (low > 0)
+
+
+def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Path) -> None:
+    write(tmp_path / "dynamic.onnx", LOOKUP)
+    (source,) = find_models([tmp_path / "dynamic.onnx"], dims={"n": 3})
+    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
+    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
+    (tmp_path / "work").mkdir()
+
+    tried = Workbench(source, choice, tmp_path / "work", visits=6, processes=1).prove(
+        finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"}))
+    )
+
+    assert tried.proof is not None, tried.unproven
+    assert tried.proof.largest_error == 0
+
+
+def test_a_rewrite_that_changes_the_outputs_is_not_timed(
+    store: Store, workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REWRITES, "one_hot", replace(REWRITES["one_hot"], apply=_negated))
+
+    tried = workbench.prove(finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"})))
+
+    assert tried.proof is None
+    assert "not timed" in (tried.unproven or "")
+
+
+def _negated(draft: Draft, _view: View, match: Match) -> None:
+    """Another product than the one that was there."""
+    before = draft.maker(match.value)
+    doubled = draft.node("MatMul", list(before.input))
+    draft.redefine(match.value, [doubled, draft.node("Neg", [doubled.output[0]], match.value)])
+
+
+def test_what_cannot_be_tried_says_why(store: Store, workbench: Workbench) -> None:
+    by_hand = workbench.prove(finding_with(Remedy("manual", "do it")))
+    elsewhere = workbench.prove(finding_with(Remedy("rewrite", "", {"rewrite": "casts"})))
+    wrong = workbench.prove(finding_with(Remedy("session_option", "", {"spinning": "sometimes"})))
+
+    assert [one.proof for one in (by_hand, elsewhere, wrong)] == [None, None, None]
+    assert by_hand.unproven is not None
+    assert "nothing to change" in (elsewhere.unproven or "")
+    assert "could not be tried" in (wrong.unproven or "")
+
+
+def test_a_machine_that_drifts_does_not_hide_what_is_saved() -> None:
+    rng = np.random.default_rng(0)
+    drift = rng.uniform(1, 2, size=30)  # both meet the same machine
+    noise = rng.normal(1, 0.01, size=30)
+
+    proof = proof_of(Trial((10e6 * drift,), (9e6 * drift * noise,), 0.0))
+
+    assert proof.before_ms - proof.after_ms == pytest.approx(proof.saving_ms)
+    low, high = proof.ci95_ms
+    assert low < 0.1 * proof.before_ms < high
+    assert high - low < 0.03 * proof.before_ms
+
+
+def test_two_ways_that_are_alike_save_nothing() -> None:
+    rng = np.random.default_rng(0)
+
+    proof = proof_of(Trial((10e6 * rng.normal(1, 0.05, size=30),), (10e6 * rng.normal(1, 0.05, size=30),), 0.0))
+
+    assert proof.ci95_ms[0] < 0 < proof.ci95_ms[1]

@@ -1,0 +1,89 @@
+"""The command that tells what models miss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+LRN = (
+    '<ir_version: 8, opset_import: ["": 17]> model (float[1,64,28,28] x) => (float[1,64,28,28] y)'
+    "{a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) b = Relu(a) y = Conv(b, w)}"
+)
+"""Nine tenths of it are a kernel that a power makes slow."""
+
+
+def write(path: Path) -> None:
+    model = onnx.parser.parse_model(LRN)
+    weights = np.random.default_rng(0).normal(size=(64, 64, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(model, path)
+
+
+@pytest.fixture
+def measured(here: Path, cli: Callable[..., Any]) -> Path:
+    """A model whose executed operators are measured, with ``dlbricks.db`` beside it."""
+    write(here / "lrn.onnx")
+    assert cli("generate", "lrn.onnx", "-g", "1", "--graph", "runtime", "-o", "suite", "-q").code == 0
+    run = cli("run", "suite", "--with", "lrn.onnx", "--visits", "6", "--processes", "1", "-q")
+    assert run.code == 0
+    return here
+
+
+def test_a_model_is_analysed_proven_and_written(measured: Path, cli: Callable[..., Any]) -> None:
+    done = cli("analyze", "lrn.onnx", "--prove", "--visits", "12", "--write", "better", "--json", "-q")
+
+    assert done.code == 0
+    (row,) = done.json["results"]
+    assert row["name"] == "lrn"
+    assert row["basis"] == "measured"
+    everything = [*row["findings"], *row["tried"]]
+    assert {"denormals"} <= {one["kind"] for one in everything}
+    for one in everything:
+        assert {"kind", "layers", "current_ms", "achievable_ms", "saving_ms", "ci95_ms", "evidence", "remedy"} <= {*one}
+        assert (one["proven_ms"] is None) == (one["proof"] is None)
+        written = one["proof"] and one["proof"]["artefact"]
+        if written:
+            onnx.checker.check_model(str(measured / written))
+            assert "LRN" not in {node.op_type for node in onnx.load(measured / written).graph.node}
+
+
+def test_a_limit_that_is_crossed_ends_with_4(measured: Path, cli: Callable[..., Any]) -> None:
+    found = cli("analyze", "lrn.onnx", "--minimum-share", "0.0001%", "--json")
+    largest = max((one["share"] for one in found.json["results"][0]["findings"]), default=0.0)
+
+    limit = f"saving>{max(largest * 50, 0.001)}%"  # half of it; on a busy machine nothing may be told from chance
+    below = cli("analyze", "lrn.onnx", "--minimum-share", "0.0001%", "--fail-on", limit, "--json")
+    above = cli("analyze", "lrn.onnx", "--fail-on", "saving>100%", "--json")
+
+    assert below.code == (4 if largest > 0 else 0)
+    assert above.code == 0
+
+
+def test_nothing_stored_is_incomplete_with_the_command(here: Path, cli: Callable[..., Any]) -> None:
+    write(here / "lrn.onnx")
+    assert cli("measure", "lrn.onnx", "--visits", "6", "--processes", "1", "-q").code == 0
+
+    done = cli("analyze", "lrn.onnx")
+
+    assert done.code == 3
+    assert "dlbricks generate" in done.out
+    assert "not measured" in done.out
+
+
+@pytest.mark.parametrize("limit", ["10%", "saving<10%", "saving>ten", "saving>-1%"])
+def test_a_limit_that_is_none_is_a_wrong_usage(here: Path, cli: Callable[..., Any], limit: str) -> None:
+    assert cli("analyze", "squeezenet", "--fail-on", limit).code == 2
+
+
+def test_writing_needs_a_proof(measured: Path, cli: Callable[..., Any]) -> None:
+    done = cli("analyze", "lrn.onnx", "--write", "better")
+
+    assert done.code == 2
+    assert "--prove" in done.error

@@ -1,0 +1,197 @@
+"""Rewrites of real models: found where the pattern is, not where it only looks so; outputs are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.generator.rewriting.rewrite import REWRITES, matches, rewritten
+from dlbricks.models import ModelSource, find_models
+from onnx import numpy_helper
+
+Array = npt.NDArray[np.generic]
+
+GELU = (
+    "(float[2,64] x) => (float[2,64] y)"
+    "<float k = {1.4142135}, float one = {1.0}, float half = {0.5}>"
+    "{h = MatMul(x, w) a = Div(h, k) b = Erf(a) c = Add(b, one) d = Mul(h, c) e = Mul(d, half) y = Relu(e)}"
+)
+TANH = (
+    "(float[2,64] x) => (float[2,64] y)"
+    "<float k = {0.7978846}, float p = {0.044715}, float one = {1.0}, float half = {0.5}, float three = {3.0}>"
+    "{h = MatMul(x, w) c = Pow(h, three) d = Mul(p, c) e = Add(h, d) f = Mul(e, k) g = Tanh(f) i = Add(one, g)"
+    " j = Mul(half, h) l = Mul(j, i) y = Relu(l)}"
+)
+NORM = (
+    "(float[2,8,64] x) => (float[2,8,64] y)"
+    "<float two = {2.0}, float e = {1e-5}>"
+    "{h = MatMul(x, w) m = ReduceMean<axes=[-1]>(h) d = Sub(h, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p)"
+    " s = Add(v, e) r = Sqrt(s) q = Div(d, r) t = Mul(q, g) y = Add(t, b)}"
+)
+TRANSPOSES = (
+    "(float[1,4,6,8] x) => (float[1,4,6,8] y)"
+    "{a = Transpose<perm=[0,2,3,1]>(x) b = Relu(a) c = Transpose<perm=[0,3,1,2]>(b) y = Sigmoid(c)}"
+)
+CASTS = "(float[4,8] x) => (float[4,8] y) {a = Cast<to=11>(x) b = Cast<to=1>(a) y = Relu(b)}"
+NARROW = "(float[4,8] x) => (float[4,8] y) {a = Cast<to=10>(x) b = Cast<to=1>(a) y = Relu(b)}"
+ISLAND = (
+    "(float[4,8] x) => (float[4,8] y) <double k = {1.5}>"
+    "{r = Relu(x) a = Cast<to=11>(r) b = Mul(a, k) c = Exp(b) d = Cast<to=1>(c) y = Neg(d)}"
+)
+TWICE = (
+    "(float[4,64] x) => (float[4,64] y)"
+    "{a = MatMul(x, w) b = Relu(a) c = MatMul(x, v) d = Relu(c) e = Tanh(d) y = Add(b, e)}"
+)
+ONE_HOT = (
+    "(int64[2,5] x) => (float[2,5,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
+    "{a = OneHot(x, depth, values) b = MatMul(a, w) y = Relu(b)}"
+)
+LRN = "(float[1,8,6,6] x) => (float[1,8,6,6] y) {a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) y = Relu(a)}"
+EXPAND = (
+    "(float[4,8,1] x, float[4,8,16] z) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
+    "{r = Abs(x) e = Expand(r, s) d = Mul(z, e) y = Relu(d)}"
+)
+NEEDED = (
+    "(float[4,8,1] x) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
+    "{r = Abs(x) e = Expand(r, s) d = Mul(e, e) y = Relu(d)}"
+)
+
+
+def write(path: Path, graph: str) -> ModelSource:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+    generator = np.random.default_rng(0)
+    weights = {"w": (64, 64), "g": (64,), "b": (64,)}
+    values = {name: generator.normal(size=shape).astype(np.float32) for name, shape in weights.items()}
+    values["v"] = values["w"]
+    read = {name for node in model.graph.node for name in node.input}
+    made = {name for node in model.graph.node for name in node.output}
+    for name in sorted((read & values.keys()) - made):
+        model.graph.initializer.append(numpy_helper.from_array(values[name], name))
+    onnx.save(model, path)
+    (source,) = find_models([path])
+    return source
+
+
+def outputs(path: Path, seed: int = 1) -> list[Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    generator = np.random.default_rng(seed)
+    feeds = {
+        one.name: generator.integers(0, 64, one.shape)
+        if one.type == "tensor(int64)"
+        else generator.normal(size=one.shape).astype(np.float32)
+        for one in session.get_inputs()
+    }
+    return [np.asarray(found) for found in session.run(None, feeds)]
+
+
+CASES = [
+    ("activations", GELU, 1, {"Gelu"}, {"Erf"}),
+    ("activations", TANH, 1, {"FastGelu"}, {"Tanh", "Pow"}),
+    ("normalisations", NORM, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt"}),
+    ("transposes", TRANSPOSES, 1, {"Relu"}, {"Transpose"}),
+    ("casts", CASTS, 1, {"Relu"}, {"Cast"}),
+    ("expansions", EXPAND, 1, {"Mul"}, {"Expand"}),
+    ("islands", ISLAND, 1, {"Exp"}, set[str]()),
+    ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
+    ("one_hot", ONE_HOT, 1, {"Gather"}, {"OneHot", "MatMul"}),
+    ("local_response", LRN, 1, {"Conv"}, {"LRN"}),
+]
+
+
+@pytest.mark.parametrize(("name", "graph", "count", "there", "gone"), CASES)
+def test_a_rewrite_keeps_what_the_model_computes(
+    tmp_path: Path, name: str, graph: str, count: int, there: set[str], gone: set[str]
+) -> None:
+    source = write(tmp_path / "model.onnx", graph)
+
+    changed = rewritten(source, name, tmp_path / "new" / "model.onnx")
+
+    assert changed is not None
+    assert changed.count == count
+    operators = {node.op_type for node in onnx.load(changed.path).graph.node}
+    assert there <= operators
+    assert not gone & operators
+    assert source.path is not None
+    for mine, theirs in zip(outputs(changed.path), outputs(source.path), strict=True):
+        scale = float(np.abs(theirs).max())
+        assert float(np.abs(mine - theirs).max()) <= changed.tolerance * scale
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_no_rewrite_applies_to_a_model_without_its_pattern(tmp_path: Path, name: str) -> None:
+    source = write(tmp_path / "model.onnx", "(float[2,64] x) => (float[2,64] y) {a = MatMul(x, w) y = Tanh(a)}")
+
+    assert rewritten(source, name, tmp_path / "new.onnx") is None
+    assert not (tmp_path / "new.onnx").exists()
+
+
+def test_a_conversion_that_loses_digits_stays(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", NARROW)
+
+    assert not matches("casts", build_graph(source.skeleton()))
+
+
+def test_an_expansion_that_nothing_else_makes_up_for_stays(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", NEEDED)
+
+    assert not matches("expansions", build_graph(source.skeleton()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("0.5", "0.51"), ("{1.4142135}", "{1.3}"), ("Add(b, one)", "Sub(b, one)"), ("Mul(h, c)", "Mul(x, c)")],
+)
+def test_what_only_looks_like_a_gelu_is_none(tmp_path: Path, change: tuple[str, str]) -> None:
+    source = write(tmp_path / "model.onnx", GELU.replace(*change))
+
+    assert not matches("activations", build_graph(source.skeleton()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = Mul(c, h) e = Mul(half, d)",
+        "d = Mul(h, half) e = Mul(d, c)",
+        "d = Mul(half, c) e = Mul(d, h)",
+    ],
+)
+def test_a_gelu_is_found_in_any_order(tmp_path: Path, body: str) -> None:
+    source = write(tmp_path / "model.onnx", GELU.replace("d = Mul(h, c) e = Mul(d, half)", body))
+
+    (match,) = matches("activations", build_graph(source.skeleton()))
+
+    assert match.form == "gelu"
+    assert match.value == "e"
+    assert match.reads == ("h",)
+
+
+def test_what_breaks_a_fusion_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", GELU.replace("=> (float[2,64] y)", "=> (float[2,64] y, float[2,64] c)"))
+
+    (match,) = matches("activations", build_graph(source.skeleton()))
+
+    assert match.broken_by == ("output c",)
+
+
+def test_equal_weights_under_two_names_are_one(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", TWICE)
+    graph = build_graph(source.skeleton())
+
+    assert not matches("duplicates", graph)
+    assert [match.twin for match in matches("duplicates", graph, source)] == ["a", "b"]
+
+
+def test_transpositions_stay_where_somebody_reads_what_lies_between(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "model.onnx", TRANSPOSES.replace("(float[1,4,6,8] y)", "(float[1,4,6,8] y, float[1,6,8,4] b)")
+    )
+
+    assert not matches("transposes", build_graph(source.skeleton()))
