@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.kernels.kernels import ModelKernels, kernels
+    from .analyzer.reporting import Report, report
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -59,6 +60,7 @@ __all__ = [
     "ModelKernels",
     "ModelSource",
     "PlanReport",
+    "Report",
     "Run",
     "RunReport",
     "Sequence",
@@ -80,6 +82,7 @@ __all__ = [
     "load_brick",
     "make_sequence",
     "measure",
+    "report",
     "run",
     "sequences",
     "split",
@@ -105,6 +108,7 @@ __getattr__, __dir__ = lazy(
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.plans",
+        "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
         "Sequence": "bricks.sequence",
@@ -125,6 +129,7 @@ __getattr__, __dir__ = lazy(
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
         "measure": "generator.measurement.measure",
+        "report": "analyzer.reporting",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
         "split": "bricks.cutting.split",

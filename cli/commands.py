@@ -36,6 +36,7 @@ from .options import (
     stack_options,
     take_models,
 )
+from .reporting import report
 from .storage import db
 
 if TYPE_CHECKING:
@@ -242,5 +243,5 @@ def measure(*, database: str, quiet: bool, form: str, **options: Any) -> None:
     answer(measured(report), form, complete=complete and not untold)
 
 
-for command in (estimate, kernels, compare, advise, models, brick, backends, system, db):
+for command in (report, estimate, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)
