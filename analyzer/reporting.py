@@ -152,7 +152,7 @@ def report(
     Args:
         models: What to report, from ``find_models``.
         store: Where measurements are, and go to.
-        out: File of the page; None: none is written.
+        out: File of the page; None: none is written, nor is one of nothing but errors.
         setup: How to measure; by default what ``set_up`` picks.
         measure: Decompose and measure what is missing; False: only what is stored is used.
         visits: How often each brick and model is visited.
@@ -190,6 +190,8 @@ def report(
         _measure_ceilings(store, how, progress)
         found = _measured_here(models, store, how)
     made = tuple(sections(found, store=store, findings=findings))
+    if all(section.estimate.error is not None for section in made):
+        out = None  # there is nothing to show
     if out is not None:
         text = render_page(made, notes=_notes(how))
         out.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -243,7 +245,7 @@ def _generated(
     )
 
 
-def _measured(
+def _measured(  # noqa: PLR0917  (the order of ``report``)
     models: Sequence[ModelSource],
     store: Store,
     how: Setup,

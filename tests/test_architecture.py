@@ -41,7 +41,7 @@ ROOMS = {
     "models": ["zoo"],
     "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "demo"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
-                        "page"],
+                        "annotation", "page", "trace"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
            "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",
            "upgrading", "migrations"],

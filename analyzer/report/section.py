@@ -69,6 +69,7 @@ class LayerRow:
 
     Attributes:
         sequence: Its latency and place.
+        origins: The model's own layers that it computes; none for what a runtime put in.
         name: Names of the model's own layers that it computes; its own where it computes none.
         executed: Its name in the graph that is executed; empty where that is the model's own.
         operator: Its operators.
@@ -81,6 +82,7 @@ class LayerRow:
     """
 
     sequence: SequenceLatency
+    origins: tuple[Layer, ...]
     name: str
     executed: str
     operator: str
@@ -178,6 +180,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
         reads, writes = shapes[part.key]
         yield LayerRow(
             sequence=sequence,
+            origins=tuple(origins),
             name=own or executed,
             executed="" if own in {"", executed} else executed,
             operator=operator,
@@ -191,7 +194,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
 
 
 def _origins(model: Decomposition, part: Part) -> list[Layer]:
-    """The model's own layers that a sequence computes; none for what a runtime put in."""
+    """The model's own layers that a sequence computes."""
     if model.executed is None or model.graph is not model.executed.graph:
         return [model.graph.layers[index] for index in part.layers]
     indices = {origin for layer in part.layers for origin in model.executed.origins[layer]}

@@ -71,12 +71,11 @@ def operators(rows: Sequence[LayerRow]) -> list[Operator]:
 def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
     """What the first sentence says of a model."""
     entry = section.estimate
+    ms, bounds, basis = entry.known_ms, None, "known"
     if entry.measured_ms is not None:
         ms, bounds, basis = entry.measured_ms, entry.measured_ci95_ms, "measured"
     elif entry.estimate_ms is not None:
         ms, bounds, basis = entry.estimate_ms, entry.ci95_ms, "estimated"
-    else:
-        ms, bounds, basis = entry.known_ms, None, "known"
     timed = sorted(
         ((row.sequence.latency_ms, row) for row in rows if row.sequence.latency_ms is not None), key=lambda one: -one[0]
     )

@@ -69,7 +69,8 @@
   }
 
   // A table that sorts, filters and searches. A column has id, title, value(row), and cell(row) where that is not its value.
-  function table(place, columns, rows, { label, order, descending, first = 50, tools = [], words, keep = () => true, attributes, file }) {
+  function table(place, told, rows, { label, order, descending, first = 30, tools = [], words, keep = () => true, attributes, file }) {
+    const columns = told.filter((one) => !one.file); // the others are for files only
     let by = columns.find((one) => one.id === order), down = descending, all = false;
     const query = words ? el("input", { type: "search", placeholder: "Search names, operators, shapes, keys", "aria-label": `Search ${label}` }) : null;
     const count = el("span", { class: "count", role: "status" });
@@ -106,7 +107,7 @@
       count.textContent = shown.length === rows.length ? `${rows.length} rows` : `${shown.length} of ${rows.length} rows`;
     }
     if (query) query.addEventListener("input", draw);
-    const down_ = file ? el("button", { type: "button", onclick: () => save(file, csv(columns, shown)) }, "CSV") : null;
+    const down_ = file ? el("button", { type: "button", onclick: () => save(file, csv(told, shown)) }, "CSV") : null;
     if (query || tools.length || down_) place.append(el("div", { class: "tools" }, query, ...tools, count, down_));
     place.append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, el("table", { class: "data" }, el("thead", null, head), body)), more);
     draw();
@@ -129,7 +130,7 @@
     const views = ["Each layer", "Each brick"].map((title, index) => el("button", { type: "button", "aria-pressed": String(index === 0) }, title));
     const box = el("div", null);
     let bricks = 2 * unique.length <= each.length; // of a model that repeats itself, what repeats tells more
-    const bounded = model.roofs !== null;
+    const bounded = model.roofs !== null, branched = model.layers.path.includes(0);
     const lower = model.bricks.some((one) => one.lower !== null && one.ms !== null && one.lower < 0.999 * one.ms);
     function show() {
       views.forEach((one, index) => one.setAttribute("aria-pressed", String(bricks === (index === 1))));
@@ -139,7 +140,7 @@
       const columns = [
         { id: "position", title: "#", number: true, value: (row) => row.index, hint: "Place in the model's order" },
         { id: "layer", title: bricks ? "First layer" : "Layer", kind: "layer", value: (row) => row.name, cell: (row) => [bdi(row.name), row.executed ? el("small", null, bdi(row.executed)) : null].filter(Boolean) },
-        { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("i", { class: `dot ${colour(row.brick.op)}` }), bdi(row.brick.op), row.path ? el("span", { class: "path", title: "on the critical path" }, " ●") : null, row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
+        { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("span", { class: "op" }, el("i", { class: `dot ${colour(row.brick.op)}` }), bdi(row.brick.op), row.path && branched ? el("span", { class: "path", title: "on the critical path" }, " ●") : null), row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
         { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.brick.reads} → ${row.brick.writes}`, cell: (row) => bdi(`${row.brick.reads} → ${row.brick.writes}`) },
         { id: "ms", title: bricks ? "Each, ms" : "Time, ms", number: true, value: (row) => row.brick.ms, cell: (row) => fixed(row.brick.ms, digits) },
         { id: "half_ms", title: "±95 %", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
@@ -147,18 +148,19 @@
         ...(bricks ? [{ id: "total_ms", title: "All, ms", number: true, value: (row) => row.sum, cell: (row) => fixed(row.sum, broad) }] : []),
         { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null ? null : row.sum / total), cell: (row) => (row.sum === null ? "–" : meter(row.sum / total, colour(row.brick.op), most)), hint: "Of the sum of all layers" },
         ...(bounded ? [
-          { id: "bound_ms", title: "Bound, ms", number: true, value: (row) => row.brick.bound, cell: (row) => fixed(row.brick.bound, digits), hint: "What the machine's ceilings allow at least" },
+          { id: "bound_ms", title: "Bound, ms", number: true, value: (row) => row.brick.bound, cell: (row) => [fixed(row.brick.bound, digits), row.brick.by ? el("small", null, row.brick.by) : null].filter(Boolean), hint: "What the machine's ceilings allow at least" },
           { id: "headroom", title: "Headroom", number: true, value: (row) => row.brick.headroom, cell: (row) => (row.brick.headroom === null ? el("span", { title: row.brick.note }, "–") : `${ratio(row.brick.headroom)}×`), hint: "Time / bound" },
-          { id: "bound_by", title: "Bound by", value: (row) => row.brick.by },
+          { id: "bound_by", file: true, value: (row) => row.brick.by },
         ] : []),
         ...(lower ? [{ id: "lower_ms", title: "Fastest stored, ms", number: true, value: (row) => row.brick.lower, cell: (row) => fixed(row.brick.lower, digits), hint: "Over all stacks and algorithms that are stored" }] : []),
+        { id: "measurement", file: true, value: (row) => row.brick.id },
         { id: "brick", title: "Brick", value: (row) => row.brick.key, cell: (row) => keyed("brick", row.brick.key), hint: "Key in the database" },
       ];
       const draw = table(box, columns, bricks ? unique : each, {
         label: "layers", order: bricks ? "total_ms" : "ms", descending: true, words: (row) => row.words, file: "layers.csv",
         keep: (row) => (!select.value || row.brick.op === select.value) && (!critical.checked || row.path),
         attributes: (row) => ({ "data-brick": row.brick.key, "data-measurement": row.brick.id, title: row.brick.id ? `measurement ${row.brick.id}, ${row.brick.verdict}` : "not measured" }),
-        tools: [select, bricks ? null : el("label", { class: "tick" }, critical, "On the critical path"), ...views],
+        tools: [select, bricks || !branched ? null : el("label", { class: "tick" }, critical, "On the critical path"), ...views],
       });
       select.onchange = critical.onchange = draw;
     }
