@@ -77,7 +77,7 @@
     const head = el("tr", null), body = el("tbody", null);
     const more = el("button", { type: "button", class: "all", onclick: () => { all = true; draw(); } });
     const heads = columns.map((column) => {
-      const cell = el("th", { scope: "col", class: column.number ? "n" : null, title: column.hint },
+      const cell = el("th", { scope: "col", class: [column.number ? "n" : "", column.kind || ""].join(" ").trim() || null, title: column.hint },
         el("button", { type: "button", onclick: () => { down = by === column ? !down : Boolean(column.number); by = column; draw(); } }, column.title));
       head.append(cell);
       return cell;
@@ -138,7 +138,7 @@
       const sums = (bricks ? unique : each).map((row) => row.sum), most = Math.max(0, ...sums) / total;
       const digits = decimals(model.bricks.map((one) => one.ms)), broad = decimals(sums);
       const columns = [
-        { id: "position", title: "#", number: true, value: (row) => row.index, hint: "Place in the model's order" },
+        { id: "position", title: "#", number: true, kind: "place", value: (row) => row.index, hint: "Place in the model's order" },
         { id: "layer", title: bricks ? "First layer" : "Layer", kind: "layer", value: (row) => row.name, cell: (row) => [bdi(row.name), row.executed ? el("small", null, bdi(row.executed)) : null].filter(Boolean) },
         { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("span", { class: "op" }, el("i", { class: `dot ${colour(row.brick.op)}` }), bdi(row.brick.op), row.path && branched ? el("span", { class: "path", title: "on the critical path" }, " ●") : null), row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
         { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.brick.reads} → ${row.brick.writes}`, cell: (row) => bdi(`${row.brick.reads} → ${row.brick.writes}`) },
@@ -160,7 +160,7 @@
         label: "layers", order: bricks ? "total_ms" : "ms", descending: true, words: (row) => row.words, file: "layers.csv",
         keep: (row) => (!select.value || row.brick.op === select.value) && (!critical.checked || row.path),
         attributes: (row) => ({ "data-brick": row.brick.key, "data-measurement": row.brick.id, title: row.brick.id ? `measurement ${row.brick.id}, ${row.brick.verdict}` : "not measured" }),
-        tools: [select, bricks || !branched ? null : el("label", { class: "tick" }, critical, "On the critical path"), ...views],
+        tools: [select, bricks || !branched ? null : el("label", { class: "tick" }, critical, el("span", null, el("span", { class: "path" }, "● "), "On the critical path")), ...views],
       });
       select.onchange = critical.onchange = draw;
     }
