@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -138,12 +139,12 @@ def report(
     models: Sequence[ModelSource],
     *,
     store: Store,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     setup: Setup | None = None,
     measure: bool = True,
     visits: int = 24,
     budget_s: float | None = None,
-    suite: Path | None = None,
+    suite: str | os.PathLike[str] | None = None,
     findings: Mapping[str, Sequence[Finding]] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Report:
@@ -171,7 +172,7 @@ def report(
 
     Example:
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
-        ...     made = report(find_models(["squeezenet"]), store=store, out=Path("report.html"))
+        ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
     """
     begun = time.monotonic()
     how = setup or set_up()
@@ -180,7 +181,11 @@ def report(
     open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
     if open_models:
         with ExitStack() as resources:
-            folder = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-"))) / "suite"
+            folder = (
+                Path(suite)
+                if suite
+                else Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-"))) / "suite"
+            )
             generated = _generated(open_models, how, folder, progress)
             left_s = None if budget_s is None else _left(budget_s, begun)
             if generated.suite is not None:
@@ -190,12 +195,12 @@ def report(
         _measure_ceilings(store, how, progress)
         found = _measured_here(models, store, how)
     made = tuple(sections(found, store=store, findings=findings))
-    if all(section.estimate.error is not None for section in made):
-        out = None  # there is nothing to show
-    if out is not None:
+    page = None
+    if out is not None and any(section.estimate.error is None for section in made):
+        page = Path(out)
         text = render_page(made, notes=_notes(how))
-        out.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return Report(made, how, out, generated, measured, time.monotonic() - begun)
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return Report(made, how, page, generated, measured, time.monotonic() - begun)
 
 
 _Found = list[tuple[Estimate, Decomposition | None]]

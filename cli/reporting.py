@@ -82,8 +82,8 @@ def report(
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
     setup = _setup(stored=stored, **options)
-    if not stored and not quiet:
-        note(f"picked: {' '.join(setup.picked)}" if setup.picked else "nothing picked")
+    if setup.picked and not quiet:
+        note(f"picked: {' '.join(setup.picked)}")
     with _store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
         result = write_report(
             sources,

@@ -9,7 +9,11 @@ from ....db import Stack, System
 from ..section import Section
 from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
 
-__all__ = ["Fact", "facts_of", "figures_of", "spelt_stack", "spelt_system"]
+__all__ = ["Fact", "facts_of", "figures_of", "place_of", "spelt_stack", "spelt_system"]
+
+
+_NOTED = 0.02
+"""By how much a machine is slower than when it is quiet before the page says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,22 @@ def figures_of(section: Section) -> list[Fact]:
     return rows
 
 
+def place_of(section: Section) -> list[Fact]:
+    """The setup in a line: machine, runtime, conditions, dimensions, and how quiet it was."""
+    entry, system, stack = section.estimate, section.system, section.stack
+    if system is None or stack is None:
+        return []
+    words = [
+        Fact("system", spelt_system(system), keys={"system": system.key}),
+        Fact("stack", f"{spelt_stack(stack)} on {stack.device}", keys={"stack": stack.key}),
+        Fact("conditions", f"{counted(entry.threads or 0, 'thread')}, {entry.dtype}, cache {entry.cache}"),
+        Fact("dimensions", ", ".join(f"{name} = {value}" for name, value in entry.bound.items())),
+    ]
+    if entry.disturbance is not None:
+        words.append(Fact("machine", f"machine {_quietness(section)[0]}"))
+    return [one for one in words if one.text]
+
+
 def facts_of(section: Section) -> Iterator[Fact]:
     """The setup of a model's measurements."""
     entry, system, stack, model = section.estimate, section.system, section.stack, section.model
@@ -113,7 +133,7 @@ def facts_of(section: Section) -> Iterator[Fact]:
 def _quietness(section: Section) -> tuple[str, str]:
     entry = section.estimate
     slowed = entry.disturbance
-    text = "quiet" if slowed is None else f"{percent(abs(slowed))} {'slower' if slowed >= 0 else 'faster'} than quiet"
+    text = "quiet" if slowed is None or slowed < _NOTED else f"{percent(slowed)} slower than when it is quiet"
     text = "disturbed: " + text if entry.disturbed else text
     share = "" if entry.quiet is None else f"{percent(entry.quiet)} of the visits met a quiet machine"
     paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -14,7 +14,7 @@ from ...findings.finding import Finding
 from ..causes import Row, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import counted, margin, milliseconds, percent, short
-from .facts import facts_of, figures_of, spelt_stack, spelt_system
+from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
 from .headline import Operator, headline, operators
 from .overview import overview_data, recurring
 from .payload import clipped, data_of
@@ -42,11 +42,13 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
         notes: What else is to be said of how they were measured, each a sentence.
     """
     rows = {section.name: tuple(layer_rows(section)) for section in sections}
-    colours = _colours(rows)
+    colours = _colours([*rows.values()])
     models = [_shown(number, section, rows[section.name]) for number, section in enumerate(sections)]
     data = {
         "colours": colours,
-        "models": [data_of(section, rows[section.name]) for section in sections],
+        "models": [
+            data_of(section, rows[section.name]) | {"colours": _colours([rows[section.name]])} for section in sections
+        ],
         "overview": overview_data(sections, rows) if len(sections) > 1 else None,
     }
     places = dict.fromkeys(
@@ -61,7 +63,6 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
             title=clipped(sections[0].name) if len(sections) == 1 else counted(len(sections), "model"),
             models=models,
             data=data,
-            colours=colours,
             places=[*places],
             recurring=recurring(sections),
             analysed=any(section.findings is not None for section in sections),
@@ -81,7 +82,9 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "entry": section.estimate,
         "section": section,
         "headline": headline(section, rows),
+        "colours": _colours([rows]),
         "operators": [*_listed(ranked)],
+        "place": place_of(section),
         "figures": figures_of(section),
         "facts": [*facts_of(section)],
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
@@ -129,10 +132,10 @@ def _falls(rows: Sequence[Row]) -> Iterator[_Fall]:
         yield _Fall(row, 100 * max(0.0, begin) / most, 100 * (end - max(0.0, begin)) / most)
 
 
-def _colours(rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, int]:
-    """The operators that take most over all models, each with the number of its colour."""
+def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
+    """The operators that take most of the time of models, each with the number of its colour."""
     totals: dict[str, float] = {}
-    for some in rows.values():
+    for some in models:
         for one in operators(some):
             totals[one.name] = totals.get(one.name, 0.0) + one.share
     ranked = sorted(totals, key=lambda name: -totals[name])

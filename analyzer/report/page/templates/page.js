@@ -32,7 +32,7 @@
   }
   // Decimals of a column of latencies, the same in every row, so that they can be compared by eye.
   const decimals = (values) => { const most = Math.max(0, ...values.filter((one) => one !== null)); return most >= 100 ? 3 : most >= 0.1 ? 4 : 5; };
-  const fixed = (value, digits) => (value === null || value === undefined ? "–" : grouped(value, digits));
+  const fixed = (value, digits) => (value === null || value === undefined ? "–" : value > 0 && value < 0.5 * 10 ** -digits ? `<${(10 ** -digits).toFixed(digits)}` : grouped(value, digits));
   const percent = (value) => (value === null || value === undefined ? "–" : value > 0 && value < 0.005 ? "<1%" : `${Math.round(100 * value)}%`);
   const ratio = (value) => (value === null || value === undefined ? "–" : value.toFixed(2));
   function quantity(value) {
@@ -42,8 +42,7 @@
     while (Math.abs(value) >= 999.5 && index < 4) { value /= 1000; index += 1; }
     return (value >= 99.95 || value === Math.round(value) ? value.toFixed(0) : value.toPrecision(3)) + units[index];
   }
-  const colour = (op) => `c${data.colours[op] ?? "r"}`;
-  const short = (key) => key.slice(0, 12);
+  const colour = (op, model = data) => `c${model.colours[op] ?? "r"}`; // by rank, in a model or over all
   const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
   function meter(share, kind, most = 1) {
@@ -51,8 +50,8 @@
       el("span", { class: "track", "aria-hidden": "true" }, el("i", { class: kind || "c0", style: `width:${Math.max(0, Math.min(100, (100 * share) / (most || 1)))}%` })),
       el("span", { class: "figure" }, percent(share)));
   }
-  function keyed(kind, key) {
-    return key === null || key === undefined ? "–" : el("code", { class: "key", title: `${kind} ${key}`, [`data-${kind}`]: key }, short(key));
+  function keyed(kind, key, digits = 12) {
+    return key === null || key === undefined ? "–" : el("code", { class: "key", title: `${kind} ${key}`, [`data-${kind}`]: key }, key.slice(0, digits));
   }
   function save(name, text) {
     const link = el("a", { href: URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" })), download: name });
@@ -138,15 +137,15 @@
       const sums = (bricks ? unique : each).map((row) => row.sum), most = Math.max(0, ...sums) / total;
       const digits = decimals(model.bricks.map((one) => one.ms)), broad = decimals(sums);
       const columns = [
-        { id: "position", title: "#", number: true, kind: "place", value: (row) => row.index, hint: "Place in the model's order" },
+        { id: "position", title: "#", file: bricks, number: true, kind: "place", value: (row) => row.index, hint: "Place in the model's order" },
         { id: "layer", title: bricks ? "First layer" : "Layer", kind: "layer", value: (row) => row.name, cell: (row) => [bdi(row.name), row.executed ? el("small", null, bdi(row.executed)) : null].filter(Boolean) },
-        { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("span", { class: "op" }, el("i", { class: `dot ${colour(row.brick.op)}` }), bdi(row.brick.op), row.path && branched ? el("span", { class: "path", title: "on the critical path" }, " ●") : null), row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
+        { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("span", { class: "op" }, el("i", { class: `dot ${colour(row.brick.op, model)}` }), bdi(row.brick.op), row.path && branched ? el("span", { class: "path", title: "on the critical path" }, " ●") : null), row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
         { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.brick.reads} → ${row.brick.writes}`, cell: (row) => bdi(`${row.brick.reads} → ${row.brick.writes}`) },
         { id: "ms", title: bricks ? "Each, ms" : "Time, ms", number: true, value: (row) => row.brick.ms, cell: (row) => fixed(row.brick.ms, digits) },
         { id: "half_ms", title: "±95 %", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
         { id: "count", title: "×", number: true, value: (row) => row.brick.count, hint: "How often the brick occurs in the model" },
         ...(bricks ? [{ id: "total_ms", title: "All, ms", number: true, value: (row) => row.sum, cell: (row) => fixed(row.sum, broad) }] : []),
-        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null ? null : row.sum / total), cell: (row) => (row.sum === null ? "–" : meter(row.sum / total, colour(row.brick.op), most)), hint: "Of the sum of all layers" },
+        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null ? null : row.sum / total), cell: (row) => (row.sum === null ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the sum of all layers" },
         ...(bounded ? [
           { id: "bound_ms", title: "Bound, ms", number: true, value: (row) => row.brick.bound, cell: (row) => [fixed(row.brick.bound, digits), row.brick.by ? el("small", null, row.brick.by) : null].filter(Boolean), hint: "What the machine's ceilings allow at least" },
           { id: "headroom", title: "Headroom", number: true, value: (row) => row.brick.headroom, cell: (row) => (row.brick.headroom === null ? el("span", { title: row.brick.note }, "–") : `${ratio(row.brick.headroom)}×`), hint: "Time / bound" },
@@ -154,7 +153,7 @@
         ] : []),
         ...(lower ? [{ id: "lower_ms", title: "Fastest stored, ms", number: true, value: (row) => row.brick.lower, cell: (row) => fixed(row.brick.lower, digits), hint: "Over all stacks and algorithms that are stored" }] : []),
         { id: "measurement", file: true, value: (row) => row.brick.id },
-        { id: "brick", title: "Brick", value: (row) => row.brick.key, cell: (row) => keyed("brick", row.brick.key), hint: "Key in the database" },
+        { id: "brick", title: "Brick", value: (row) => row.brick.key, cell: (row) => keyed("brick", row.brick.key, 8), hint: "Key in the database" },
       ];
       const draw = table(box, columns, bricks ? unique : each, {
         label: "layers", order: bricks ? "total_ms" : "ms", descending: true, words: (row) => row.words, file: "layers.csv",
@@ -169,8 +168,8 @@
     show();
   }
 
-  function legend(ops) {
-    return el("ul", { class: "legend" }, ...ops.map((op) => el("li", null, el("i", { class: `dot ${colour(op)}` }), bdi(op))));
+  function legend(ops, model) {
+    return el("ul", { class: "legend" }, ...ops.map((op) => el("li", null, el("i", { class: `dot ${colour(op, model)}` }), bdi(op))));
   }
   function told(place) {
     const said = el("p", { class: "said", "aria-live": "polite" }, "Point at a mark, or step through with the arrow keys.");
@@ -224,13 +223,13 @@
     picture.append(svg("line", { class: "edge", x1: X(leftmost), x2: W - R, y1: Y(top), y2: Y(top) }), svg("text", { x: W - R + 5, y: Y(top) + 4 }, `${quantity(top)} GFLOP/s`));
     at.sort((one, other) => other.ms - one.ms);
     const marks = at.map(({ one, x, y, ms: sum }) => {
-      const node = svg("circle", { class: `spot ${colour(one.op)}`, cx: X(x), cy: Y(y), r: 4 + 20 * Math.sqrt(sum / total), "data-brick": one.key, "data-measurement": one.id });
+      const node = svg("circle", { class: `spot ${colour(one.op, model)}`, cx: X(x), cy: Y(y), r: 4 + 20 * Math.sqrt(sum / total), "data-brick": one.key, "data-measurement": one.id });
       const text = `${one.op}, ${one.reads} → ${one.writes}: ${counted(one.count, "layer")} of ${ms(one.ms)} ms, ${quantity(one.flops / one.ms / 1e6)} GFLOP/s at ${quantity(x)} FLOP/byte` + (one.headroom === null ? (one.note ? `; ${one.note}` : "") : `; bound ${ms(one.bound)} ms by ${one.by}, headroom ${ratio(one.headroom)}×`);
       node.append(svg("title", null, text));
       picture.append(node);
       return { node, text };
     });
-    place.append(picture, legend([...new Set(at.map(({ one }) => one.op))].slice(0, 12)),
+    place.append(picture, legend([...new Set(at.map(({ one }) => one.op))].slice(0, 12), model),
       el("p", { class: "hint" }, `A mark is a brick, its area the time of all its layers. Slopes are bandwidths, from left to right: ${[...levels].sort((a, b) => b[1] - a[1]).map(([name, rate]) => `${name} ${quantity(rate)} GB/s`).join(", ")}.`));
     stepped(marks, told(place));
   }
@@ -265,7 +264,7 @@
       const marks = model.layers.brick.map((number, index) => {
         const brick = hold(model, number), start = parallel ? model.layers.start[index] : row[index], lane = parallel ? model.layers.lane[index] : 0;
         const on = model.layers.path[index], off = critical.checked && !on;
-        const node = svg("rect", { class: `job ${colour(brick.op)}${off ? " off" : ""}`, x: 12 + start * scale, y: T + lane * H, width: Math.max(0.6, length[index] * scale), height: H - 5, rx: 1.5, "data-brick": brick.key, "data-measurement": brick.id });
+        const node = svg("rect", { class: `job ${colour(brick.op, model)}${off ? " off" : ""}`, x: 12 + start * scale, y: T + lane * H, width: Math.max(0.6, length[index] * scale), height: H - 5, rx: 1.5, "data-brick": brick.key, "data-measurement": brick.id });
         const text = `${model.layers.name[index]}: ${brick.op}, ${ms(brick.ms)} ms, from ${ms(start)} to ${ms(start + length[index])} ms${on ? ", on the critical path" : ""}`;
         node.append(svg("title", null, text));
         picture.append(node);
@@ -279,7 +278,7 @@
     zoom.addEventListener("input", draw);
     critical.addEventListener("change", draw);
     addEventListener("resize", draw);
-    place.append(legend([...new Set(model.bricks.map((one) => one.op))].filter((op) => op in data.colours)));
+    place.append(legend([...new Set(model.bricks.map((one) => one.op))].filter((op) => op in model.colours), model));
     if (branches) place.append(el("p", { class: "hint" }, "The dark line below a layer marks the critical path. Branches at once is what the model's dependences allow, on as many cores as it takes and without contention."));
     draw();
   }
@@ -297,7 +296,7 @@
       const cost = costs(begin, begin + width * count);
       if (width === 1) {
         const times = count > 1 ? el("span", { class: "times" }, `${count} × `) : "";
-        return el("div", { class: "leaf", "data-brick": brick.key, "data-measurement": brick.id }, ...line([times, el("i", { class: `dot ${colour(brick.op)}` }), bdi(brick.op), " ", bdi(model.layers.name[begin], { class: "note" })], cost, colour(brick.op)));
+        return el("div", { class: "leaf", "data-brick": brick.key, "data-measurement": brick.id }, ...line([times, el("i", { class: `dot ${colour(brick.op, model)}` }), bdi(brick.op), " ", bdi(model.layers.name[begin], { class: "note" })], cost, colour(brick.op, model)));
       }
       const last = model.layers.name[begin + width * count - 1];
       const title = [el("span", { class: "times" }, `${count} × `), `${counted(width, "layer")}`, " ", bdi(`${model.layers.name[begin]} … ${last}`, { class: "note" })];
