@@ -23,6 +23,10 @@ __all__ = ["trace_events", "write_trace"]
 _ROW, _PROFILE, _LANES = 1, 2, 10
 """Threads of a process: one layer after the other; kernels of the whole model; the first lane of branches at once."""
 
+_TICK = 1024
+"""Parts of a microsecond that times are rounded to: such fractions add up exactly, so that events that follow each
+other, or lie within another, do so to the last bit, as viewers want it."""
+
 Event = dict[str, Any]
 
 
@@ -59,36 +63,37 @@ def trace_events(section: Section, process: int) -> Iterator[Event]:
             "stack": entry.stack, "model": None if section.model is None else section.model.own.key,
         },
     )  # fmt: skip
-    for index, row in enumerate(rows):
-        begin = math.fsum(lengths[:index])
-        yield _layer(process, _ROW, row, begin, lengths[index])
+    bounds = [math.fsum(lengths[:count]) for count in range(len(lengths) + 1)]
+    for row, begin, end in zip(rows, bounds, bounds[1:], strict=False):
+        yield _layer(process, _ROW, row, begin, end)
         view = (section.kernels or {}).get(row.sequence.key)
         if view is not None:
-            yield from _kernels(process, view, begin, lengths[index])
+            yield from _kernels(process, view, begin, end)
     if section.quotient is not None:
         schedule = at_once(section.quotient, lengths)
         for lane in range(max(lane for _, lane in schedule) + 1):
             yield _named("thread_name", process, _LANES + lane, f"branches at once, lane {lane + 1}")
         for row, length, (begin, lane) in zip(rows, lengths, schedule, strict=True):
-            yield _layer(process, _LANES + lane, row, begin, length)
+            yield _layer(process, _LANES + lane, row, begin, begin + length)
     if section.profile:
         yield _named("thread_name", process, _PROFILE, "measured profile: kernels by their first start")
         begin = 0.0
         for kernel in section.profile:
             if kernel.time_ns is not None:
                 told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls}
-                yield _event(process, _PROFILE, kernel.name, "kernel", begin, kernel.time_ns / 1e6, told)
-                begin += kernel.time_ns / 1e6
+                end = begin + kernel.time_ns / 1e6
+                yield _event(process, _PROFILE, kernel.name, "kernel", begin, end, told)
+                begin = end
 
 
-def _layer(process: int, thread: int, row: LayerRow, begin: float, length: float) -> Event:
+def _layer(process: int, thread: int, row: LayerRow, begin: float, end: float) -> Event:
     return _event(
         process,
         thread,
         row.name,
         "layer",
         begin,
-        length,
+        end,
         {
             "operator": row.operator,
             "reads": row.reads,
@@ -102,29 +107,31 @@ def _layer(process: int, thread: int, row: LayerRow, begin: float, length: float
     )
 
 
-def _kernels(process: int, view: KernelView, begin: float, length: float) -> Iterator[Event]:
+def _kernels(process: int, view: KernelView, begin: float, last: float) -> Iterator[Event]:
     """The kernels of a brick within it: their shares, since a profiler adds to what it watches."""
     timed = [(kernel, kernel.time_ns / 1e6) for kernel in view.kernels if kernel.time_ns is not None]
     whole = math.fsum(time for _, time in timed)
-    scale = min(1.0, length / whole) if whole > 0 else 0.0
+    scale = min(1.0, (last - begin) / whole) if whole > 0 else 0.0
     for kernel, time in timed:
         told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls, "profiled_ms": time}
-        yield _event(process, _ROW, kernel.name, "kernel", begin, time * scale, told)
-        begin += time * scale
+        end = min(last, begin + time * scale)
+        yield _event(process, _ROW, kernel.name, "kernel", begin, end, told)
+        begin = end
 
 
 def _event(  # noqa: PLR0917  (the order of the format)
-    process: int, thread: int, name: str, category: str, begin_ms: float, length_ms: float, told: Event
+    process: int, thread: int, name: str, category: str, begin_ms: float, end_ms: float, told: Event
 ) -> Event:
     known = {key: printable(value) if isinstance(value, str) else value for key, value in told.items()}
+    begin, end = (round(one * 1e3 * _TICK) / _TICK for one in (begin_ms, end_ms))
     return {
         "ph": "X",
         "pid": process,
         "tid": thread,
         "name": printable(name),
         "cat": category,
-        "ts": round(begin_ms * 1e3, 6),
-        "dur": round(length_ms * 1e3, 6),
+        "ts": begin,
+        "dur": end - begin,
         "args": {key: value for key, value in known.items() if value is not None},
     }
 
