@@ -315,6 +315,8 @@ def reported(result: Report) -> Answer:
     took = result.measured
     summary = [*short.summary, *_notes(result.setup)]
     if took is not None:
+        if took.remaining or took.models_remaining:
+            summary.append("The time was up: the same command goes on from here, and so does one with more --budget.")
         summary.append(f"{took.measured} bricks measured, {took.reused} known before, in {duration(result.wall_s)}.")
     if result.page is not None:
         summary.append(f"Page: {result.page}")

@@ -81,6 +81,8 @@ def report(
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
+    if annotated is not None and len(sources) > 1:
+        raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
     setup = _setup(stored=stored, **options)
     if setup.picked and not quiet:
         note(f"picked: {' '.join(setup.picked)}")
@@ -98,7 +100,8 @@ def report(
     if trace is not None:
         from ..analyzer.report.trace import write_trace
 
-        write_trace(result.sections, trace)
+        if not write_trace(result.sections, trace):
+            note(f"{trace} is empty: there is no trace before every layer of a model is measured")
     if annotated is not None:
         from ..analyzer.report.annotation import annotate
 

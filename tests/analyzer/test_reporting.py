@@ -14,6 +14,8 @@ from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
 
+from .conftest import Bench
+
 OTHER = """
 <ir_version: 8, opset_import: ["": 17]>
 other (float[1,8,64,64] x) => (float[1,8] y) {
@@ -95,7 +97,22 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
     assert made.sections[0].estimate.measured_ms is None
     page = (here / "r.html").read_text()
     assert "Nothing of this model is measured yet" in page
-    assert "are not measured: <bdi>not measured</bdi>" in page
+    assert "are not measured. Totals are left out" in page
+
+
+def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
+    first, *_ = bench.counts
+    bench.run(ms=10.0, bricks={first: 1.0})
+    stored = Setup("source", "onnxruntime", "cpu", {}, 1, "hot", "float32")
+
+    made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
+
+    page = (tmp_path / "r.html").read_text()
+    known = bench.counts[first]
+    assert not made.complete
+    assert f"before all of its layers are measured: {known} of 6 are" in page
+    assert "of the time of its layers goes into" not in page
+    assert "Half of it" not in page
 
 
 def test_what_nobody_asked_for_is_picked_and_said() -> None:

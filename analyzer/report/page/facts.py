@@ -64,7 +64,7 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Critical path",
             _ms(entry.critical_path_ms) or "not known",
-            "if branches ran at once and did not contend",
+            "if branches ran at once and did not contend" if entry.critical_path_ms is not None else "",
         ),
     ]
     bound = entry.lower_bound_sequential_ms

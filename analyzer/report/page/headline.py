@@ -20,7 +20,7 @@ class Operator:
         name: The operator.
         ms: Of all its layers that are measured.
         share: Of all bricks that are measured, 0 to 1.
-        count: How many layers that is; those that are not measured count too.
+        count: How many layers that is; those that are not measured are left out.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Headline:
         layer_share: Its share of all bricks.
         fewest: How many layers it takes to make up half of the time.
         layers: How many there are.
+        timed: How many of them are measured: where not all are, where the time goes is not known.
     """
 
     ms: float | None
@@ -52,6 +53,12 @@ class Headline:
     layer_share: float
     fewest: int
     layers: int
+    timed: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every layer is measured."""
+        return self.timed == self.layers
 
 
 def operators(rows: Sequence[LayerRow]) -> list[Operator]:
@@ -59,8 +66,8 @@ def operators(rows: Sequence[LayerRow]) -> list[Operator]:
     totals: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
     for row in rows:
-        counts[row.operator] = counts.get(row.operator, 0) + 1
         if row.sequence.latency_ms is not None:
+            counts[row.operator] = counts.get(row.operator, 0) + 1
             totals.setdefault(row.operator, []).append(row.sequence.latency_ms)
     sums = {name: math.fsum(values) for name, values in totals.items()}
     whole = math.fsum(sums.values())
@@ -94,4 +101,5 @@ def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
         layer_share=timed[0][0] / whole if whole > 0 else 0.0,
         fewest=fewest,
         layers=len(rows),
+        timed=len(timed),
     )

@@ -117,6 +117,7 @@
 
   function layers(place, model) {
     const total = model.layers.brick.reduce((sum, one) => sum + Math.max(0, hold(model, one).ms ?? 0), 0) || 1;
+    const whole = model.bricks.every((one) => one.ms !== null); // a share of a part would say nothing
     const each = model.layers.brick.map((one, index) => ({ brick: hold(model, one), name: model.layers.name[index], executed: model.layers.executed[index], index, path: model.layers.path[index], sum: hold(model, one).ms }));
     const unique = model.bricks.map((brick, number) => {
       const at = model.layers.brick.indexOf(number);
@@ -129,7 +130,7 @@
     const views = ["Each layer", "Each brick"].map((title, index) => el("button", { type: "button", "aria-pressed": String(index === 0) }, title));
     const box = el("div", null);
     let bricks = 2 * unique.length <= each.length; // of a model that repeats itself, what repeats tells more
-    const bounded = model.roofs !== null, branched = model.layers.path.includes(0);
+    const bounded = model.roofs !== null, branched = model.layers.path.includes(0) && model.layers.path.includes(1);
     const lower = model.bricks.some((one) => one.lower !== null && one.ms !== null && one.lower < 0.999 * one.ms);
     function show() {
       views.forEach((one, index) => one.setAttribute("aria-pressed", String(bricks === (index === 1))));
@@ -145,7 +146,7 @@
         { id: "half_ms", title: "±95 %", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
         { id: "count", title: "×", number: true, value: (row) => row.brick.count, hint: "How often the brick occurs in the model" },
         ...(bricks ? [{ id: "total_ms", title: "All, ms", number: true, value: (row) => row.sum, cell: (row) => fixed(row.sum, broad) }] : []),
-        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null ? null : row.sum / total), cell: (row) => (row.sum === null ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the sum of all layers" },
+        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null || !whole ? null : row.sum / total), cell: (row) => (row.sum === null || !whole ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the sum of all layers" },
         ...(bounded ? [
           { id: "bound_ms", title: "Bound, ms", number: true, value: (row) => row.brick.bound, cell: (row) => [fixed(row.brick.bound, digits), row.brick.by ? el("small", null, row.brick.by) : null].filter(Boolean), hint: "What the machine's ceilings allow at least" },
           { id: "headroom", title: "Headroom", number: true, value: (row) => row.brick.headroom, cell: (row) => (row.brick.headroom === null ? el("span", { title: row.brick.note }, "–") : `${ratio(row.brick.headroom)}×`), hint: "Time / bound" },
@@ -285,11 +286,11 @@
 
   function tree(place, model) {
     const length = model.layers.brick.map((one) => hold(model, one).ms);
-    const total = length.reduce((sum, one) => sum + Math.max(0, one ?? 0), 0) || 1;
+    const total = length.reduce((sum, one) => sum + Math.max(0, one ?? 0), 0) || 1, whole = !length.includes(null);
     const digits = decimals([total]), most = Math.max(...model.outline.map(([begin, width, count]) => length.slice(begin, begin + width * count).reduce((sum, one) => sum + (one ?? 0), 0))) / total;
     const costs = (begin, end) => length.slice(begin, end).reduce((sum, one) => (one === null || sum === null ? null : sum + one), 0);
     function line(title, cost, kind) {
-      return [el("span", { class: "title" }, ...title), el("span", { class: "n" }, cost === null ? "not known" : `${fixed(cost, digits)} ms`), cost === null ? el("span") : meter(cost / total, kind, most)];
+      return [el("span", { class: "title" }, ...title), el("span", { class: "n" }, cost === null ? "not known" : `${fixed(cost, digits)} ms`), cost === null || !whole ? el("span") : meter(cost / total, kind, most)];
     }
     function node([begin, width, count, inside]) {
       const brick = hold(model, model.layers.brick[begin]);
@@ -311,8 +312,12 @@
     const { models, bricks, names, similarity } = data.overview;
     const far = models.filter((one) => one.headroom !== null).sort((one, other) => other.headroom - one.headroom);
     const lead = document.getElementById("all-lead");
-    const sum = bricks.slice(0, 5).reduce((total, one) => total + one.share, 0);
-    lead.append(el("strong", null, percent(sum)), " of the time of all layers goes into ", el("strong", null, "five bricks"), bricks.length ? ", most of it into " : "", bdi(bricks.length ? bricks[0].op : ""), bricks.length ? ` ${bricks[0].reads} → ${bricks[0].writes}, which ${counted(bricks[0].models, "model")} ${bricks[0].models === 1 ? "has" : "have"}` : "", ".");
+    const open = models.filter((one) => one.timed < one.layers || one.error !== null).length, first = bricks.slice(0, 5);
+    if (open) lead.append(`${open} of ${counted(models.length, "model")} ${open === 1 ? "is" : "are"} not measured in whole. `);
+    if (first.length) {
+      lead.append(el("strong", null, percent(first.reduce((total, one) => total + one.share, 0))), ` of the time of all layers${open ? " that are measured" : ""} goes into `, el("strong", null, counted(first.length, "brick")));
+      lead.append(", the first of them ", bdi(`${first[0].op} ${first[0].reads} → ${first[0].writes}`), `, which ${counted(first[0].models, "model")} ${first[0].models === 1 ? "has" : "have"}.`);
+    }
     if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its bound.`);
     const analysed = models.some((one) => one.findings !== null), bounded = far.length > 0;
     const index = new Map(models.map((one, number) => [one, number]));
