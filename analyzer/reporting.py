@@ -40,7 +40,10 @@ _LARGEST_STREAM = 1 << 27
 """Ceilings for a page are taken from these only: some seconds; ``dlbricks system --ceilings`` takes them all."""
 
 _CEILINGS_S = 12.0
-"""What they take at most; a total time that leaves less goes without them."""
+"""What they take, and what is kept for them of a total time."""
+
+_FEW = 4
+"""A total time of less than so many times that goes without ceilings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +182,17 @@ def report(
     generated, measured = None, None
     found = _measured_here(models, store, how) if measure else _stored(models, store, how)
     open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
+    room = measure and (budget_s is None or budget_s >= _FEW * _CEILINGS_S)
     if open_models:
         with ExitStack() as resources:
-            folder = (
-                Path(suite)
-                if suite
-                else Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-"))) / "suite"
-            )
-            generated = _generated(open_models, how, folder, progress)
-            left_s = None if budget_s is None else _left(budget_s, begun)
+            place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
+            generated = _generated(open_models, how, Path(place), progress)
+            kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
+            left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
             if generated.suite is not None:
                 measured = _measured(open_models, store, how, generated, visits, left_s, progress)
         found = _measured_here(models, store, how) if measured else _unmeasured(models, how)
-    if measure and _wants_ceilings(found, how) and (budget_s is None or _left(budget_s, begun) > _CEILINGS_S):
+    if room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
         found = _measured_here(models, store, how)
     made = tuple(sections(found, store=store, findings=findings))
@@ -284,8 +285,12 @@ def _left(budget_s: float, begun: float) -> float:
 
 def _wants_ceilings(found: _Found, how: Setup) -> bool:
     """Whether the machine's ceilings are missing, and a model would have bounds with them."""
-    known = [entry.roofline for entry, _ in found if entry.roofline is not None]
-    return how.device == "cpu" and bool(known) and not any(one.ceilings.known for one in known)
+    bricks = any(entry.roofline is not None for entry, _ in found)
+    return how.device == "cpu" and bricks and not _knows_ceilings(found)
+
+
+def _knows_ceilings(found: _Found) -> bool:
+    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found)
 
 
 def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:
