@@ -28,6 +28,7 @@ def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) 
 def test_refused_commands_leave_nothing(cli: Cli, branches: Path, here: Path) -> None:
     assert "no file, folder, pattern or zoo name" in cli("report", "nosuch").error
     assert "is a folder" in cli("report", branches, "-o", here).error
+    assert "do not fit into one file" in cli("report", branches, "squeezenet", "--annotated", "a.onnx").error
     assert "add --no-measure" in cli("report", branches, "--system", "ab").error
 
     assert [path.name for path in here.iterdir()] == ["branches.onnx"]
