@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.kernels.kernels import ModelKernels, kernels
+    from .analyzer.reporting import Report, report
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -63,6 +64,7 @@ __all__ = [
     "ModelKernels",
     "ModelSource",
     "PlanReport",
+    "Report",
     "Run",
     "RunReport",
     "Sequence",
@@ -85,6 +87,7 @@ __all__ = [
     "load_brick",
     "make_sequence",
     "measure",
+    "report",
     "run",
     "sequences",
     "split",
@@ -112,6 +115,7 @@ __getattr__, __dir__ = lazy(
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.plans",
+        "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
         "Sequence": "bricks.sequence",
@@ -133,6 +137,7 @@ __getattr__, __dir__ = lazy(
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
         "measure": "generator.measurement.measure",
+        "report": "analyzer.reporting",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
         "split": "bricks.cutting.split",

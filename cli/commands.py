@@ -38,6 +38,7 @@ from .options import (
     stack_options,
     take_models,
 )
+from .reporting import report
 from .storage import db
 from .threads import each_measured
 
@@ -264,5 +265,5 @@ def measure(
     answer(measured(*reports), form, complete=all(report.complete for report in reports))
 
 
-for command in (estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
+for command in (report, estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)

@@ -33,6 +33,7 @@ __all__ = [
     "plot_option",
     "quiet_option",
     "runtime_options",
+    "setting_option",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -149,7 +150,7 @@ _backend_options = (
     ),
 )
 
-_backend_setting = click.option(
+setting_option = click.option(
     "--option",
     "options",
     type=setting,
@@ -159,12 +160,12 @@ _backend_setting = click.option(
     help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
 )
 
-device_options = _stacked(_backend_options[1], _backend_setting)
+device_options = _stacked(_backend_options[1], setting_option)
 """Where and how a runtime that is named otherwise executes."""
 
 suite_argument = click.argument("suite", type=PLACE, metavar="SUITE")
 
-runtime_options = _stacked(*_backend_options, _backend_setting)
+runtime_options = _stacked(*_backend_options, setting_option)
 """The runtime that fusions and executed graphs are learnt from; ``check_runtime_options`` refuses them elsewhere."""
 
 stack_options = _stacked(
@@ -191,7 +192,7 @@ stack_options = _stacked(
         show_default=True,
         help="State of the processor's caches before each execution.",
     ),
-    _backend_setting,
+    setting_option,
 )
 
 

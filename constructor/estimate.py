@@ -34,7 +34,7 @@ from .truth import beside_truth
 from .uncertainty.calibration import Method
 from .uncertainty.pairing import FUSION
 
-__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate", "estimates_under"]
+__all__ = ["Coverage", "Estimate", "Missing", "SequenceLatency", "Term", "estimate", "estimates_under", "explained"]
 
 
 def estimate(
@@ -94,31 +94,59 @@ def estimate(
         >>> answer.sequential_ms, answer.coverage.sequences, len(answer.missing) == answer.unique
         (None, 0.0, True)
     """
-    if granularity < 1:
-        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
+    query = Query(system, stack, backend, device, threads, cache, dtype)
+    found = explained(
+        models, store=store, query=query, cut=Cut(granularity, overlap, connected), graph=graph, oracle=oracle
+    )
+    return [one for one, _ in found]
+
+
+def explained(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    query: Query,
+    cut: Cut,
+    graph: str = "source",
+    oracle: ShapeOracle | None = None,
+) -> list[tuple[Estimate, Decomposition | None]]:
+    """The same, each estimate with what the model was decomposed into; None where it cannot be.
+
+    Args:
+        models: As for ``estimate``, and it raises the same.
+        store: Where brick latencies are.
+        query: Which of the stored combinations.
+        cut: How wide sequences are.
+        graph: Which graph is decomposed.
+        oracle: Finds shapes that inference does not.
+    """
+    if cut.granularity < 1:
+        raise UsageError(
+            f"granularity {cut.granularity} is less than 1", remedy="give the number of layers per sequence"
+        )
+    dtype = query.dtype
     if graph == "runtime" and dtype not in {None, AS_GIVEN}:
         raise UsageError(
             f"the graph that a runtime executes is told in {AS_GIVEN} only, not in {dtype}",
             remedy="use --graph source or fused",
         )
-    query = Query(system, stack, backend, device, threads, cache, dtype)
-    cut = cut_of(Cut(granularity, overlap, connected), graph)
+    cut = cut_of(cut, graph)
     blank = Estimate(
         name="",
-        granularity=granularity,
+        granularity=cut.granularity,
         graph=graph,
-        overlap=overlap,
-        connected=connected,
-        backend=backend,
-        device=device,
-        threads=threads,
-        cache=cache,
+        overlap=cut.overlap,
+        connected=cut.connected,
+        backend=query.backend,
+        device=query.device,
+        threads=query.threads,
+        cache=query.cache,
         dtype=dtype,
     )
     if graph != "source":
         place = chosen_stack(store, query, at_home=graph == "fused")
         if isinstance(place, str):
-            return [failed(source, blank, f"{place}; use --graph source") for source in models]
+            return [(failed(source, blank, f"{place}; use --graph source"), None) for source in models]
         cut = cut_of(cut, graph, *place)
         if graph == "runtime" and place[0].key in store.stacks():
             query = replace(query, stack=place[0].key)
@@ -130,7 +158,10 @@ def estimate(
             dims = {name: size for source in models for name, size in source.dims}
             require_known(dims, [model.own for model in readable])
         keys = {part.key for model in readable for part in model.sequences}
-        return estimates_under(choose(store, keys, query), found, store=store, query=query, blank=blank, oracle=shapes)
+        choice = choose(store, keys, query)
+        estimates = estimates_under(choice, found, store=store, query=query, blank=blank, oracle=shapes)
+        made = [model if isinstance(model, Decomposition) else None for model in found]
+        return list(zip(estimates, made, strict=True))
 
 
 def estimates_under(

@@ -40,9 +40,10 @@ ROOMS = {
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate"],
     "models": ["zoo"],
-    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "demo"],
+    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "demo"],
     "analyzer/findings": ["finding", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
-    "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers"],
+    "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
+                        "annotation", "page", "trace"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
            "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",
            "upgrading", "migrations"],
@@ -62,12 +63,16 @@ CONFINED = {
     "sqlalchemy": ("db/",),
     "alembic": ("db/",),
     "matplotlib": ("analyzer/",),
+    "jinja2": ("analyzer/report/page/",),
     "click": ("cli/",),
     "rich": ("cli/console.py",),
 }
 
 # Expensive to import: only inside the function that needs them. Migrations are run by alembic itself.
-HEAVY = {"onnxruntime", "torch", "transformers", "pandas", "matplotlib", "alembic", "pyarrow", "rich", "onnx.reference"}
+HEAVY = {
+    "onnxruntime", "torch", "transformers", "pandas", "matplotlib", "jinja2", "alembic", "pyarrow", "rich",
+    "onnx.reference",
+}  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
 _TORCH = ("graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
 HEAVY_ALLOWED = ("db/migrations/", *(f"generator/backends/torch/{name}" for name in _TORCH))

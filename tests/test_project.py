@@ -45,6 +45,7 @@ def test_every_data_file_is_packaged() -> None:
     }
     assert PROJECT["tool"]["setuptools"]["package-data"] == {
         "dlbricks": ["py.typed"],
+        "dlbricks.analyzer.report.page": ["templates/*"],
         "dlbricks.constructor.uncertainty": ["calibration.json", "scatter.json"],
         "dlbricks.generator.backends.mxnet": ["pins.txt"],
     }

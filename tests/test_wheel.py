@@ -69,6 +69,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert not inside & {"tests", "benchmarks", "docs", "demo", "Makefile", "pyproject.toml"}
     assert "dlbricks/py.typed" in names
     assert "dlbricks/generator/backends/mxnet/pins.txt" in names
+    templates = (ROOT / "analyzer/report/page/templates").iterdir()
+    assert {f"dlbricks/{path.relative_to(ROOT)}" for path in templates} <= set(names)
     assert any(name.startswith("dlbricks/db/migrations/versions/") for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     in_repository = {
@@ -100,5 +102,8 @@ def test_the_whole_way_works_outside_the_repository(
     call(clean, tmp_path, "dlbricks", "db", "upgrade")
     estimate = json.loads(call(clean, tmp_path, "dlbricks", "estimate", "branches.onnx", "--plot", "p.svg", "--json"))
 
+    call(clean, tmp_path, "dlbricks", "report", "branches.onnx", "--no-measure", "--graph", "source", "-o", "page.html")
+
     assert made["results"][0]["layers"] == 66
+    assert "One inference is estimated to take" in (tmp_path / "page.html").read_text()
     assert estimate["results"][0]["sequential_ms"] > 0

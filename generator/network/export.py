@@ -13,7 +13,7 @@ from ...errors import UsageError
 from ...models import ModelSource
 from .network import export_network
 
-__all__ = ["export_brick", "export_model"]
+__all__ = ["export_brick", "export_model", "write_file"]
 
 
 def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -> int:
@@ -31,7 +31,7 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
         BackendError: It cannot be assembled, or is larger than a protobuf can be.
         OSError: The file cannot be written.
     """
-    return _write(Path(path), export_network(onnx.load_from_string(brick.model), seed))
+    return write_file(Path(path), export_network(onnx.load_from_string(brick.model), seed))
 
 
 def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = False) -> int:
@@ -55,10 +55,15 @@ def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int
     path, data = Path(path), export_network(source.skeleton().model, seed)
     if not force and path.exists() and path.read_bytes() != data:
         raise UsageError(f"{path} exists already and is another file", remedy="name a new folder, or give --force")
-    return _write(path, data)
+    return write_file(path, data)
 
 
-def _write(path: Path, data: bytes) -> int:
+def write_file(path: Path, data: bytes) -> int:
+    """Write a file that appears complete or not at all; the bytes written.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.write_bytes(data)

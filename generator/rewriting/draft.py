@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.subgraphs import reads
 from ...errors import ModelError
+from ...models.subgraphs import reads
 
 __all__ = ["Draft"]
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 
 from ...bricks.layer import Layer, LayerState, Operand, Role
-from ...bricks.subgraphs import may_have_bodies
+from ...models.subgraphs import may_have_bodies
 from .draft import Draft
 from .pattern import Match, View
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...bricks.layer import Layer
-from ...bricks.subgraphs import may_have_bodies
+from ...models.subgraphs import may_have_bodies
 from .draft import Draft
 from .pattern import Match, View
 

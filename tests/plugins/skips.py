@@ -14,7 +14,7 @@ import pytest
 _INHERENT = re.compile(
     r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|no CUDA device|there is (a CUDA device|CUDA)|root may|one core|"
     r"cuDNN, or the library of a driver|cuDNN is installed here|the zoo extra is installed|no PostgreSQL server|"
-    r"runs in another environment|dlbricks backends install mxnet|needs Python 3\.11"
+    r"runs in another environment|no Chromium is found|dlbricks backends install mxnet|needs Python 3\.11"
 )
 """What a runtime does not express, and what a machine cannot show that has no GPU, driver, server or second core (or
 has what a test wants to be missing)."""

@@ -1,0 +1,183 @@
+"""The page as text: templates filled with what the sections say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ....version import __version__
+from ...findings.finding import Finding
+from ..causes import Row, rows_of
+from ..section import LayerRow, Section, layer_rows
+from ..units import counted, margin, milliseconds, percent, short
+from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
+from .headline import Operator, headline, operators
+from .overview import overview_data, recurring
+from .payload import clipped, data_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["render_page"]
+
+_COLOURS = 8
+"""Operators that have a colour of their own on the page; all others share one."""
+
+_TOP = 3
+"""Savings that the first sentence names."""
+
+_LISTED = 10
+"""Operators of a model that are listed one by one."""
+
+
+def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> str:
+    """One HTML file that shows models; it loads nothing, and no name in it is taken for markup.
+
+    Args:
+        sections: The models.
+        notes: What else is to be said of how they were measured, each a sentence.
+    """
+    rows = {section.name: tuple(layer_rows(section)) for section in sections}
+    colours = _colours([*rows.values()])
+    models = [_shown(number, section, rows[section.name]) for number, section in enumerate(sections)]
+    data = {
+        "colours": colours,
+        "models": [
+            data_of(section, rows[section.name]) | {"colours": _colours([rows[section.name]])} for section in sections
+        ],
+        "overview": overview_data(sections, rows) if len(sections) > 1 else None,
+    }
+    places = dict.fromkeys(
+        (spelt_system(one.system), spelt_stack(one.stack), one.estimate.threads)
+        for one in sections
+        if one.system is not None and one.stack is not None
+    )
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=clipped(sections[0].name) if len(sections) == 1 else counted(len(sections), "model"),
+            models=models,
+            data=data,
+            places=[*places],
+            recurring=recurring(sections),
+            analysed=any(section.findings is not None for section in sections),
+            notes=notes,
+            version=__version__,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    )
+
+
+def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
+    """What the templates write of a model; its scripts draw the rest."""
+    ranked = operators(rows)
+    return {
+        "number": number,
+        "name": clipped(section.name),
+        "entry": section.estimate,
+        "section": section,
+        "headline": headline(section, rows),
+        "colours": _colours([rows]),
+        "operators": [*_listed(ranked)],
+        "place": place_of(section),
+        "figures": figures_of(section),
+        "facts": [*facts_of(section)],
+        "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
+        "falls": [*_falls([*rows_of(section.estimate)])],
+        "findings": section.findings,
+        "top": (section.findings or ())[:_TOP],
+    }
+
+
+def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
+    """The operators one by one, and what is left together."""
+    yield from ranked[:_LISTED]
+    rest = ranked[_LISTED:]
+    if rest:
+        yield Operator(
+            f"{counted(len(rest), 'other operator')}",
+            math.fsum(one.ms for one in rest),
+            math.fsum(one.share for one in rest),
+            sum(one.count for one in rest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """A row of the waterfall: what it says, and where its bar lies, as percentages of the widest sum."""
+
+    row: Row
+    begin: float
+    width: float
+
+
+def _falls(rows: Sequence[Row]) -> Iterator[_Fall]:
+    """Bars between the running sums."""
+    reached, ends = 0.0, []
+    for row in rows:
+        if row.total:
+            reached = row.ms if row.ms is not None else reached
+            ends.append((0.0, reached if row.ms is not None else 0.0))
+        else:
+            step = row.ms if row.ms is not None and row.counted else 0.0
+            ends.append((min(reached, reached + step), max(reached, reached + step)))
+            reached += step
+    most = max((end for _, end in ends), default=0.0) or 1.0
+    for row, (begin, end) in zip(rows, ends, strict=True):
+        yield _Fall(row, 100 * max(0.0, begin) / most, 100 * (end - max(0.0, begin)) / most)
+
+
+def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
+    """The operators that take most of the time of models, each with the number of its colour."""
+    totals: dict[str, float] = {}
+    for some in models:
+        for one in operators(some):
+            totals[one.name] = totals.get(one.name, 0.0) + one.share
+    ranked = sorted(totals, key=lambda name: -totals[name])
+    return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
+
+
+def _saving(finding: Finding) -> str:
+    half = "" if finding.ci95_ms is None else f" ± {margin((finding.ci95_ms[1] - finding.ci95_ms[0]) / 2)}"
+    return f"{milliseconds(finding.saving_ms)}{half} ms"
+
+
+def _percent(share: float) -> str:
+    """A share; a little is not nothing."""
+    return "<1%" if 0 < share < 0.005 else percent(share)
+
+
+def _fixed(value: float, digits: int) -> str:
+    """A number with the decimals of its column."""
+    told = f"{value:,.{digits}f}"
+    return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else told
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader(__package__ or "", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters |= {
+        "ms": milliseconds,
+        "margin": margin,
+        "percent": _percent,
+        "fixed": _fixed,
+        "short": short,
+        "clipped": clipped,
+        "counted": counted,
+        "saving": _saving,
+    }
+    return made

@@ -1,0 +1,140 @@
+"""The constructed execution as a trace: models, layers and kernels over time, for Perfetto, speedscope and the like.
+
+Chrome's Trace Event Format: complete events (``X``) in microseconds, nested by time within a thread. The levels are
+those of XSP (Li et al., 2020): a model holds layers, a layer the kernels that run for it, as far as a profiler told.
+A trace is built from means: it shows what takes how long in which order, and not one execution that was watched.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...db import KernelView
+from .page.schedule import at_once
+from .section import LayerRow, Section, layer_rows
+from .tables import printable
+
+__all__ = ["trace_events", "write_trace"]
+
+_ROW, _PROFILE, _LANES = 1, 2, 10
+"""Threads of a process: one layer after the other; kernels of the whole model; the first lane of branches at once."""
+
+_TICK = 1024
+"""Parts of a microsecond that times are rounded to: such fractions add up exactly, so that events that follow each
+other, or lie within another, do so to the last bit, as viewers want it."""
+
+Event = dict[str, Any]
+
+
+def write_trace(sections: Sequence[Section], path: Path) -> int:
+    """Write the trace of some models, one process each; the number of its events.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    events = [event for number, section in enumerate(sections, 1) for event in trace_events(section, number)]
+    document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"made by": "dlbricks report"}}
+    path.write_text(json.dumps(document, allow_nan=False))
+    return len(events)
+
+
+def trace_events(section: Section, process: int) -> Iterator[Event]:
+    """The events of one model; nothing before every layer of it is measured.
+
+    Args:
+        section: The model.
+        process: Its number in the trace.
+    """
+    rows = list(layer_rows(section))
+    lengths = [max(0.0, row.sequence.latency_ms) for row in rows if row.sequence.latency_ms is not None]
+    if not rows or len(lengths) < len(rows):
+        return
+    yield _named("process_name", process, 0, section.name)
+    yield _named("thread_name", process, _ROW, "constructed, one layer after the other")
+    entry = section.estimate
+    yield _event(
+        process, _ROW, section.name, "model", 0.0, math.fsum(lengths),
+        {
+            "measured_ms": entry.measured_ms, "estimate_ms": entry.estimate_ms, "system": entry.system,
+            "stack": entry.stack, "model": None if section.model is None else section.model.own.key,
+        },
+    )  # fmt: skip
+    bounds = [math.fsum(lengths[:count]) for count in range(len(lengths) + 1)]
+    for row, begin, end in zip(rows, bounds, bounds[1:], strict=False):
+        yield _layer(process, _ROW, row, begin, end)
+        view = (section.kernels or {}).get(row.sequence.key)
+        if view is not None:
+            yield from _kernels(process, view, begin, end)
+    if section.quotient is not None:
+        schedule = at_once(section.quotient, lengths)
+        for lane in range(max(lane for _, lane in schedule) + 1):
+            yield _named("thread_name", process, _LANES + lane, f"branches at once, lane {lane + 1}")
+        for row, length, (begin, lane) in zip(rows, lengths, schedule, strict=True):
+            yield _layer(process, _LANES + lane, row, begin, begin + length)
+    if section.profile:
+        yield _named("thread_name", process, _PROFILE, "measured profile: kernels by their first start")
+        begin = 0.0
+        for kernel in section.profile:
+            if kernel.time_ns is not None:
+                told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls}
+                end = begin + kernel.time_ns / 1e6
+                yield _event(process, _PROFILE, kernel.name, "kernel", begin, end, told)
+                begin = end
+
+
+def _layer(process: int, thread: int, row: LayerRow, begin: float, end: float) -> Event:
+    return _event(
+        process,
+        thread,
+        row.name,
+        "layer",
+        begin,
+        end,
+        {
+            "operator": row.operator,
+            "reads": row.reads,
+            "writes": row.writes,
+            "executed": row.executed or None,
+            "on_critical_path": row.sequence.on_path,
+            "ci95_ms": row.sequence.ci95_ms,
+            "brick": row.sequence.key,
+            "measurement": None if row.measurement is None else row.measurement.id,
+        },
+    )
+
+
+def _kernels(process: int, view: KernelView, begin: float, last: float) -> Iterator[Event]:
+    """The kernels of a brick within it: their shares, since a profiler adds to what it watches."""
+    timed = [(kernel, kernel.time_ns / 1e6) for kernel in view.kernels if kernel.time_ns is not None]
+    whole = math.fsum(time for _, time in timed)
+    scale = min(1.0, (last - begin) / whole) if whole > 0 else 0.0
+    for kernel, time in timed:
+        told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls, "profiled_ms": time}
+        end = min(last, begin + time * scale)
+        yield _event(process, _ROW, kernel.name, "kernel", begin, end, told)
+        begin = end
+
+
+def _event(  # noqa: PLR0917  (the order of the format)
+    process: int, thread: int, name: str, category: str, begin_ms: float, end_ms: float, told: Event
+) -> Event:
+    known = {key: printable(value) if isinstance(value, str) else value for key, value in told.items()}
+    begin, end = (round(one * 1e3 * _TICK) / _TICK for one in (begin_ms, end_ms))
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "name": printable(name),
+        "cat": category,
+        "ts": begin,
+        "dur": end - begin,
+        "args": {key: value for key, value in known.items() if value is not None},
+    }
+
+
+def _named(kind: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": {"name": printable(name)}}

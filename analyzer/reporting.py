@@ -1,0 +1,346 @@
+"""The report: from models to the page in one call; what is stored already is neither made nor measured again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..constructor.decomposition import Decomposition
+from ..constructor.estimate import Estimate, explained
+from ..constructor.selection import Query
+from ..db import Store
+from ..generator.backends.base import AS_GIVEN, GraphBackend
+from ..generator.backends.registry import get, require_available
+from ..generator.backends.requirements import in_turn
+from ..generator.decomposition.decomposer import Cut
+from ..generator.decomposition.generate import GenerateReport, generate
+from ..generator.machine.cores import physical_cores
+from ..generator.machine.system import probe_system
+from ..generator.measurement.ceilings.ceilings import measure_ceilings
+from ..generator.measurement.ceilings.rates import stream_sizes
+from ..generator.measurement.run import RunReport, run
+from ..generator.progress import ProgressCallback
+from ..models import ModelSource
+from .findings.finding import Finding
+from .report.answers import estimated
+from .report.page.page import render_page
+from .report.section import Section, sections
+from .report.tables import Answer
+from .report.units import duration
+
+__all__ = ["Report", "Setup", "report", "reported", "set_up"]
+
+_PRODUCTS = (512, 1024)
+_LARGEST_STREAM = 1 << 27
+"""Ceilings for a page are taken from these only: some seconds; ``dlbricks system --ceilings`` takes them all."""
+
+_CEILINGS_S = 12.0
+"""What they take, and what is kept for them of a total time."""
+
+_FEW = 4
+"""A total time of less than so many times that goes without ceilings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How models are measured and composed; None leaves open what only the database can tell.
+
+    Attributes:
+        graph: Which graph is cut into bricks.
+        backend: The runtime.
+        device: Its device.
+        options: Its own options.
+        threads: Its threads.
+        cache: Cache state.
+        dtype: Precision.
+        picked: What of this nobody asked for, as words.
+        system: Key of the system, or its beginning, where only what is stored is used; None: whichever it is.
+        stack: Key of the stack, likewise.
+    """
+
+    graph: str
+    backend: str | None
+    device: str | None
+    options: Mapping[str, str]
+    threads: int | None
+    cache: str | None
+    dtype: str | None
+    picked: tuple[str, ...] = ()
+    system: str | None = None
+    stack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a report was made from.
+
+    Attributes:
+        sections: The models.
+        setup: How they were measured.
+        page: The page that was written; None where none was asked for.
+        generated: What was decomposed by this call; None where everything was stored.
+        measured: What was measured by it; likewise.
+        wall_s: The whole call.
+    """
+
+    sections: tuple[Section, ...]
+    setup: Setup
+    page: Path | None
+    generated: GenerateReport | None
+    measured: RunReport | None
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every layer of every model is measured."""
+        return all(section.estimate.complete for section in self.sections)
+
+
+def set_up(
+    *,
+    graph: str | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    options: Mapping[str, str] | None = None,
+    threads: int | None = None,
+    cache: str | None = None,
+    dtype: str | None = None,
+) -> Setup:
+    """Pick what nobody asked for: ONNX Runtime with one thread, the graph that it executes, caches as in a model.
+
+    Raises:
+        UsageError: There is no such backend, or it has no such option.
+        BackendUnavailable: The backend cannot run here.
+    """
+    name, where = backend or "onnxruntime", device or "cpu"
+    runtime = get(name)
+    require_available(runtime, name, where)
+    effective = runtime.resolve(where, options or {})
+    precision = dtype or AS_GIVEN
+    executed = isinstance(runtime, GraphBackend) and where == "cpu" and precision == AS_GIVEN
+    kind = graph or ("runtime" if executed else "source")
+    state = cache or ("model" if where == "cpu" and in_turn(runtime, effective) else "hot")
+    count = 1 if threads is None else threads or len(physical_cores())
+    chosen = {
+        "graph": (graph, kind),
+        "backend": (backend, name),
+        "device": (device, where),
+        "threads": (threads, str(count)),
+        "cache": (cache, state),
+        "dtype": (dtype, precision),
+    }
+    picked = tuple(f"--{option} {value}" for option, (asked, value) in chosen.items() if asked is None)
+    return Setup(kind, name, where, dict(options or {}), count, state, precision, picked)
+
+
+def report(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    out: str | os.PathLike[str] | None = None,
+    setup: Setup | None = None,
+    measure: bool = True,
+    visits: int = 24,
+    budget_s: float | None = None,
+    suite: str | os.PathLike[str] | None = None,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
+    progress: ProgressCallback | None = None,
+) -> Report:
+    """Decompose and measure what is not stored yet, models and bricks visited in turn, and write the page.
+
+    Args:
+        models: What to report, from ``find_models``.
+        store: Where measurements are, and go to.
+        out: File of the page; None: none is written, nor is one of nothing but errors.
+        setup: How to measure; by default what ``set_up`` picks.
+        measure: Decompose and measure what is missing; False: only what is stored is used.
+        visits: How often each brick and model is visited.
+        budget_s: Total time instead: as many visits as fit into it.
+        suite: Folder for the bricks; None: a temporary one.
+        findings: What was found in models, by name; a model without an entry was not analysed, and the page says so.
+        progress: Told between requests to the worker.
+
+    Returns:
+        The models with what is known of each; one that cannot be read has an error, and the others go on.
+
+    Raises:
+        AmbiguousQuery: Nothing is to be measured, and several stored combinations match; the message lists them.
+        DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
+        OSError: The page cannot be written.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
+    """
+    begun = time.monotonic()
+    how = setup or set_up()
+    generated, measured = None, None
+    found = _measured_here(models, store, how) if measure else _stored(models, store, how)
+    open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
+    room = measure and (budget_s is None or budget_s >= _FEW * _CEILINGS_S)
+    if open_models:
+        with ExitStack() as resources:
+            place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
+            generated = _generated(open_models, how, Path(place), progress)
+            kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
+            left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
+            if generated.suite is not None:
+                measured = _measured(open_models, store, how, generated, visits, left_s, progress)
+        found = _measured_here(models, store, how) if measured else _unmeasured(models, how)
+    if room and _wants_ceilings(found, how):
+        _measure_ceilings(store, how, progress)
+        found = _measured_here(models, store, how)
+    made = tuple(sections(found, store=store, findings=findings))
+    page = None
+    if out is not None and any(section.estimate.error is None for section in made):
+        page = Path(out)
+        text = render_page(made, notes=_notes(how))
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return Report(made, how, page, generated, measured, time.monotonic() - begun)
+
+
+_Found = list[tuple[Estimate, Decomposition | None]]
+
+
+def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
+    """The models as far as they are stored."""
+    query = Query(how.system, how.stack, how.backend, how.device, how.threads, how.cache, how.dtype)
+    return explained(models, store=store, query=query, cut=Cut(1), graph=how.graph)
+
+
+def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
+    """The models as far as they are measured on this machine with the runtime that is installed."""
+    system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
+    if system in store.systems() and stack in store.stacks():
+        return _stored(models, store, replace(how, system=system, stack=stack))
+    return [(Estimate(source.name, 1, how.graph), None) for source in models]
+
+
+def _unmeasured(models: Sequence[ModelSource], how: Setup) -> _Found:
+    """The models where none could be measured: each says why."""
+    with Store.open("sqlite://") as nothing:
+        return _stored(models, nothing, how)
+
+
+def _is_open(found: tuple[Estimate, Decomposition | None]) -> bool:
+    """Whether measuring can add something: a model that cannot be read is tried as well, so that it says why."""
+    entry, model = found
+    if model is None:
+        return True
+    return entry.measured_ms is None or any(one.command is not None for one in entry.missing)
+
+
+def _generated(
+    models: Sequence[ModelSource], how: Setup, folder: Path, progress: ProgressCallback | None
+) -> GenerateReport:
+    return generate(
+        models,
+        granularity=1,
+        out=folder,
+        graph=how.graph,
+        backend=how.backend or "",
+        device=how.device or "",
+        options=how.options,
+        threads=how.threads or 1,
+        progress=progress,
+    )
+
+
+def _measured(  # noqa: PLR0917  (the order of ``report``)
+    models: Sequence[ModelSource],
+    store: Store,
+    how: Setup,
+    made: GenerateReport,
+    visits: int,
+    budget_s: float | None,
+    progress: ProgressCallback | None,
+) -> RunReport:
+    assert made.suite is not None  # noqa: S101
+    broken = {row.name for row in made.rows if row.error is not None}
+    return run(
+        made.suite,
+        store=store,
+        backend=how.backend or "",
+        device=how.device or "",
+        options=how.options,
+        threads=how.threads or 1,
+        cache=how.cache or "",
+        dtype=how.dtype or "",
+        models=[source for source in models if source.name not in broken],
+        visits=visits,
+        budget_s=budget_s,
+        progress=progress,
+    )
+
+
+def _left(budget_s: float, begun: float) -> float:
+    """Of a total time, what is left; never nothing, which is no time that could be asked for."""
+    return max(1.0, budget_s - (time.monotonic() - begun))
+
+
+def _wants_ceilings(found: _Found, how: Setup) -> bool:
+    """Whether the machine's ceilings are missing, and a model would have bounds with them."""
+    bricks = any(entry.roofline is not None for entry, _ in found)
+    return how.device == "cpu" and bricks and not _knows_ceilings(found)
+
+
+def _knows_ceilings(found: _Found) -> bool:
+    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found)
+
+
+def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:
+    sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]
+    for dtype in dict.fromkeys((AS_GIVEN, how.dtype)):
+        measure_ceilings(
+            store=store,
+            backend=how.backend,
+            threads=how.threads or 1,
+            dtype=dtype,
+            gemm_sizes=_PRODUCTS,
+            sizes=sizes,
+            visits=10,
+            processes=1,
+            progress=progress,
+        )
+
+
+def reported(result: Report) -> Answer:
+    """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
+    entries = [section.estimate for section in result.sections]
+    short, told = estimated(entries), estimated(entries, explain=True)
+    rows = [
+        {**row, "findings": None if one.findings is None else [finding.record() for finding in one.findings]}
+        for row, one in zip(told.results, result.sections, strict=True)
+    ]
+    took = result.measured
+    summary = [*short.summary, *_notes(result.setup)]
+    if took is not None:
+        if took.remaining or took.models_remaining:
+            summary.append("The time was up: the same command goes on from here, and so does one with more --budget.")
+        summary.append(f"{took.measured} bricks measured, {took.reused} known before, in {duration(result.wall_s)}.")
+    if result.page is not None:
+        summary.append(f"Page: {result.page}")
+    return Answer(
+        rows,
+        totals={
+            "page": None if result.page is None else str(result.page),
+            "picked": list(result.setup.picked),
+            "measured": 0 if took is None else took.measured,
+            "wall_s": result.wall_s,
+        },
+        columns=short.columns,
+        summary=summary,
+        table=short.table,
+        flat=told.flat,
+    )
+
+
+def _notes(how: Setup) -> list[str]:
+    if not how.picked:
+        return []
+    return [f"Picked, since nothing else was asked for: {', '.join(how.picked)}."]

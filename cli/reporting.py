@@ -1,0 +1,128 @@
+"""The command that does everything: from models to the page."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import UsageError
+from .console import Reporter, answer, note
+from .options import (
+    PLACE,
+    database_option,
+    format_options,
+    measured_options,
+    model_arguments,
+    quiet_option,
+    setting_option,
+    take_models,
+)
+from .spelling import seconds
+
+if TYPE_CHECKING:
+    from ..analyzer.reporting import Setup
+    from ..db import Store
+
+__all__ = ["report"]
+
+
+@click.command()
+@model_arguments
+@click.option(
+    "-o", "--out", type=PLACE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
+)
+@click.option("--budget", "budget_s", type=seconds, metavar="TIME", help="Total time, for example 90s, 5m or 1h.")
+@click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored.")
+@click.option(
+    "--graph",
+    type=click.Choice(["source", "fused", "runtime"]),
+    help="Which graph is cut into bricks; else what the runtime executes, where it tells.",
+)
+@measured_options
+@setting_option
+@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
+@click.option(
+    "--annotated", type=PLACE, metavar="FILE", help="Also write the model with the cost of each node, for Netron."
+)
+@database_option
+@quiet_option
+@format_options
+def report(
+    *,
+    out: Path,
+    budget_s: float | None,
+    stored: bool,
+    suite: Path | None,
+    trace: Path | None,
+    annotated: Path | None,
+    database: str,
+    quiet: bool,
+    form: str,
+    **options: Any,
+) -> None:
+    """All of it in one call: decompose, measure, estimate, and write one page to forward.
+
+    What is stored is not measured again. Without options it measures with ONNX Runtime and one thread.
+
+    \b
+    Example:
+        dlbricks report squeezenet -o report.html
+    """
+    from ..analyzer.reporting import report as write_report
+    from ..analyzer.reporting import reported
+
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", remedy=f"name a file: -o {out / 'report.html'}")
+    sources = take_models(options)
+    problems = [source.problem for source in sources if source.problem]
+    if problems and len(problems) == len(sources):
+        raise problems[0]  # a typing error, most likely: none of the models is there
+    if annotated is not None and len(sources) > 1:
+        raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
+    setup = _setup(stored=stored, **options)
+    if setup.picked and not quiet:
+        note(f"picked: {' '.join(setup.picked)}")
+    with _store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+        result = write_report(
+            sources,
+            store=store,
+            out=out,
+            setup=setup,
+            measure=not stored,
+            budget_s=budget_s,
+            suite=suite,
+            progress=progress,
+        )
+    if trace is not None:
+        from ..analyzer.report.trace import write_trace
+
+        if not write_trace(result.sections, trace):
+            note(f"{trace} is empty: there is no trace before every layer of a model is measured")
+    if annotated is not None:
+        from ..analyzer.report.annotation import annotate
+
+        annotate(result.sections, annotated)
+    answer(reported(result), form, complete=result.complete)
+
+
+def _setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:
+    """What was asked for; what is missing is picked where something is to be measured."""
+    from ..analyzer.reporting import Setup, set_up
+
+    if stored:
+        kind = options.pop("graph") or "runtime"
+        return Setup(kind, **options, system=system, stack=stack)
+    if system is not None or stack is not None:
+        raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
+    return set_up(**options)
+
+
+def _store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
+    from ..db.decompositions import open_keeping
+    from ..db.provisional import open_for_results
+
+    return open_keeping(database) if stored else open_for_results(database)

@@ -1,0 +1,142 @@
+"""What the page says, before any script runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from dlbricks.analyzer.findings.finding import Finding
+from dlbricks.db import Store
+
+from .conftest import Reported
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of the page without scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in {"script", "style"}:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def data_of(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_page_loads_nothing(reported: Reported) -> None:
+    page = reported.page()
+
+    links = [attrs.get("src") or attrs.get("href") or "" for _, attrs in Page(page).elements]
+    assert all(link.startswith("#") or link in {"", "data:,"} for link in links)
+    assert "default-src 'none'" in page
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest", page)
+
+
+def test_the_first_sentence_says_where_the_time_goes(reported: Reported) -> None:
+    section = reported.sections[0]
+    (first, *_) = sorted(section.estimate.sequences, key=lambda part: -(part.latency_ms or 0))
+
+    text = Page(reported.page("branches")).text
+
+    measured = section.estimate.measured_ms
+    assert measured is not None
+    assert text.index("One inference takes") < text.index("Savings:") < text.index("Measured")
+    assert f"One inference takes {measured:.3f} ms" in text or f"{measured:.3g}" in text
+    assert f"of type {first.op_types[0]}" in text
+
+
+def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Reported) -> None:
+    none = Page(reported.page("branches")).text
+    nothing = Page(reported.page("branches", findings={"branches": ()})).text
+
+    assert "no analysis was run" in none
+    assert "found nothing" not in none
+    assert "no analysis was run" not in nothing
+    assert "found nothing that would make it faster" in nothing
+
+
+def test_a_finding_is_shown_with_evidence_remedy_and_proof(reported: Reported, finding: Finding) -> None:
+    text = Page(reported.page("branches", findings={"branches": (finding,)})).text
+
+    assert "The largest saving: A bias is added" in text
+    assert "0.500 ± 0.10 ms" in text  # predicted
+    assert "0.400 ± 0.10 ms" in text  # proven
+    for words in (*finding.evidence, finding.remedy.text, finding.remedy.code, "improved.onnx"):
+        assert words in text
+
+
+def test_every_number_of_a_layer_is_a_row_of_the_database(reported: Reported) -> None:
+    data = data_of(reported.page())
+
+    with Store.open(reported.store) as store:
+        stored = {one.id: one for one in store.measurements()}
+    for model, section in zip(data["models"], reported.sections, strict=True):
+        assert len(model["layers"]["brick"]) == len(section.estimate.sequences)
+        for brick in model["bricks"]:
+            assert stored[brick["id"]].key == brick["key"]
+            assert brick["ms"] == float(f"{stored[brick['id']].latency_ns / 1e6:.6g}")
+        for row, part in zip(model["layers"]["brick"], section.estimate.sequences, strict=True):
+            assert model["bricks"][row]["key"] == part.key
+
+
+def test_figures_and_setup_carry_their_keys(reported: Reported) -> None:
+    section = reported.sections[0]
+    assert section.truth is not None
+
+    attributes = [attrs for _, attrs in Page(reported.page("branches")).elements]
+
+    wanted = {
+        "data-measurement": section.truth.id,
+        "data-model": section.truth.key,
+        "data-system": section.estimate.system,
+        "data-stack": section.estimate.stack,
+        "data-run": section.truth.run,
+    }
+    for name, value in wanted.items():
+        assert any(found.get(name) == value for found in attributes), name
+
+
+def test_hostile_names_are_text(reported: Reported, finding: Finding) -> None:
+    hostile = reported.sections[1].name
+    assert "onclick" in hostile
+
+    page = reported.page(findings={hostile: (finding,)})
+
+    tags = Page(page).elements
+    assert [attrs.get("type") for tag, attrs in tags if tag == "script"] == ["application/json", None]
+    assert not [attrs for _, attrs in tags if any(name.startswith("on") for name in attrs)]
+    assert "\u202e" not in page  # what turns text around is written as an escape
+    assert "{{ 7 * 7 }}" in json.dumps(data_of(page))
+    assert len(page) < 400_000  # the long name is cut
+
+
+def test_a_page_of_one_model_has_no_overview(reported: Reported) -> None:
+    assert data_of(reported.page("branches"))["overview"] is None
+    overview = data_of(reported.page())["overview"]
+
+    assert [row["name"] for row in overview["models"]] == [one.name for one in reported.sections]
+    assert overview["similarity"] == [[100, 100], [100, 100]]  # the same layers under other names
+    total = sum(part.latency_ms or 0 for one in reported.sections for part in one.estimate.sequences)
+    assert abs(sum(brick["total"] for brick in overview["bricks"]) - total) < 1e-9 * total + 1e-9

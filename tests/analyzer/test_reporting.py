@@ -1,0 +1,145 @@
+"""From models to the page in one call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.analyzer.report.tables import render
+from dlbricks.analyzer.reporting import Setup, report, reported, set_up
+from dlbricks.db import Store
+from dlbricks.errors import UsageError
+from dlbricks.models import find_models
+
+from .conftest import Bench
+
+OTHER = """
+<ir_version: 8, opset_import: ["": 17]>
+other (float[1,8,64,64] x) => (float[1,8] y) {
+    a = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+    b = Tanh(a)
+    c = GlobalAveragePool(b)
+    y = Flatten(c)
+}
+"""
+
+
+def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, here: Path) -> None:
+    models = find_models([branches])
+    with Store.open(here / "dlbricks.db") as store:
+        first = report(models, store=store, out=here / "a.html", budget_s=8)
+        again = report(models, store=store, out=here / "b.html", budget_s=8)
+        stored = report(
+            models,
+            store=store,
+            out=here / "c.html",
+            measure=False,
+            setup=Setup("runtime", *[None] * 2, {}, *[None] * 3),
+        )
+
+    assert first.complete
+    assert first.generated is not None
+    assert first.measured is not None
+    assert first.measured.models_measured == 1
+    assert again.generated is None
+    assert again.measured is None
+    for made in (again, stored):
+        assert made.sections[0].estimate.measured_ms == first.sections[0].estimate.measured_ms
+        assert made.sections[0].estimate.paired
+    assert [path.suffix for path in here.glob("?.html")] == [".html"] * 3
+    assert not [*here.glob("suite*")]
+
+
+def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, here: Path) -> None:
+    onnx.save(onnx.parser.parse_model(OTHER), here / "other.onnx")
+    with Store.open(here / "dlbricks.db") as store:
+        report(find_models([branches]), store=store, budget_s=6)
+        both = report(find_models([branches, here / "other.onnx"]), store=store, out=here / "r.html", budget_s=6)
+
+    assert both.complete
+    assert both.generated is not None
+    assert [row.name for row in both.generated.rows] == ["other"]
+    assert "2 models" in (here / "r.html").read_text()
+
+
+def test_a_broken_model_does_not_stop_the_others(branches: Path, here: Path) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+    with Store.open(here / "dlbricks.db") as store:
+        made = report(find_models([here / "broken.onnx", branches]), store=store, out=here / "r.html", budget_s=6)
+
+    broken, whole = made.sections
+    assert broken.estimate.error
+    assert whole.estimate.complete
+    assert not made.complete
+    assert "could not be reported" in (here / "r.html").read_text()
+
+
+def test_nothing_but_errors_is_no_page(here: Path) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+    with Store.open(here / "dlbricks.db") as store:
+        made = report(find_models([here / "broken.onnx"]), store=store, out=here / "r.html")
+
+    assert made.page is None
+    assert not (here / "r.html").exists()
+    assert made.sections[0].estimate.error
+
+
+def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -> None:
+    with Store.open("sqlite://") as store:
+        made = report(
+            find_models([branches]), store=store, out=here / "r.html", measure=False, setup=set_up(graph="source")
+        )
+
+    assert not made.complete
+    assert made.sections[0].estimate.measured_ms is None
+    page = (here / "r.html").read_text()
+    assert "Nothing of this model is measured yet" in page
+    assert "are not measured. Totals are left out" in page
+
+
+def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
+    first, *_ = bench.counts
+    bench.run(ms=10.0, bricks={first: 1.0})
+    stored = Setup("source", "onnxruntime", "cpu", {}, 1, "hot", "float32")
+
+    made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
+
+    page = (tmp_path / "r.html").read_text()
+    known = bench.counts[first]
+    assert not made.complete
+    assert f"before all of its layers are measured: {known} of 6 are" in page
+    assert "of the time of its layers goes into" not in page
+    assert "Half of it" not in page
+
+
+def test_what_nobody_asked_for_is_picked_and_said() -> None:
+    setup = set_up(threads=2)
+
+    assert (setup.graph, setup.backend, setup.cache, setup.threads) == ("runtime", "onnxruntime", "model", 2)
+    assert "--graph runtime" in setup.picked
+    assert not any(word.startswith("--threads") for word in setup.picked)
+
+
+def test_a_graph_that_the_runtime_does_not_tell_is_not_picked() -> None:
+    assert set_up(options={"execution": "parallel", "inter_op": "2"}).cache == "hot"
+    with pytest.raises(UsageError, match="no backend 'nothing'"):
+        set_up(backend="nothing")
+
+
+def test_json_has_the_estimate_and_the_findings(branches: Path, here: Path) -> None:
+    with Store.open(here / "dlbricks.db") as store:
+        made = report(find_models([branches]), store=store, out=here / "r.html", budget_s=6, findings={"branches": ()})
+
+    answer = json.loads(render(reported(made), "json"))
+
+    (row,) = answer["results"]
+    assert row["findings"] == []
+    assert row["measured_ms"] > 0
+    assert row["attribution"]["bricks"]["ms"] > 0
+    assert answer["page"] == str(here / "r.html")
+    assert answer["picked"] == list(made.setup.picked)
+    assert "Page: " in render(reported(made))
+    assert render(reported(made), "csv").count("\n") == 1 + len(row["parts"])

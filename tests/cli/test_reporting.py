@@ -1,0 +1,44 @@
+"""``dlbricks report``: what it writes, where, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Cli = Callable[..., Any]
+
+
+def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) -> None:
+    done = cli("report", branches, "--budget", "8s", "--json")
+
+    assert done.code == 0
+    assert "picked: --graph runtime" in done.err
+    assert done.json["page"] == "report.html"
+    assert done.json["results"][0]["findings"] is None  # no analysis was run
+    assert (here / "report.html").read_text().startswith("<!doctype html>")
+    assert (here / "dlbricks.db").exists()
+
+    again = cli("report", branches, "--no-measure", "-o", "b.html", "--trace", "t.json", "--annotated", "a.onnx", "-q")
+
+    assert (again.code, again.err) == (0, "")
+    assert {path.name for path in here.iterdir()} >= {"b.html", "t.json", "a.onnx"}
+
+
+def test_refused_commands_leave_nothing(cli: Cli, branches: Path, here: Path) -> None:
+    assert "no file, folder, pattern or zoo name" in cli("report", "nosuch").error
+    assert "is a folder" in cli("report", branches, "-o", here).error
+    assert "do not fit into one file" in cli("report", branches, "squeezenet", "--annotated", "a.onnx").error
+    assert "add --no-measure" in cli("report", branches, "--system", "ab").error
+
+    assert [path.name for path in here.iterdir()] == ["branches.onnx"]
+
+
+def test_a_model_that_cannot_be_read_is_one_line(cli: Cli, here: Path) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+
+    done = cli("report", "broken.onnx", "-q")
+
+    assert done.code == 1
+    assert "broken.onnx" in done.error
+    assert [path.name for path in here.iterdir()] == ["broken.onnx"]
