@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ from ..generator.measurement.ceilings.rates import stream_sizes
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
-from .findings.finding import Finding
+from .findings.analyze import analyze
+from .findings.keeping import keep_findings, kept_findings
 from .report.answers import estimated
 from .report.page.page import render_page
 from .report.section import Section, sections
@@ -86,6 +88,7 @@ class Report:
         generated: What was decomposed by this call; None where everything was stored.
         measured: What was measured by it; likewise.
         wall_s: The whole call.
+        unasked: Why models could not be analysed.
     """
 
     sections: tuple[Section, ...]
@@ -94,6 +97,7 @@ class Report:
     generated: GenerateReport | None
     measured: RunReport | None
     wall_s: float
+    unasked: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -148,10 +152,11 @@ def report(
     visits: int = 24,
     budget_s: float | None = None,
     suite: str | os.PathLike[str] | None = None,
-    findings: Mapping[str, Sequence[Finding]] | None = None,
+    prove: bool = True,
+    write: str | os.PathLike[str] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Report:
-    """Decompose and measure what is not stored yet, models and bricks visited in turn, and write the page.
+    """Decompose and measure what is not stored yet, models and bricks in turn, find what they miss, write the page.
 
     Args:
         models: What to report, from ``find_models``.
@@ -162,7 +167,9 @@ def report(
         visits: How often each brick and model is visited.
         budget_s: Total time instead: as many visits as fit into it.
         suite: Folder for the bricks; None: a temporary one.
-        findings: What was found in models, by name; a model without an entry was not analysed, and the page says so.
+        prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
+            was proven before is not tried again.
+        write: Folder for improved models that were proven to save time.
         progress: Told between requests to the worker.
 
     Returns:
@@ -195,13 +202,57 @@ def report(
     if room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
         found = _measured_here(models, store, how)
-    made = tuple(sections(found, store=store, findings=findings))
+    made = tuple(sections(found, store=store))
+    until = math.inf if budget_s is None else begun + budget_s
+    made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
     page = None
     if out is not None and any(section.estimate.error is None for section in made):
         page = Path(out)
-        text = render_page(made, notes=_notes(how))
+        text = render_page(made, notes=[*_notes(how), *unasked])
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return Report(made, how, page, generated, measured, time.monotonic() - begun)
+    return Report(made, how, page, generated, measured, time.monotonic() - begun, unasked)
+
+
+def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
+    models: Sequence[ModelSource],
+    made: Sequence[Section],
+    store: Store,
+    until: float,
+    write: str | os.PathLike[str] | None,
+    progress: ProgressCallback | None,
+) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+    """The models with what they miss, and why some could not be analysed.
+
+    Args:
+        models: Where they come from.
+        made: What is known of them.
+        store: Where findings are kept.
+        until: On the monotonic clock, when no further remedy is tried.
+        write: Folder for improved models.
+        progress: Told between visits.
+    """
+    sections, unasked = [], []
+    for source, section in zip(models, made, strict=True):
+        truth = section.truth
+        if truth is None or not section.estimate.complete:
+            sections.append(section)
+            continue
+        prove = time.monotonic() < until
+        findings = kept_findings(store, truth, proven=prove)
+        if findings is None or (prove and write is not None):
+            (row,) = analyze(
+                [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
+                cache=section.estimate.cache, dtype=truth.conditions.dtype, prove=prove,
+                write=Path(write) if prove and write is not None else None, progress=progress,
+            ).rows  # fmt: skip
+            if row.error is not None:
+                unasked.append(f"{row.name} was not analysed: {row.error}")
+                sections.append(section)
+                continue
+            findings = row.findings
+            keep_findings(store, truth, findings, proven=prove)
+        sections.append(replace(section, findings=findings))
+    return tuple(sections), tuple(unasked)
 
 
 _Found = list[tuple[Estimate, Decomposition | None]]
@@ -318,7 +369,7 @@ def reported(result: Report) -> Answer:
         for row, one in zip(told.results, result.sections, strict=True)
     ]
     took = result.measured
-    summary = [*short.summary, *_notes(result.setup)]
+    summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:
         if took.remaining or took.models_remaining:
             summary.append("The time was up: the same command goes on from here, and so does one with more --budget.")

@@ -48,6 +48,8 @@ __all__ = ["report"]
 @click.option(
     "--annotated", type=PLACE, metavar="FILE", help="Also write the model with the cost of each node, for Netron."
 )
+@click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
+@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
 @database_option
 @quiet_option
 @format_options
@@ -59,14 +61,17 @@ def report(
     suite: Path | None,
     trace: Path | None,
     annotated: Path | None,
+    no_prove: bool,
+    write: Path | None,
     database: str,
     quiet: bool,
     form: str,
     **options: Any,
 ) -> None:
-    """All of it in one call: decompose, measure, estimate, and write one page to forward.
+    """All of it in one call: decompose, measure, find what is missed, try the remedies, write one page to forward.
 
-    What is stored is not measured again. Without options it measures with ONNX Runtime and one thread.
+    What is stored is not measured again, and what was proven not tried again. Without options it measures with ONNX
+    Runtime and one thread.
 
     \b
     Example:
@@ -95,6 +100,8 @@ def report(
             measure=not stored,
             budget_s=budget_s,
             suite=suite,
+            prove=not no_prove,
+            write=write,
             progress=progress,
         )
     if trace is not None:

@@ -32,13 +32,18 @@ from ..version import __version__
 from .decomposition import Decomposition, alone, distance_level
 from .records import Parts, executed_record, parts_record, read_executed, read_parts
 
-__all__ = ["Archive"]
+__all__ = ["Archive", "maker"]
 
 _FORMAT = 3
 """Changes whenever a record is written otherwise, or the same model is decomposed otherwise."""
 
 _SETTLED_NS = 2_000_000_000
 """A file that was written later than this before it was read may be written again within the same tick of its clock."""
+
+
+def maker() -> str:
+    """Versions of what makes records: those of others are dropped."""
+    return f"{_FORMAT} {__version__} {metadata.version('onnx')}"
 
 
 class Archive:
@@ -52,7 +57,7 @@ class Archive:
     def __init__(self, store: Store, cut: Cut) -> None:
         self._store = store
         self._cut = cut
-        self._maker = f"{_FORMAT} {__version__} {metadata.version('onnx')}"
+        self._maker = maker()
         self._stack: Stack | None = None
         self._isa = ""
         self._contents: dict[tuple[Path, FileState], FileContent] = {}

@@ -94,29 +94,20 @@ class LayerRow:
     measurement: Measurement | None
 
 
-def sections(
-    found: Sequence[tuple[Estimate, Decomposition | None]],
-    *,
-    store: Store,
-    findings: Mapping[str, Sequence[Finding]] | None = None,
-) -> list[Section]:
+def sections(found: Sequence[tuple[Estimate, Decomposition | None]], *, store: Store) -> list[Section]:
     """What reports need of each model.
 
     Args:
         found: The estimates, and what the models were decomposed into.
         store: Where they come from.
-        findings: What was found, by model name; a model without an entry was not analysed.
     """
     systems, stacks = store.systems(), store.stacks()
     runs = {run.id: run for run in store.runs()}
-    given = findings or {}
     made = []
     for entry, model in found:
-        told = given.get(entry.name)
-        ranked = None if told is None else tuple(sorted(told, key=lambda one: -one.saving_ms))
         if model is None or entry.system is None or entry.stack is None:
             quotient = None if model is None else quotient_of(model.graph, model.sequences)
-            made.append(Section(entry, model, quotient, findings=ranked))
+            made.append(Section(entry, model, quotient))
             continue
         state = model.level if entry.cache == "model" else entry.cache or ""
         keys = [*dict.fromkeys(part.key for part in model.sequences)]
@@ -144,7 +135,6 @@ def sections(
                 bricks,
                 tuple(sorted((runs[run] for run in used), key=lambda run: run.started)),
                 {identity.key: view for identity, view in views.items()},
-                ranked,
             )
         )
     return made

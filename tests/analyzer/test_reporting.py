@@ -131,7 +131,7 @@ def test_a_graph_that_the_runtime_does_not_tell_is_not_picked() -> None:
 
 def test_json_has_the_estimate_and_the_findings(branches: Path, here: Path) -> None:
     with Store.open(here / "dlbricks.db") as store:
-        made = report(find_models([branches]), store=store, out=here / "r.html", budget_s=6, findings={"branches": ()})
+        made = report(find_models([branches]), store=store, out=here / "r.html", budget_s=6)
 
     answer = json.loads(render(reported(made), "json"))
 
