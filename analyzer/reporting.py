@@ -243,14 +243,14 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
             (row,) = analyze(
                 [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
                 cache=section.estimate.cache, dtype=truth.conditions.dtype, prove=prove,
-                write=Path(write) if prove and write is not None else None, progress=progress,
+                write=Path(write) if prove and write is not None else None, until=until, progress=progress,
             ).rows  # fmt: skip
             if row.error is not None:
                 unasked.append(f"{row.name} was not analysed: {row.error}")
                 sections.append(section)
                 continue
             findings = row.findings
-            keep_findings(store, truth, findings, proven=prove)
+            keep_findings(store, truth, findings, proven=prove and time.monotonic() < until)
         sections.append(replace(section, findings=findings))
     return tuple(sections), tuple(unasked)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +35,9 @@ __all__ = ["AnalyzeReport", "ModelFindings", "analyze"]
 
 MINIMUM_SHARE = 0.01
 """Share of the model's latency that a finding saves at least."""
+
+
+_LATE = "the time was up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ def analyze(
     write: Path | None = None,
     visits: int = 36,
     processes: int = 2,
+    until: float = math.inf,
     oracle: ShapeOracle | None = None,
     progress: ProgressCallback | None = None,
 ) -> AnalyzeReport:
@@ -151,6 +157,7 @@ def analyze(
         write: Folder for improved model files that were proven to save something; needs ``prove``.
         visits: Of each side in one proof.
         processes: Fresh workers of one proof.
+        until: When no further proof begins, on the monotonic clock.
         oracle: Finds shapes that inference does not.
         progress: Told between visits.
 
@@ -191,7 +198,7 @@ def analyze(
         keys = {part.key for model in readable for part in model.sequences}
         choice = choose(store, keys, query)
         estimates = estimates_under(choice, found, store=store, query=query, blank=blank, oracle=shapes)
-    bench = _Bench(prove, write, visits, processes, minimum_share, progress)
+    bench = _Bench(prove, write, visits, processes, minimum_share, until, progress)
     stacked = choice or (_unstored(*place) if prove else None)
     rows = [
         _row(Subject(model, estimate, choice, store), stacked, bench)
@@ -211,6 +218,7 @@ class _Bench:
     visits: int
     processes: int
     minimum_share: float
+    until: float
     progress: ProgressCallback | None
 
 
@@ -261,8 +269,11 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
                 subject.source, choice, folder, latency_ms=subject.latency_ms,
                 write=bench.write, visits=bench.visits, processes=bench.processes, progress=bench.progress,
             )  # fmt: skip
-            found = [workbench.prove(one) for one in found]
-            new = [workbench.attempt(one) for one in ideas]
+            found = [
+                workbench.prove(one) if time.monotonic() < bench.until else replace(one, unproven=_LATE)
+                for one in _sorted(found)
+            ]
+            new = [workbench.attempt(one) for one in ideas if time.monotonic() < bench.until]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.findings.keeping import kept_findings
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.reporting import Setup, report, reported, set_up
 from dlbricks.db import Store
@@ -51,6 +52,22 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
         assert made.sections[0].estimate.paired
     assert [path.suffix for path in here.glob("?.html")] == [".html"] * 3
     assert not [*here.glob("suite*")]
+
+
+def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, here: Path) -> None:
+    models = find_models([branches])
+    with Store.open(here / "dlbricks.db") as store:
+        untried = report(models, store=store, visits=10, prove=False).sections[0]
+        assert untried.truth is not None
+        assert kept_findings(store, untried.truth, proven=False) == untried.findings
+        assert kept_findings(store, untried.truth, proven=True) is None
+        tried = report(models, store=store).sections[0]
+        assert kept_findings(store, untried.truth, proven=True) == tried.findings
+        stored = report(models, store=store, measure=False).sections[0]
+
+    assert stored.truth == tried.truth == untried.truth
+    assert stored.findings == tried.findings
+    assert tried.findings is not None
 
 
 def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, here: Path) -> None:

@@ -48,7 +48,7 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
     found = []
     for kind, pairs in kinds.items():
         largest = max((finding for _, finding in pairs), key=lambda one: one.saving_ms)
-        proven = math.fsum(finding.proof.saving_ms for _, finding in pairs if finding.proof is not None)
+        proven = math.fsum(finding.proven_ms for _, finding in pairs if finding.proven_ms is not None)
         saving = math.fsum(finding.saving_ms for _, finding in pairs)
         found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), saving, proven))
     return sorted(found, key=lambda one: -one.saving_ms)
