@@ -17,6 +17,7 @@ from .report.answers.standing import COLUMNS
 from .report.drawing import draw_estimates, draw_generated
 from .report.tables import Answer, Column
 from .report.units import duration, milliseconds, percent
+from .reporting import report, set_up
 
 __all__ = ["MODELS", "Demo", "demo", "demonstrated"]
 
@@ -36,6 +37,7 @@ class Demo:
         measured: How the bricks were measured.
         estimates: One per model.
         plots: Files of the plots.
+        page: The report of the models, with what they miss; its remedies are not tried.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class Demo:
     measured: RunReport
     estimates: tuple[Estimate, ...]
     plots: tuple[Path, ...]
+    page: Path | None
 
     @property
     def complete(self) -> bool:
@@ -57,7 +60,7 @@ def demo(
     budget_s: float = _BUDGET_S,
     progress: ProgressCallback | None = None,
 ) -> Demo:
-    """Decompose models of the built-in zoo at G=1, measure bricks and models together, estimate, and draw.
+    """Decompose models of the built-in zoo at G=1, measure bricks and models together, estimate, draw and report.
 
     What the folder holds from an earlier demo is not measured again.
 
@@ -85,8 +88,10 @@ def demo(
             progress=progress,
         )
         estimates = tuple(estimate(sources, store=store, graph="runtime", threads=1, cache="model"))
+        how = set_up(threads=1)
+        page = report(sources, store=store, out=folder / "report.html", setup=how, measure=False).page
     plots = (*draw_generated(generated, folder), *draw_estimates(estimates, folder))
-    return Demo(folder, generated, measured, estimates, plots)
+    return Demo(folder, generated, measured, estimates, plots, page)
 
 
 def demonstrated(result: Demo) -> Answer:
@@ -107,6 +112,7 @@ def demonstrated(result: Demo) -> Answer:
             "failed": took.failed,
             "wall_s": took.wall_s,
             "plots": [str(path) for path in result.plots],
+            "page": None if result.page is None else str(result.page),
         },
         columns=[
             Column("name", "model"),
@@ -122,6 +128,7 @@ def demonstrated(result: Demo) -> Answer:
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
             "ratio = estimate / measured [95 % interval]. The critical path: if branches ran at once.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
+            *([] if result.page is None else [f"Where the time goes, and what would save some: {result.page}"]),
         ],
         table=answer.table,
     )

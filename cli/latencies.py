@@ -13,9 +13,9 @@ from .options import (
     all_option,
     comparison_options,
     database_option,
+    estimated_options,
     format_options,
     kernel_options,
-    measured_options,
     model_arguments,
     plot_option,
     split_options,
@@ -29,7 +29,7 @@ __all__ = ["advise", "compare", "estimate", "kernels"]
 @click.command()
 @model_arguments
 @split_options
-@measured_options
+@estimated_options
 @click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
 @click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
 @all_option

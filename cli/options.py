@@ -25,6 +25,7 @@ __all__ = [
     "comparison_options",
     "database_option",
     "device_options",
+    "estimated_options",
     "format_options",
     "kernel_options",
     "measured_options",
@@ -235,7 +236,9 @@ _each_threads = click.option(
     help="Only measurements with N threads; several give one estimate each.",
 )
 
-measured_options = _stacked(*(_each_threads if option is _measured_threads else option for option in _measured))
+measured_options = _stacked(*_measured)
+
+estimated_options = _stacked(*(_each_threads if option is _measured_threads else option for option in _measured))
 
 kernel_options = _stacked(
     _granularity, _graph, _connected, *(option for option in _measured if option is not _measured_cache)

@@ -46,6 +46,8 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
         "unique.png", "similarity.png", "estimates.png", "layers-branches.png", "layers-chain.png",
     }  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in result.plots)
+    assert result.page is not None
+    assert "2 models" in result.page.read_text()
     answer = demonstrated(result)
     header, _, *lines = render(answer, width=200).splitlines()
     assert header.split() == [
