@@ -39,6 +39,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
+from dlbricks.generator.network.packed import PACKING
 from dlbricks.models import ModelSource, find_models
 from elsewhere import run_elsewhere
 from facts import (
@@ -153,6 +154,7 @@ def experiment(
         **{name: getattr(options, name) for name in ("graph", "granularity", "batch")},
         **protocol(options),
         "protocol": PROTOCOL,
+        "packing": PACKING,
         "half": [half for half in HALVES if half in options.half] or None,
         "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch)),
         "neighbour": neighbour.facts if options.neighbour else None,

@@ -190,8 +190,11 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
         one, other = known[first], known[second]
         if any(one[key] != other[key] for key in ("system", "stack", "threads", "batch")):
             continue
+        packed_alike = one.get("packing", 1) == other.get("packing", 1)
         for of, latency in _UNDISTURBED.items():
-            if of == "bricks" and any(one[key] != other[key] for key in ("graph", "granularity")):
+            if of == "bricks" and not (
+                packed_alike and all(one[key] == other[key] for key in ("graph", "granularity"))
+            ):
                 continue
             ours, theirs = ({row["name"]: row[latency] for row in found["models"]} for found in (one, other))
             alike = bool(one["neighbour"]) == bool(other["neighbour"])

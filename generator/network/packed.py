@@ -28,9 +28,12 @@ from ...models.subgraphs import all_nodes, reads
 from .copies import distinct, renamed
 from .network import Network
 
-__all__ = ["Member", "Packed", "grouped", "opset_ranges", "pack", "parted", "united"]
+__all__ = ["PACKING", "Member", "Packed", "grouped", "opset_ranges", "pack", "parted", "united"]
 
 Array = npt.NDArray[Any]
+
+PACKING = 2
+"""How packs are filled. Under 1 a table counted whole of which rows are read, and equal weights were shared."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may decide what is computed (scales, limits, shapes): they are fed as they are."""

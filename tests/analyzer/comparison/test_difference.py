@@ -144,11 +144,12 @@ def test_what_is_the_same_is_called_different_by_chance_only(visit_sd: float) ->
     assert sum(p <= 0.05 for p, _ in verdicts) / 500 <= 0.07
 
 
-def test_a_fifth_is_found_where_blocks_are_tight() -> None:
+def test_what_is_far_beyond_what_runs_differ_by_is_found_where_blocks_are_tight() -> None:
     rng = np.random.default_rng(2)
+    far = math.exp(6 * math.sqrt(2) * math.hypot(SCATTER.run_sd, SCATTER.process_sd))
 
-    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1.2e6))[1] for _ in range(200)]
-    faster = [seen(measured(rng, "a"), measured(rng, "b", truth=0.8e6))[1] for _ in range(200)]
+    verdicts = [seen(measured(rng, "a"), measured(rng, "b", truth=1e6 * far))[1] for _ in range(200)]
+    faster = [seen(measured(rng, "a"), measured(rng, "b", truth=1e6 / far))[1] for _ in range(200)]
 
     assert verdicts.count(Relation.SLOWER) == faster.count(Relation.FASTER) == 200
 

@@ -73,7 +73,7 @@ def finding() -> Finding:
         achievable_ms=1.5,
         saving_ms=0.5,
         ci95_ms=(0.4, 0.6),
-        share=0.25,
+        share=0.05,
         evidence=("The sum takes 2.0 ms, the fused form 1.5 ms.",),
         keys=("ab" * 32,),
         remedy=Remedy("rewrite", "Fold the bias into the convolution.", code="<b>model</b>.fold()"),
