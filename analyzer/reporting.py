@@ -88,7 +88,7 @@ class Report:
         generated: What was decomposed by this call; None where everything was stored.
         measured: What was measured by it; likewise.
         wall_s: The whole call.
-        unasked: Why models could not be analysed.
+        unasked: Why models could not be analysed, or not by every analysis, and why nothing could be tried.
     """
 
     sections: tuple[Section, ...]
@@ -250,7 +250,9 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
                 sections.append(section)
                 continue
             findings = row.findings
-            keep_findings(store, truth, findings, proven=prove and time.monotonic() < until)
+            unasked += [f"{row.name}: {reason}" for reason in row.unasked]
+            tried = prove and not row.unasked and time.monotonic() < until
+            keep_findings(store, truth, findings, proven=tried)
         sections.append(replace(section, findings=findings))
     return tuple(sections), tuple(unasked)
 
