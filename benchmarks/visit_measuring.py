@@ -1,4 +1,4 @@
-"""The stages that measure: bricks with their models, the kernels of these, and models alone."""
+"""The stages that measure: bricks with their models, the kernels of these, models alone, and the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any
 
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
+from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Progress
+from visit_compiling import compile_ahead
 from visit_folder import Record
 from visit_plan import Stage
 from visit_state import Visit
 
-_FEW = 3
-"""Models of a stage that takes long for each."""
+_COMPILING = 0.6
+"""Part of a stage's time in which models are compiled."""
+
+_CEILINGS = 40
+"""Networks that tell the ceilings."""
 
 _PLANNED = 0.6
 """Part of the time that is left for which models are taken together: a forecast knows neither device nor neighbours."""
@@ -145,22 +150,22 @@ def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
 
 
 def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Whole models; those that are compiled one by one, and few: each takes long before its first sample."""
+    """Whole models; those that are compiled are compiled ahead, side by side."""
     until = time.monotonic() + allowed_s
-    compiled = stage.options.get("mode") == "compile"
-    sources = visit.sources(stage.batch)[: _FEW if compiled else None]
+    sources = visit.sources(stage.batch)
     rows = record.result.setdefault("rows", {})
     with _store(visit, record, len(sources)) as store:
         left = [source for source in sources if not _known(rows.get(source.name))]
-        for group in [[source] for source in left] if compiled else [left]:
-            left_s = until - time.monotonic()
-            if left_s < visit.clock.least_s:
-                return
+        if left and stage.options.get("mode", "").startswith("compile"):
+            names = [str(source.path or source.zoo) for source in left]
+            record.result["compiling"] = compile_ahead(visit, stage, names, time.monotonic() + _COMPILING * allowed_s)
+        left_s = until - time.monotonic()
+        if left and left_s >= visit.clock.least_s:
             found = measure(
-                group,
+                left,
                 store=store,
                 cache=stage.cache,
-                budget_s=left_s if compiled else None,
+                budget_s=left_s,
                 item_timeout_s=_MODEL_TIMEOUT_S,
                 processes=1,
                 **_place(visit, stage),
@@ -170,6 +175,28 @@ def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
             visit.folder.save()
     if all(_known(rows.get(source.name)) for source in sources):
         record.status = "done"
+
+
+def ceilings(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
+    """What the machine does at most, in the runtime of the visit."""
+    with _store(visit, record, _CEILINGS) as store:
+        place = _place(visit, stage)
+        found = measure_ceilings(store=store, processes=1, **place)
+    record.result = {
+        "left": 0,
+        "rows": [
+            {
+                "network": row.network,
+                "working_set": row.working_set,
+                "latency_ms": row.latency_ms,
+                "flops_s": None if row.flops_s is None else row.flops_s.best,
+                "bytes_s": None if row.bytes_s is None else row.bytes_s.best,
+                "error": row.error,
+            }
+            for row in found.rows
+        ],
+    }
+    record.status = "done"
 
 
 def _known(row: Mapping[str, Any] | None) -> bool:

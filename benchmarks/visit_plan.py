@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _GRAPH = {"mode": "graph"}
+_BRANCHES = {"mode": "branches"}
 _TF32 = {"tf32": "on"}
+_LAST = {"layout": "channels_last"}
 _NO_OPTIONS: Mapping[str, str] = {}
 
 
@@ -18,7 +21,7 @@ class Stage:
         name: Of the stage.
         kind: ``stack``, ``verify`` (a few bricks in every way in which they will be measured), ``agreement`` (all
             bricks), ``bricks`` (measured with the models beside them), ``kernels`` (that ran for these), ``models``
-            (alone) or ``plans`` (all that a library offers for a brick).
+            (alone), ``plans`` (all that a library offers for a brick) or ``ceilings`` (of the machine).
         share: Part of the visit that it may take while others wait.
         dtype: Precision.
         cache: Cache state.
@@ -52,14 +55,15 @@ def stages(batch: int, device: str) -> list[Stage]:
     return [
         Stage("stack", "stack", 0.05),
         *(_gpu(batch) if device == "cuda" else ()),
+        Stage("ceilings", "ceilings", 0.1, cache="hot"),
         *(Stage(f"agreement-{dtype}", "agreement", 0.12, dtype) for dtype in dtypes),
         Stage("float32", "bricks", 0.25),
         Stage("float32-hot", "bricks", 0.25, cache="hot"),
         Stage("bfloat16", "bricks", 0.2, "bfloat16"),
         Stage("float16", "bricks", 0.2, "float16"),
-        Stage("tf32", "bricks", 0.2, options={"tf32": "on"}),
-        Stage("float32-channels_last", "bricks", 0.2, options={"layout": "channels_last"}),
-        Stage("bfloat16-channels_last", "bricks", 0.2, "bfloat16", options={"layout": "channels_last"}),
+        Stage("tf32", "bricks", 0.2, options=_TF32),
+        Stage("float32-channels_last", "bricks", 0.2, options=_LAST),
+        Stage("bfloat16-channels_last", "bricks", 0.2, "bfloat16", options=_LAST),
         *(Stage(f"kernels-{dtype}", "kernels", 0.15, dtype) for dtype in dtypes),
         *(Stage(f"{dtype}-b{batch}", "bricks", 0.2, dtype, batch=batch) for dtype in dtypes),
         *(Stage(f"{dtype}-compile", "models", 0.3, dtype, options={"mode": "compile"}) for dtype in dtypes[:2]),
@@ -80,22 +84,47 @@ def _gpu(batch: int) -> list[Stage]:
         )
         for name in ("cudnn", "cublas")
     ]  # fmt: skip
+    larger = [
+        Stage(f"plans-{name}-float16-b{batch}", "plans", 0.15, "float16", backend=name, models=False, batch=batch)
+        for name in ("cudnn", "cublas")
+    ]
+    compiled = [
+        Stage(f"{label}-compiled", "models", 0.25, dtype, options={**options, "mode": "compile-graph"})
+        for label, dtype, options in (
+            ("float32", "float32", _NO_OPTIONS), ("float16", "float16", _NO_OPTIONS), ("tf32", "float32", _TF32),
+        )
+    ]  # fmt: skip
+    half: Any = {"dtype": "float16", "options": _GRAPH}
     return [
-        Stage("verify", "verify", 0.2),
         Stage("float32-graph", "bricks", 0.28, options=_GRAPH),
+        Stage("float32-branches", "models", 0.1, options=_BRANCHES),
         Stage("onnxruntime-float32", "models", 0.1, options=_GRAPH, backend="onnxruntime"),
+        Stage("float16-graph", "bricks", 0.28, "float16", options=_GRAPH),
+        Stage("float16-branches", "models", 0.1, "float16", options=_BRANCHES),
+        Stage("tf32-graph", "bricks", 0.28, options={**_TF32, **_GRAPH}),
+        *(Stage(f"ceilings-{dtype}", "ceilings", 0.05, dtype, cache="hot") for dtype in ("float32", "float16")),
+        Stage("ceilings-tf32", "ceilings", 0.05, options=_TF32, cache="hot"),
+        compiled[0],
         Stage("float32", "bricks", 0.28),
         *libraries[:3],
         *plans[:2],
-        Stage("float16-graph", "bricks", 0.28, "float16", options=_GRAPH),
-        Stage("tf32-graph", "bricks", 0.28, options={**_TF32, **_GRAPH}),
+        Stage("bfloat16-graph", "bricks", 0.28, "bfloat16", options=_GRAPH),
         *plans[2:4],
         Stage("onnxruntime-float16", "models", 0.1, "float16", options=_GRAPH, backend="onnxruntime"),
         Stage("onnxruntime-tf32", "models", 0.1, options={**_TF32, **_GRAPH}, backend="onnxruntime"),
-        Stage("kernels-float32-graph", "kernels", 0.15, options=_GRAPH),
-        Stage("bfloat16-graph", "bricks", 0.28, "bfloat16", options=_GRAPH),
-        *plans[4:],
-        *libraries[3:],
         Stage(f"float32-graph-b{batch}", "bricks", 0.3, options=_GRAPH, batch=batch),
+        Stage(f"float16-graph-b{batch}", "bricks", 0.3, batch=batch, **half),
+        Stage(f"onnxruntime-float16-b{batch}", "models", 0.1, batch=batch, backend="onnxruntime", **half),
+        *larger,
+        *compiled[1:],
+        Stage("verify", "verify", 0.2),
+        Stage("agreement-bfloat16", "agreement", 0.12, "bfloat16"),
+        *(Stage(f"agreement-{name}", "agreement", 0.12, backend=name) for name in ("cudnn", "cublas", "cupy")),
+        *plans[4:],
+        Stage("float32-channels_last-graph", "bricks", 0.2, options={**_LAST, **_GRAPH}),
+        Stage("float16-channels_last-graph", "bricks", 0.2, "float16", options={**_LAST, **_GRAPH}),
+        Stage("float32-benchmark-graph", "models", 0.1, options={"benchmark": "on", **_GRAPH}),
+        Stage("kernels-float32-graph", "kernels", 0.15, options=_GRAPH),
+        *libraries[3:],
         Stage("onnxruntime-stream", "bricks", 0.3, backend="onnxruntime"),
     ]

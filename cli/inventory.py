@@ -18,6 +18,7 @@ from .options import (
     device_options,
     format_options,
     quiet_option,
+    setting_option,
     suite_argument,
     suite_option,
     take_models,
@@ -226,6 +227,8 @@ def backends_plans(
 @click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
 @click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
 @click.option("--dtype", metavar="NAME", help="With --ceilings: precision; float32 where not given, 'any' for all.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --ceilings: cpu where not given.")
+@setting_option
 @database_option
 @quiet_option
 @format_options
@@ -237,7 +240,8 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         dlbricks system --ceilings --threads 2
     """
     if not ceilings:
-        given = [f"--{name}" for name, value in {**options, "threads": threads}.items() if value is not None]
+        asked = {**options, "option": options["options"] or None, "threads": threads, "options": None}
+        given = [f"--{name}" for name, value in asked.items() if value is not None]
         if given:
             raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
         from ..analyzer.report.inventory import machine
@@ -249,6 +253,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
     from ..generator.measurement.ceilings.ceilings import measure_ceilings
 
     options["threads"] = 1 if threads is None else threads
+    options["device"] = options["device"] or "cpu"
     options["dtype"] = {None: "float32", "any": None}.get(options["dtype"], options["dtype"])
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_ceilings(store=store, progress=progress, **options)

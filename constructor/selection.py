@@ -10,7 +10,7 @@ from ..bricks.graph.footprint import is_level
 from ..db import Combination, Conditions, Stack, Store, Subject, System
 from ..errors import AmbiguousQuery, UsageError
 
-__all__ = ["COLD", "MODEL", "Choice", "Query", "choose", "matching", "require_one"]
+__all__ = ["COLD", "MODEL", "Choice", "Query", "choose", "matching", "narrows", "require_one"]
 
 MODEL = "model"
 """The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
@@ -240,3 +240,8 @@ def _describe(choice: Choice, among: Collection[Choice]) -> str:
     ]
     stack = " ".join((versions or choice.stack.backend, *options))
     return f"{machine}; {stack}; {choice.count} of these bricks"
+
+
+def narrows(stack: Stack) -> bool:
+    """Whether products and convolutions of float32 are computed in TF32: another function than the exact one."""
+    return dict(stack.options).get("tf32") == "on"

@@ -15,7 +15,7 @@ from ..generator.worker.messages.protocol import HOST, INNER, PARTS
 from .profiled import kernel_names
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written
-from .selection import COLD, MODEL, Choice, Query
+from .selection import COLD, MODEL, Choice, Query, narrows
 from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
@@ -132,11 +132,6 @@ def in_parallel(stack: Stack) -> bool:
     """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
     options = dict(stack.options)
     return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1
-
-
-def narrows(stack: Stack) -> bool:
-    """Whether products and convolutions of float32 are computed in TF32: another function than the exact one."""
-    return dict(stack.options).get("tf32") == "on"
 
 
 def look_up(

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from ...db import Measurement, Store, Subject
 from ...generator.backends.base import AS_GIVEN
 from ...generator.measurement.ceilings.rates import (
-    GEMM_SIZES,
     STREAM_SIZES,
     Rate,
     ceiling_names,
     ceiling_work,
+    gemm_sizes_on,
     level_of_cache,
     node_ns,
     rate_of,
 )
 from ...generator.network.reference import CHAIN, OVERHEAD, built_in_key
-from ..selection import Choice
+from ..selection import Choice, narrows
 
 __all__ = ["Ceiling", "Ceilings", "find_ceilings"]
 
@@ -87,12 +87,12 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         store: The database.
         choice: The combination; what a call and a node cost is that of its own stack.
     """
-    dtype = choice.conditions.dtype
+    dtype, device = choice.conditions.dtype, choice.stack.device
     products, streams = (
-        ceiling_names((), dtype=dtype, gemm_sizes=GEMM_SIZES),
+        ceiling_names((), dtype=dtype, gemm_sizes=gemm_sizes_on(device)),
         ceiling_names(STREAM_SIZES, gemm_sizes=()),
     )
-    single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=GEMM_SIZES)
+    single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=gemm_sizes_on(device))
     names = {built_in_key(name): name for name in (OVERHEAD, CHAIN, *products, *single, *streams)}
     found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
     for one in store.measurements(
@@ -101,16 +101,17 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
         system=choice.system_key,
         threads=choice.conditions.threads,
         cache="hot",
-        device=choice.stack.device,
+        device=device,
     ):
         found[one.stack, one.conditions.dtype][names[one.key]] = one
-    backends = {key: stack.backend for key, stack in store.stacks().items()}
+    stacks = store.stacks()
+    backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
     own = found.get((choice.stack_key, dtype), {})
     call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
     bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:
-        levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads), ceiling)
+        levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
     return Ceilings(
         dtype,
         compute=_best(_rates(found, backends, products, dtype)),
@@ -131,7 +132,7 @@ def _rates(
     """What any stack reached with some networks."""
     rates = []
     for (stack, precision), measured in found.items():
-        for name in names if precision == dtype else ():
+        for name in names if precision == dtype and stack in backends else ():
             rate = rate_of(name, measured[name], measured.get(OVERHEAD)) if name in measured else None
             if rate is not None:
                 rates.append(Ceiling(rate, name, backends[stack], stack))

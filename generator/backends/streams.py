@@ -21,13 +21,7 @@ class StreamedExecutable(Executable, Protocol):
 
 @runtime_checkable
 class SharingExecutable(Protocol):
-    """A network that can read its inputs from memory that other networks of a pass read theirs from.
-
-    Attributes:
-        is_view: Whether all that it gives is what it reads, so that nothing is launched.
-    """
-
-    is_view: bool
+    """A network that can read its inputs from memory that other networks of a pass read theirs from."""
 
     def share(self, known: MutableMapping[object, Any]) -> None:
         """Use the inputs that are known of the same form, in place of its own; add those that are not.

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Device", "Event", "Run"]
+__all__ = ["Device", "Event", "Over", "Run"]
 
 Event = Any
 """A point in the stream, as the device's library has it."""
 
 Run = Callable[[], None]
+
+Over = Callable[[], bool]
 
 
 class Device(Protocol):
@@ -35,9 +37,6 @@ class Device(Protocol):
 
     def record(self, event: Event) -> None:
         """Enqueue an event; while a graph is captured, as part of it, to be recorded by each launch."""
-
-    def passed(self, event: Event) -> bool:
-        """Whether the stream has come to an event already."""
 
     def elapsed_ns(self, begin: Event, end: Event) -> float:
         """Nanoseconds between two events that the stream has passed.
@@ -60,8 +59,12 @@ class Device(Protocol):
         them, without the way back to the caller.
         """
 
-    def hold(self, ns: float) -> None:
-        """Enqueue what keeps a GPU waiting for so many nanoseconds, so that the caller gets ahead of it."""
+    def hold(self, ns: float) -> Over:
+        """Enqueue what keeps a GPU waiting for so many nanoseconds, so that the caller gets ahead of it.
+
+        Returns:
+            Tells whether the wait is over.
+        """
 
     def evict(self) -> None:
         """Enqueue what takes everything out of the last-level cache."""

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import BackendError
 from ..machine.cores import allowed, last_level_bytes, pin, private_cache_bytes
 from ..machine.memory import limit_memory
-from .device import Run
+from .device import Over, Run
 
 __all__ = ["Evictor", "HostDevice", "evicted_bytes"]
 
@@ -42,10 +42,6 @@ class HostDevice:
         """Read the clock (see ``Device``)."""
         event[:] = [time.perf_counter_ns()]
 
-    def passed(self, event: list[int]) -> bool:
-        """Whether the clock was read (see ``Device``)."""
-        return bool(event)
-
     def elapsed_ns(self, begin: list[int], end: list[int]) -> float:
         """Between two readings (see ``Device``)."""
         if not (begin and end):
@@ -62,8 +58,9 @@ class HostDevice:
         synchronize()
         return float(time.perf_counter_ns() - begin)
 
-    def hold(self, ns: float) -> None:
+    def hold(self, ns: float) -> Over:  # noqa: ARG002
         """Nothing: the caller is the device (see ``Device``)."""
+        return _over
 
     def evict(self) -> None:
         """Stream through a buffer (see ``Evictor``)."""
@@ -82,6 +79,10 @@ class HostDevice:
     def state(self) -> Mapping[str, Any]:
         """Nothing is told (see ``Device``)."""
         return {}
+
+
+def _over() -> bool:
+    return True
 
 
 class Evictor:

@@ -45,8 +45,8 @@ _OPTIONS = (
 _GPU_MODE = Option(
     "mode",
     "eager",
-    ("eager", "compile", "graph"),
-    "functions one by one, compiled by TorchInductor, or as a CUDA graph",
+    ("eager", "compile", "graph", "compile-graph", "branches"),
+    "functions one by one or compiled by TorchInductor, either as a CUDA graph, or one whose branches run side by side",
 )
 
 _GPU_OPTIONS = (
@@ -67,6 +67,10 @@ _ALGORITHMS = {
 }
 """By option and the value that they choose."""
 
+
+_COMPILED = frozenset({"compile", "compile-graph"})
+_GRAPHS = frozenset({"graph", "compile-graph", "branches"})
+"""Modes that TorchInductor compiles for; modes of a GPU that launch everything at once."""
 
 _LARGE = 1024
 """Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""
@@ -113,7 +117,7 @@ class TorchBackend(CallingBackend):
                 f"PyTorch {torch.__version__} finds no CUDA device",
                 remedy="use --device cpu, or install a build of torch for CUDA and its driver",
             )
-        if settings.options["mode"] == "compile":
+        if settings.options["mode"] in _COMPILED:
             _require_compiler()
         # Before the first threads: they inherit the flag.
         flush = settings.options["denormal_as_zero"] == "on"
@@ -130,7 +134,7 @@ class TorchBackend(CallingBackend):
         """Translate the network, which executes it once (see ``Backend``)."""
         executable = self._prepared(network, settings)
         executable.keeps = True
-        if settings.options["mode"] == "graph":
+        if settings.options["mode"] in _GRAPHS:
             executable.as_graph()
         return executable
 
@@ -160,7 +164,10 @@ class TorchBackend(CallingBackend):
                 device=settings.device,
                 channels_last=settings.options["layout"] == "channels_last",
             )
-            call = compiled(found) if settings.options["mode"] == "compile" else found.module.forward
+            mode = settings.options["mode"]
+            call = compiled(found) if mode in _COMPILED else found.module.forward
+            if mode == "branches":
+                call = _branched(found)
         except Exception as error:  # PyTorch's exceptions share no base class
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
@@ -178,11 +185,11 @@ class TorchBackend(CallingBackend):
 
     def eager(self, options: Mapping[str, str]) -> bool:
         """Unless compiled, operators are executed as they are written."""
-        return options["mode"] != "compile"
+        return options["mode"] not in _COMPILED
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Unless compiled: that takes seconds for each brick, and bricks are loaded anew in each session."""
-        return options["mode"] != "compile"
+        """Unless compiled, which takes seconds for each brick in each session, or in branches, which no brick has."""
+        return options["mode"] not in {*_COMPILED, "branches"}
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
         """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""
@@ -221,7 +228,6 @@ class _TorchExecutable:
         self._call = call
         self._graph: Run | None = None
         self._latest: Sequence[torch.Tensor] = ()
-        self.is_view = False
         self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
 
     def run(self) -> None:
@@ -256,10 +262,6 @@ class _TorchExecutable:
             large = tensor.is_floating_point() and tensor.numel() >= _LARGE
             shared.append(known.setdefault((form, seen[form]), tensor) if large else tensor)
         self._inputs = tuple(shared)
-        self.keeps = True
-        self.run()
-        self.is_view, self.keeps = _lie_in(self._latest, shared), False
-        self._latest = ()
 
     def refresh(self) -> None:
         with self._guard():
@@ -287,12 +289,6 @@ class _TorchExecutable:
         self._call = released
         self._graph = None
         self._inputs = self._latest = ()
-
-
-def _lie_in(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether all outputs lie in the memory of inputs."""
-    places = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    return all(tensor.untyped_storage().data_ptr() in places for tensor in outputs)
 
 
 def _nothing() -> None:
@@ -329,9 +325,15 @@ def _compiled(found: Translated) -> Callable[..., Any]:
     return compiled
 
 
+def _branched(found: Translated) -> Callable[..., Any]:
+    from .branches import CudaStreams, branched
+
+    return branched(found.module, CudaStreams())
+
+
 def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
     """Have the kernels that TorchInductor writes in this context tell their names to the profiler."""
-    if settings.options["mode"] != "compile":
+    if settings.options["mode"] not in _COMPILED:
         return nullcontext()
     import torch
 
@@ -356,8 +358,11 @@ def _require_compiler() -> None:
 
 @cache
 def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home."""
+    """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home.
+
+    Whoever names one in ``TORCHINDUCTOR_CACHE_DIR`` keeps it, and compiles nothing twice.
+    """
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
-    os.environ["TRITON_CACHE_DIR"] = folder.name
+    kept = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder.name)
+    os.environ["TRITON_CACHE_DIR"] = kept
     return folder

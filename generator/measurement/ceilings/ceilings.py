@@ -35,7 +35,7 @@ from ..sampling.grouping import grouped
 from ..sampling.pace import Pace, forecast_s
 from ..session import Session
 from ..settings import Settings
-from .rates import GEMM_SIZES, Rate, ceiling_names, ceiling_work, level_of_cache, rate_of, stream_sizes
+from .rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
 from .whole import Whole
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
@@ -54,7 +54,7 @@ class CeilingRow:
         dtype: Precision.
         network: Name of the built-in network; None where none could be tried.
         working_set: Bytes that it reads and writes.
-        level: Name of the cache that holds them, or ``memory``.
+        level: Name of the cache that holds them, or ``memory``; on a GPU their size.
         latency_ms: Median.
         flops_s: FLOP/s, of a product.
         bytes_s: Bytes/s, of a stream, less the call; None where the call hides it.
@@ -106,7 +106,7 @@ def measure_ceilings(
     options: Mapping[str, str] | None = None,
     threads: int = 1,
     dtype: str | None = None,
-    gemm_sizes: Sequence[int] = GEMM_SIZES,
+    gemm_sizes: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
     visits: int = 24,
     processes: int = 2,
@@ -122,11 +122,11 @@ def measure_ceilings(
     Args:
         store: Open for writing.
         backend: Name of a runtime; None: every one that runs here, one after the other.
-        device: ``cpu``; the streams tell nothing of other devices yet.
+        device: ``cpu`` or ``cuda``.
         options: The backend's own options; only with ``backend``.
         threads: Threads of the runtime; 0: all physical cores.
         dtype: Precision; None: all of each runtime.
-        gemm_sizes: Sides of the squares.
+        gemm_sizes: Sides of the squares; None: ``gemm_sizes_on`` the device.
         sizes: Working sets of the streams in bytes; None: ``stream_sizes``.
         visits: How often each network is visited.
         processes: Worker processes, one after the other.
@@ -142,8 +142,6 @@ def measure_ceilings(
         WorkerError: No worker of the backend that was asked for can be started.
         StoreError: The database cannot be written; what was committed stays.
     """
-    if device != "cpu":
-        raise UsageError(f"the ceilings of device {device!r} cannot be measured", remedy="use --device cpu")
     if options and backend is None:
         raise UsageError("options belong to one runtime", remedy="add --backend NAME")
     begun = time.monotonic()
@@ -175,7 +173,11 @@ def measure_ceilings(
                     memory_bytes=memory_bytes,
                 )
                 settings.check()
-                wanted = ceiling_names(sizes or stream_sizes(system), dtype=precision, gemm_sizes=gemm_sizes)
+                wanted = ceiling_names(
+                    sizes or stream_sizes(system, device),
+                    dtype=precision,
+                    gemm_sizes=gemm_sizes or gemm_sizes_on(device),
+                )
                 planned.append((settings, runtime, wanted))
         whole = Whole(progress, [_forecast_s(settings, names) for settings, _, names in planned])
         for number, (settings, runtime, wanted) in enumerate(planned):
@@ -229,7 +231,7 @@ def _measured(
     end_run(store, run)
     call = items[OVERHEAD].result
     blank = CeilingRow(settings.backend, stack.key, settings.dtype)
-    return run.id, [_row(blank, items[name], call, settings.conditions.threads) for name in names]
+    return run.id, [_row(blank, items[name], call, settings) for name in names]
 
 
 def _item(name: str) -> Item:
@@ -251,10 +253,10 @@ def _forecast_s(settings: Settings, names: Sequence[str]) -> float:
     return forecast_s(items, visits=settings.visits, processes=settings.processes, sessions=settings.sessions)
 
 
-def _row(blank: CeilingRow, item: Item, call: Measurement | None, threads: int) -> CeilingRow:
+def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: Settings) -> CeilingRow:
     """What a network reached; ``blank`` names the runtime."""
     flops, moved = ceiling_work(item.label)
-    level = level_of_cache(moved, probe_system(), threads)
+    level = level_of_cache(moved, probe_system(), settings.conditions.threads, settings.device)
     row = replace(blank, network=item.label, working_set=moved, level=level)
     if item.result is None:
         reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"

@@ -15,10 +15,12 @@ from ...network.reference import CHAIN_NODES, COPY, GEMM, STREAM
 
 __all__ = [
     "GEMM_SIZES",
+    "GPU_GEMM_SIZES",
     "STREAM_SIZES",
     "Rate",
     "ceiling_names",
     "ceiling_work",
+    "gemm_sizes_on",
     "level_of_cache",
     "node_ns",
     "rate_of",
@@ -27,6 +29,12 @@ __all__ = [
 
 GEMM_SIZES = (512, 1024, 2048)
 """Sides of the squares: which of them suits a kernel and its caches best is for the measurement to say."""
+
+GPU_GEMM_SIZES = (2048, 4096, 8192)
+"""The same on a GPU: smaller ones do not fill it."""
+
+_GPU_STREAMS = (1 << 20, 512 << 20)
+"""The smallest and the largest working set there: from a part of its L2 to ten times as much."""
 
 STREAM_SIZES = tuple((32 << 10) << power for power in range(19))
 """Working sets of the streams in bytes: powers of two from 32 KiB to 8 GiB, of which each machine has its share."""
@@ -57,12 +65,19 @@ class Rate:
     ci95: tuple[float, float]
 
 
-def stream_sizes(system: System) -> tuple[int, ...]:
+def gemm_sizes_on(device: str) -> tuple[int, ...]:
+    """Sides of the squares on a device."""
+    return GEMM_SIZES if device == "cpu" else GPU_GEMM_SIZES
+
+
+def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
     """Working sets that tell a system's bandwidths: from 32 KiB to well beyond the last-level cache.
 
     A virtual machine may report the last-level cache of a whole socket, of which it has a share only; four times that
     is beyond it all the same, where there is enough memory.
     """
+    if device != "cpu":
+        return tuple(size for size in STREAM_SIZES if _GPU_STREAMS[0] <= size <= _GPU_STREAMS[1])
     wanted = max(_BEYOND * max((size for _, size in system.cache_bytes), default=0), _ENOUGH)
     most = min(wanted, (system.memory_gib << 30) // _MEMORY_SHARE)
     return tuple(size for size in STREAM_SIZES if size <= max(most, STREAM_SIZES[0]))
@@ -120,14 +135,17 @@ def node_ns(chain: Measurement | None, call: Measurement | None) -> float | None
     return max(0.0, (chain.latency_ns - call.latency_ns) / (CHAIN_NODES - 1))
 
 
-def level_of_cache(working_set: int, system: System, threads: int) -> str:
+def level_of_cache(working_set: int, system: System, threads: int, device: str = "cpu") -> str:
     """The smallest cache that holds a working set, those of all cores that compute together; else ``memory``.
 
     Args:
         working_set: Bytes.
         system: Caches as the system reports them; the last level is shared.
         threads: Cores that compute.
+        device: Of a GPU the system does not tell the caches: its working sets are told apart by their size.
     """
+    if device != "cpu":
+        return f"{max(1, working_set >> 20)} MiB"
     caches = sorted(system.cache_bytes, key=lambda entry: entry[1])
     for position, (name, size) in enumerate(caches):
         shared = position == len(caches) - 1

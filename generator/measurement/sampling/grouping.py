@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from ....bricks.graph.footprint import REUSE_LEVELS
 from ..item import Item
 
-__all__ = ["Group", "PackPlan", "grouped", "packs_of"]
+__all__ = ["MOST_MODELS", "Group", "PackPlan", "grouped", "packs_of"]
 
-_MOST_MODELS = 8
+MOST_MODELS = 8
 """Models of one group: more of them would part a model's executions from the visits of its bricks by too long."""
 
 _MOST_MEMBERS = 300
@@ -125,6 +125,7 @@ def grouped(
     holds: Mapping[str, Collection[str]],
     *,
     memory_bytes: int,
+    most_models: int = MOST_MODELS,
 ) -> list[Group]:
     """Groups that hold every item at least once, each as small as a footprint class, and within memory.
 
@@ -133,6 +134,7 @@ def grouped(
         models: Whole models; ``footprint_bytes`` is theirs.
         holds: Model key to the keys of its bricks; a model that is absent is visited beside bricks of its class.
         memory_bytes: Most memory of a group.
+        most_models: Of one group.
     """
     by_class: dict[int, dict[str, list[Item]]] = {}
     for item in bricks:
@@ -150,12 +152,12 @@ def grouped(
         members[model.key] = [item for key in sorted(wanted) for item in by_class[footprint][key]]
     groups: list[Group] = []
     for footprint, found in sorted(classes.items()):
-        groups += _with_models(_chained(found, members), members, footprint, memory_bytes)
+        groups += _with_models(_chained(found, members), members, footprint, memory_bytes, most_models)
     placed = {item.id for group in groups for item in group.items}
     for _, keys in sorted(by_class.items()):
         rest = [item for items in keys.values() for item in items if item.id not in placed]
         groups += _chunks(rest, memory_bytes)
-    return _beside(groups, loose, memory_bytes)
+    return _beside(groups, loose, memory_bytes, most_models)
 
 
 def _class_of(model: Item, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
@@ -179,7 +181,7 @@ def _chained(models: Sequence[Item], members: Mapping[str, Sequence[Item]]) -> l
 
 
 def _with_models(
-    models: Iterable[Item], members: Mapping[str, Sequence[Item]], footprint: int, memory_bytes: int
+    models: Iterable[Item], members: Mapping[str, Sequence[Item]], footprint: int, memory_bytes: int, most_models: int
 ) -> list[Group]:
     """Consecutive models, until their bricks together are as large as the class."""
     groups: list[Group] = []
@@ -190,7 +192,7 @@ def _with_models(
         size = model.size_bytes + sum(item.size_bytes for item in added.values())
         full = group is None or (
             sum(item.read_bytes for item in known.values()) >= footprint
-            or len(group.models) >= _MOST_MODELS
+            or len(group.models) >= most_models
             or group.size_bytes + size > memory_bytes
         )
         if full or group is None:
@@ -216,13 +218,13 @@ def _chunks(items: Sequence[Item], memory_bytes: int) -> list[Group]:
     return groups
 
 
-def _beside(groups: list[Group], loose: Sequence[Item], memory_bytes: int) -> list[Group]:
+def _beside(groups: list[Group], loose: Sequence[Item], memory_bytes: int, most_models: int) -> list[Group]:
     """Spread models of which it is not known what bricks they hold."""
     for model in loose:
         room = [
             group
             for group in groups
-            if len(group.models) < _MOST_MODELS and group.size_bytes + model.size_bytes <= memory_bytes
+            if len(group.models) < most_models and group.size_bytes + model.size_bytes <= memory_bytes
         ]
         if room:
             min(room, key=lambda group: len(group.models)).models.append(model)

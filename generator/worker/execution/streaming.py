@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, Settings
 from ...backends.streams import SharingExecutable, StreamBackend, StreamedExecutable
-from ...device.device import Device, Event, Run
+from ...device.device import Device, Event, Over, Run
 from ...device.opening import open_device
 from ...network.network import Network, synthetic_network
 from ...network.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
@@ -50,14 +50,12 @@ class _Step:
 
     Attributes:
         owner: Place of the brick; -1: one operation that tells the clock; -2: the chain that does.
-        is_view: Whether it launches nothing.
         executable: The network.
         begin: Before it.
         end: After it.
     """
 
     owner: int
-    is_view: bool
     executable: StreamedExecutable
     begin: Event
     end: Event
@@ -91,10 +89,6 @@ class StreamedPack:
         self._rows: list[Array] = []
         self._host: list[Array] = []
         self._inputs: dict[object, Any] = {}
-        self._unwatched: Run | None = None
-        self._ends = self._device.event(), self._device.event()
-        self._spans: list[tuple[float, float]] = []
-        self._released = self._device.event()
         self._waits: dict[int, float] = {}
         self._visits: list[int | None] = []
         try:
@@ -114,11 +108,9 @@ class StreamedPack:
                         step.executable.close()
                     del self._steps[begun:]
             self.loaded = len(bricks) - len(self.refused)
-            self._launch = self._enqueue
+            self._launch: Run = self._enqueue
             if self.loaded and isinstance(backend, StreamBackend):
                 self._launch = backend.captured(self._enqueue, settings)
-                if self._launch != self._enqueue:
-                    self._unwatched = backend.captured(self._enqueue_unwatched, settings)
             if self._launch == self._enqueue and self._device.name != "cpu":
                 self._launch = self._enqueue_held
         except BaseException:
@@ -133,15 +125,12 @@ class StreamedPack:
         self._device.synchronize()
         self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
         self._visits.append(visit)
-        if self._unwatched is not None:
-            self._unwatched()
-            self._device.synchronize()
-            watched = self._device.elapsed_ns(self._steps[0].begin, self._steps[-1].end)
-            self._spans.append((watched, self._device.elapsed_ns(*self._ends)))
 
     def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is told by each pass
         """The times without the clock (see ``LoadedPack``)."""
-        clock, even = self._told(np.array(self._rows), self._event_ns())
+        rows = np.array(self._rows)
+        clock = _clock(rows, self._owners)
+        even = without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
         host = self._launches() if self._host else np.empty((0, len(self._names)))
         times = tuple(
             Times(name, rounded(even[:, place]), host_ns=rounded(host[:, place]))
@@ -150,27 +139,6 @@ class StreamedPack:
         )
         total = float(np.median(even.sum(axis=1))) if even.size else 0.0
         return Reading(times, clock, total, total)
-
-    def _event_ns(self) -> float | None:
-        """What an event between two kernels costs a pass that is one launch; None where it is none.
-
-        Told by the same pass without events between its bricks. Where a brick launches nothing, the events around it
-        stand together: there their distance and one of them are what is more.
-        """
-        if not self._spans:
-            return None
-        views = np.array([step.is_view for step in self._steps])
-        apart = float(np.median([watched - unwatched for watched, unwatched in self._spans]))
-        apart -= float(np.median(np.array(self._rows), axis=0)[views].sum())
-        return max(0.0, apart / max(1, 2 * int((~views).sum()) + int(views.sum()) - 2))
-
-    def _told(self, rows: Array, clock: float | None) -> tuple[float, Array]:
-        """What the clock shows of nothing, and nanoseconds of each brick without that: visits by bricks."""
-        if clock is None:
-            clock = _clock(rows, self._owners)
-        else:
-            rows[:, [step.is_view for step in self._steps]] = 0  # of one launch it is no part
-        return clock, without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
 
     def _launches(self) -> Array:
         """Nanoseconds to enqueue each brick: medians of each visit, since others run on the processor as well."""
@@ -192,7 +160,7 @@ class StreamedPack:
 
     def close(self) -> None:
         """Free all networks."""
-        self._launch, self._unwatched = self._closed, None
+        self._launch = self._closed
         for executable in {id(step.executable): step.executable for step in self._steps}.values():
             executable.close()
         self._steps = []
@@ -205,17 +173,6 @@ class StreamedPack:
             step.executable.run()
             self._device.record(step.end)
 
-    def _enqueue_unwatched(self) -> None:
-        """The same without events, but for the first and the last one."""
-        last = len(self._steps) - 1
-        for place, step in enumerate(self._steps):
-            step.executable.refresh()
-            if place == 0:
-                self._device.record(self._ends[0])
-            step.executable.run()
-            if place == last:
-                self._device.record(self._ends[1])
-
     def _enqueue_held(self) -> None:
         """The same in parts, each of which the device begins when all of it is enqueued.
 
@@ -225,19 +182,19 @@ class StreamedPack:
         for first in range(0, len(self._steps), _HELD):
             part = self._steps[first : first + _HELD]
             for attempt in range(_ATTEMPTS):
-                begun, own = time.perf_counter_ns(), self._held(part, self._waits.get(first, _HOLD_NS * len(part)))
+                begun = time.perf_counter_ns()
+                own, over = self._held(part, self._waits.get(first, _HOLD_NS * len(part)))
                 self._waits[first] = _MARGIN ** (attempt + 1) * (time.perf_counter_ns() - begun)
-                waited = not self._device.passed(self._released)
+                waited = not over()
                 self._device.synchronize()
                 if waited:
                     break
             taken += own
         self._host.append(np.array(taken, dtype=float))
 
-    def _held(self, part: Sequence[_Step], wait_ns: float) -> list[int]:
-        """Enqueue some bricks while the device waits; what each took to enqueue."""
-        self._device.hold(wait_ns)
-        self._device.record(self._released)
+    def _held(self, part: Sequence[_Step], wait_ns: float) -> tuple[list[int], Over]:
+        """Enqueue some bricks while the device waits; what each took to enqueue, and whether the wait is over."""
+        over = self._device.hold(wait_ns)
         taken: list[int] = []
         for step in part:
             step.executable.refresh()
@@ -246,7 +203,7 @@ class StreamedPack:
             step.executable.run()
             taken.append(time.perf_counter_ns() - begin)
             self._device.record(step.end)
-        return taken
+        return taken, over
 
     def _closed(self) -> None:
         raise RuntimeError("this pack was closed")
@@ -261,8 +218,7 @@ class StreamedPack:
         return _Refreshed(self._backend.prepare(network, self._settings), network)
 
     def _step(self, owner: int, executable: StreamedExecutable) -> _Step:
-        is_view = isinstance(executable, SharingExecutable) and executable.is_view
-        return _Step(owner, is_view, executable, self._device.event(), self._device.event())
+        return _Step(owner, executable, self._device.event(), self._device.event())
 
 
 def device_of(backend: Backend, settings: Settings) -> Device:

@@ -32,12 +32,13 @@ class Accelerator(HostDevice):
         self.recorded = 0
         self.late = 0
 
-    def hold(self, ns: float) -> None:
+    def hold(self, ns: float):
         self.held.append(ns)
+        return self.over
 
-    def passed(self, event: list[int]) -> bool:
+    def over(self) -> bool:
         self.late -= 1
-        return bool(event) and self.late >= 0
+        return self.late >= 0
 
     def record(self, event: list[int]) -> None:
         self.recorded += 1
@@ -81,7 +82,7 @@ def read(pack: StreamedPack) -> dict:
         pack.close()
 
 
-def test_one_launch_tells_the_device_alone_and_a_view_takes_nothing(settings):
+def test_one_launch_tells_the_device_alone_and_a_view_takes_next_to_nothing(settings):
     backend = Torch(captures=True)
     bricks = {"exp": brick("Exp"), "same": brick("Identity"), "small": brick("Exp", (1, 4))}
 
@@ -89,7 +90,7 @@ def test_one_launch_tells_the_device_alone_and_a_view_takes_nothing(settings):
 
     assert times.keys() == bricks.keys()
     assert all(len(one.whole_ns) == VISITS and one.host_ns == () for one in times.values())
-    assert times["same"].whole_ns == (0,) * VISITS
+    assert np.mean(times["same"].whole_ns) < np.mean(times["exp"].whole_ns) / 2
     assert np.mean(times["exp"].whole_ns) > np.mean(times["small"].whole_ns) >= 0
     assert backend.place.held == []
 

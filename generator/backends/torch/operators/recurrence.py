@@ -15,6 +15,9 @@ __all__: list[str] = []
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 """Where ONNX keeps the gates that PyTorch has in this order (input, forget, cell, output; reset, update, new)."""
 
+_CUDNN_MODES = {"LSTM": 2, "GRU": 3}
+"""cuDNN's numbers (``cudnnRNNMode_t``)."""
+
 
 @operator("LSTM")
 def _lstm(call: Call, x: Tensor, w: Tensor, r: Tensor, *rest: Tensor | None) -> Any:
@@ -71,7 +74,25 @@ def _weights(call: Call, w: Tensor, r: Tensor, bias: Tensor | None) -> list[Tens
         weights += [sorted_gates(w[direction]), sorted_gates(r[direction])]
         if bias is not None:
             weights += [sorted_gates(part) for part in torch.chunk(bias[direction], 2)]
+    if w.is_cuda and all(call.constant[1:3]):
+        _join(weights, w, size, _CUDNN_MODES[call.op_type])
     return weights
+
+
+def _join(weights: list[Tensor], w: Tensor, size: int, mode: int) -> None:
+    """Let weights lie in one piece of memory, as cuDNN wants them; else PyTorch copies them there in every call."""
+    with torch._C.DisableTorchFunctionSubclass(), torch._C.DisableTorchFunction():  # noqa: SLF001  # never recorded
+        torch._cudnn_rnn_flatten_weight(  # noqa: SLF001  # as torch.nn.LSTM does
+            weights,
+            len(weights) // w.shape[0],
+            w.shape[2],
+            mode,
+            size,
+            0,
+            1,
+            False,
+            w.shape[0] == 2,  # noqa: FBT003
+        )
 
 
 def _directions(y: Tensor, count: int) -> Tensor:
