@@ -15,7 +15,8 @@ from ..constructor.decomposition import Decomposition
 from ..constructor.estimate import Estimate, explained
 from ..constructor.selection import Query
 from ..db import Store
-from ..generator.backends.base import AS_GIVEN, GraphBackend
+from ..db.values import AS_GIVEN
+from ..generator.backends.base import GraphBackend
 from ..generator.backends.registry import get, require_available
 from ..generator.backends.requirements import in_turn
 from ..generator.decomposition.decomposer import Cut

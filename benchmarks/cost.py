@@ -36,13 +36,13 @@ from dlbricks.constructor import estimate
 from dlbricks.constructor.uncertainty.calibration import method_error_sd
 from dlbricks.constructor.uncertainty.interval import NORMAL
 from dlbricks.db import Measurement, Store, Subject
+from dlbricks.db.samples.statistics import MIN_SAMPLES
 from dlbricks.errors import DlbricksError
 from dlbricks.generator.decomposition.generate import GenerateReport, generate
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.generator.measurement.run import RunReport, run
-from dlbricks.generator.measurement.sampling.statistics import MIN_SAMPLES
 from dlbricks.models import ModelSource, find_models
 from facts import chosen, middle, provenance, restriction, share, spent, write
 

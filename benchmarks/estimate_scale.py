@@ -30,12 +30,12 @@ from dlbricks.constructor.decomposition import Decomposition, cut_of
 from dlbricks.constructor.result import Estimate
 from dlbricks.constructor.survey import decompose_all
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, Verdict
+from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.decomposer import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.measurement.sampling.statistics import summarise
 from dlbricks.generator.network.reference import OVERHEAD, built_in_key
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names

@@ -14,10 +14,10 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.db import Store, Subject
+from dlbricks.db.samples.statistics import Baseline
 from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.journal import BASELINE
 from dlbricks.generator.measurement.run import RunReport
-from dlbricks.generator.measurement.sampling.statistics import Baseline
 
 QUIET = 0.8
 """A run counts as quiet where so many of its probes were; else its figures are as they are."""

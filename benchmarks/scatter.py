@@ -21,8 +21,8 @@ import numpy as np
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Block, Measurement, Store, Subject
+from dlbricks.db.samples.statistics import block_values, time_blocks
 from dlbricks.db.values import PROTOCOL
-from dlbricks.generator.measurement.sampling.statistics import block_values, time_blocks
 from dlbricks.models import ModelSource, find_models
 from facts import chosen, provenance, quietness, write
 

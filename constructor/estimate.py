@@ -10,8 +10,8 @@ from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..db import Measurement, Store
+from ..db.values import AS_GIVEN
 from ..errors import InvalidSequence, UsageError
-from ..generator.backends.base import AS_GIVEN
 from ..generator.decomposition.decomposer import Cut
 from ..generator.decomposition.oracle import WorkerOracle
 from ..models import ModelSource, require_known

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..bricks.sequence import Sequence as Part
-from ..generator.backends.base import AS_GIVEN
+from ..db.values import AS_GIVEN
 from .commands import Commands
 from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks

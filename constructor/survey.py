@@ -10,8 +10,8 @@ from ..bricks.graph.footprint import is_level
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.inference.shapes import ShapeOracle
 from ..db import Store, Subject
+from ..db.values import AS_GIVEN
 from ..errors import DlbricksError
-from ..generator.backends.base import AS_GIVEN
 from ..generator.decomposition.decompose import unforeseen
 from ..generator.decomposition.decomposer import Cut, Decomposer
 from ..generator.decomposition.oracle import WorkerOracle

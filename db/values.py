@@ -9,6 +9,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 __all__ = [
+    "AS_GIVEN",
+    "DATA",
+    "HOST",
+    "INNER",
+    "PARTS",
     "PROTOCOL",
     "Block",
     "Combination",
@@ -25,6 +30,7 @@ __all__ = [
     "Verdict",
     "Visit",
     "content_key",
+    "evicted_bytes",
 ]
 
 
@@ -48,6 +54,24 @@ PROTOCOL = 3
 """How samples are taken: 3 for visits that alternate over the bricks and models of a group (docs/measuring.md), 2 for
 such visits whose packs always shared memory between tensors of one shape, 1 for bursts and rotations. Rows of
 different protocols are never combined."""
+
+AS_GIVEN = "float32"
+"""The precision that every backend has: each value in the network's own type, which is float32 in most models."""
+
+INNER = "inner"
+"""The variant of a brick without the layout changes at its edges: measured beside it, never asked for."""
+
+HOST = "host"
+"""The variant of a brick that is what the processor takes to enqueue it: measured beside it, never asked for."""
+
+PARTS = (INNER, HOST)
+"""Parts of a brick, no ways to run it."""
+
+DATA = "data"
+"""The variant that a model's data effect is stored as."""
+
+_SMALL_LAST_LEVEL = 64 << 20
+"""A last-level cache up to this size is evicted as a whole; larger ones are shared by many cores (``Evictor``)."""
 
 
 class Stop(StrEnum):
@@ -76,6 +100,11 @@ class Verdict(StrEnum):
     """Wider than that."""
     TIMED_OUT = "timed-out"
     """Fewer than the minimum number of samples."""
+
+
+def evicted_bytes(last_level: int, private: int) -> int:
+    """Bytes that are streamed through for cold caches, by the sizes of the last-level cache and of one core's L2."""
+    return 2 * last_level if last_level <= _SMALL_LAST_LEVEL else 4 * private
 
 
 @dataclass(frozen=True, slots=True)

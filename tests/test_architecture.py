@@ -44,9 +44,9 @@ ROOMS = {
     "analyzer/findings": ["finding", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
-    "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",
-           "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging", "decompositions",
-           "upgrading", "migrations"],
+    "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries",
+           "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
+           "decompositions", "upgrading", "migrations"],
 }  # fmt: skip
 
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.
@@ -74,7 +74,7 @@ HEAVY = {
     "onnx.reference",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
-_TORCH = ("graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
+_TORCH = ("branches.py", "graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
 HEAVY_ALLOWED = ("db/migrations/", *(f"generator/backends/torch/{name}" for name in _TORCH))
 
 

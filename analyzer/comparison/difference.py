@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...generator.measurement.sampling.statistics import student
+from ...db.samples.statistics import student
 
 __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
 

@@ -9,9 +9,8 @@ from enum import StrEnum
 
 from ...constructor.selection import COLD, MODEL, Choice, Query, matching, require_one
 from ...db import Failure, Measurement, Run, Store, Subject
+from ...db.values import DATA, PARTS
 from ...errors import AmbiguousQuery, UsageError
-from ...generator.measurement.data.effect import DATA
-from ...generator.worker.messages.protocol import PARTS
 from .timeline import Timeline
 
 __all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]

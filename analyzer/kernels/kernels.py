@@ -18,8 +18,8 @@ from ...constructor.selection import Choice, Query, matching, require_one
 from ...constructor.survey import decompose_all
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
+from ...db.values import AS_GIVEN
 from ...errors import UsageError
-from ...generator.backends.base import AS_GIVEN
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...db import Store, Transferred
+from ...db.values import AS_GIVEN
 from ...errors import BackendUnavailable
 from ...generator.backends import registry
 from ...generator.backends.algorithms import AlgorithmBackend
-from ...generator.backends.base import AS_GIVEN
 from ...generator.backends.cudnn.library import availability as cudnn_availability
 from ...generator.backends.environments import Installed
 from ...generator.backends.requirements import dtypes_on

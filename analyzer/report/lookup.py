@@ -13,8 +13,8 @@ from ...db import Failure, KernelView, Measurement, Stack, Store, Subject
 from ...db.identity import Identity
 from ...db.place import Place
 from ...db.queries import Filter
+from ...db.values import PARTS
 from ...errors import MissingBrick, UsageError
-from ...generator.worker.messages.protocol import PARTS
 from .forms import kernel_of, shapes_of
 from .kernel_tables import view_lines, view_records
 from .tables import MOST, Answer, Column, unlisted

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...db import Measurement, Store, Subject
-from ...generator.backends.base import AS_GIVEN
+from ...db.values import AS_GIVEN
 from ...generator.measurement.ceilings.rates import (
     STREAM_SIZES,
     Rate,

@@ -21,7 +21,7 @@ from ...bricks.graph.footprint import parse_level
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.sequence import Sequence as Part
 from ...db import Measurement, System
-from ...generator.device.host import evicted_bytes
+from ...db.values import evicted_bytes
 from ..selection import COLD
 from .ceilings import Ceiling, Ceilings
 from .work import Work, work_of

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...db.samples.statistics import block_values, student, time_blocks
 from ...db.values import Block, Measurement, Stack, Subject
-from ...generator.measurement.sampling.statistics import block_values, student, time_blocks
 from .calibration import scatters
 
 __all__ = ["NORMAL", "Uncertainty", "Weights", "combined", "with_method"]

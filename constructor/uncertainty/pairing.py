@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...db.samples.statistics import student, time_blocks
 from ...db.values import Measurement, Subject
-from ...generator.measurement.sampling.statistics import student, time_blocks
 from .interval import Uncertainty, Weights
 
 __all__ = ["FUSION", "Paired", "paired", "ratio_spread", "without_stalls"]

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...db.values import KernelView, Stack
+from ...db.values import AS_GIVEN, KernelView, Stack
 from ...errors import BackendError, UsageError
 from ..machine.cores import pin
 from ..network.network import Network
 
 __all__ = [
-    "AS_GIVEN",
     "TF32",
     "WORKER_COMMAND",
     "Availability",
@@ -48,9 +47,6 @@ __all__ = [
 
 ValueType = tuple[str, tuple[int, ...]]
 """Element type (ONNX's name in lower case) and shape."""
-
-AS_GIVEN = "float32"
-"""The precision that every backend has: each value in the network's own type, which is float32 in most models."""
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
 """Starts a worker in the environment that dlbricks itself runs in."""

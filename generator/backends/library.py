@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...db.values import AS_GIVEN
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
 from ...models.subgraphs import reads
@@ -22,7 +23,7 @@ from ..device.opening import open_device
 from ..machine.nvidia import lacks_of_gpu
 from ..network.network import Network
 from .algorithms import PADDED, Algorithm
-from .base import AS_GIVEN, Option, Settings
+from .base import Option, Settings
 from .clock import clock
 from .memory import Loaded, Memory
 from .package import PackagedBackend

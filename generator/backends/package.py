@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from ...db.values import Stack
+from ...db.values import AS_GIVEN, Stack
 from ...errors import BackendUnavailable, UsageError
-from .base import AS_GIVEN, WORKER_COMMAND, Availability, Backend, Option
+from .base import WORKER_COMMAND, Availability, Backend, Option
 
 __all__ = ["PackagedBackend", "installed"]
 

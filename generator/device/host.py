@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...db.values import evicted_bytes
 from ...errors import BackendError
 from ..machine.cores import allowed, last_level_bytes, pin, private_cache_bytes
 from ..machine.memory import limit_memory
 from .device import Over, Run
 
-__all__ = ["Evictor", "HostDevice", "evicted_bytes"]
-
-_SMALL_LAST_LEVEL = 64 << 20
-"""A last-level cache up to this size is evicted as a whole; larger ones are shared by many cores (see Evictor)."""
+__all__ = ["Evictor", "HostDevice"]
 
 
 class HostDevice:
@@ -117,8 +115,3 @@ class Evictor:
             pin(self._home)
         else:
             np.add(self._buffer, 1, out=self._buffer)
-
-
-def evicted_bytes(last_level: int, private: int) -> int:
-    """Bytes that the evictor streams through, by the sizes of the last-level cache and of one core's L2."""
-    return 2 * last_level if last_level <= _SMALL_LAST_LEVEL else 4 * private

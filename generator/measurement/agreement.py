@@ -21,8 +21,8 @@ import numpy.typing as npt
 import psutil
 
 from ...bricks.suite.suite import Suite
+from ...db.values import AS_GIVEN
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
-from ..backends.base import AS_GIVEN
 from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
 from ..network.difference import relative_difference

@@ -13,12 +13,13 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from ...bricks.suite.suite import Suite
+from ...db.samples.statistics import MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import Conditions, Measurement, Stack, Subject, System
+from ...db.values import AS_GIVEN, Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
 from ..backends.algorithms import Algorithm
-from ..backends.base import AS_GIVEN, Backend
+from ..backends.base import Backend
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
 from ..backends.streams import StreamBackend
@@ -38,7 +39,6 @@ from .launch import begin_run, end_run, launch
 from .profiling import ProfileReport, take_views
 from .sampling.grouping import MOST_MODELS, Group, grouped
 from .sampling.pace import Pace, forecast_s
-from .sampling.statistics import MIN_SAMPLES
 from .selection import Selection, check_again, finished, select
 from .session import Session
 from .settings import Settings

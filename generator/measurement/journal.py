@@ -10,12 +10,12 @@ from pathlib import Path
 
 from ...db.identity import Identity
 from ...db.queries import LeftOpen
+from ...db.samples.statistics import MIN_SAMPLES, Baseline, summarise, undisturbed
 from ...db.store import Opened, Store
 from ...db.values import PROTOCOL, Block, Conditions, Failure, Measurement, Run, Stop, Visit
 from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOfMemory, WorkerTimeout
 from .costs import RunCosts
 from .item import Item
-from .sampling.statistics import MIN_SAMPLES, Baseline, summarise, undisturbed
 
 __all__ = ["BASELINE", "Journal"]
 

@@ -14,13 +14,12 @@ from ...bricks.suite.suite import Suite
 from ...db.identity import Identity
 from ...db.queries import Filter
 from ...db.store import Store
-from ...db.values import Conditions, Stack, Subject
+from ...db.values import PARTS, Conditions, Stack, Subject
 from ...errors import BackendError, WorkerError
 from ..backends.base import Backend
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
 from ..worker.messages.profile import Profile, Profiled
-from ..worker.messages.protocol import PARTS
 from .item import Item
 from .launch import launch
 from .settings import Settings

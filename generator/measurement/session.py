@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ...db.values import Block, Stop, Visit
+from ...db.samples.statistics import MIN_SAMPLES
+from ...db.values import HOST, INNER, PARTS, Block, Stop, Visit
 from ...errors import BackendError, DlbricksError, WorkerError
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker, refused
 from ..worker.messages import protocol as messages
-from ..worker.messages.protocol import HOST, INNER, PARTS, Visited
+from ..worker.messages.protocol import Visited
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
 from .sampling.grouping import Group, PackPlan, packs_of
 from .sampling.pace import Pace, loops_of, warmups_of
-from .sampling.statistics import MIN_SAMPLES
 from .settings import Settings
 
 __all__ = ["Session"]

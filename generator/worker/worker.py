@@ -20,8 +20,9 @@ from typing import IO, Any
 
 import onnx
 
+from ...db.values import AS_GIVEN
 from ...errors import BackendError, UsageError
-from ..backends.base import AS_GIVEN, Backend, Executable, GraphBackend, OptimisingBackend, Settings
+from ..backends.base import Backend, Executable, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
 from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
 from ..device.device import Device

@@ -15,7 +15,7 @@ from dlbricks.constructor.composition.composition import contract
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Subject, Verdict
-from dlbricks.generator.measurement.sampling.statistics import summarise
+from dlbricks.db.samples.statistics import summarise
 
 STACK = Stack("onnxruntime", "cpu", ())
 SHARED_SD = scatter_of(STACK, 1, Subject.BRICK).process_sd

@@ -25,8 +25,8 @@ from dlbricks.db import (
     System,
     Verdict,
 )
+from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
-from dlbricks.generator.measurement.sampling.statistics import summarise
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)

@@ -13,9 +13,9 @@ import numpy as np
 
 from ....constructor.selection import Choice
 from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
+from ....db.samples.statistics import student, time_blocks
 from ....errors import DlbricksError, MachineBusy
 from ....generator.measurement.agreement import TOLERANCES
-from ....generator.measurement.sampling.statistics import student, time_blocks
 from ....generator.progress import ProgressCallback
 from ....generator.rewriting.rewrite import as_file, rewritten
 from ....generator.trial.trial import Contender, Trial, try_out

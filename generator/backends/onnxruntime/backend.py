@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ....db.values import KernelView
+from ....db.values import AS_GIVEN, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Device, Run
 from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import Algorithm
-from ..base import AS_GIVEN, Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
+from ..base import Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
 from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from ....db.values import KernelView
+from ....db.values import AS_GIVEN, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network
 from ...network.types import narrowed_to
-from ..base import AS_GIVEN, Option, Settings, bind, released
+from ..base import Option, Settings, bind, released
 from ..calling import CallingBackend
 from ..wording import Wording
 from .layout import Edges, changed_edges, with_edges

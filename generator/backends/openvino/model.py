@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ....db.values import AS_GIVEN
 from ....errors import BackendError, UnsupportedBrick
 from ...network.network import Network, read_network
-from ..base import AS_GIVEN
 
 if TYPE_CHECKING:
     import openvino

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ....db.values import KernelView
+from ....db.values import AS_GIVEN, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Run
 from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import PADDED, Algorithm
-from ..base import AS_GIVEN, TF32, Option, Settings, bind, released
+from ..base import TF32, Option, Settings, bind, released
 from ..calling import CallingBackend
 from .cuda import as_graph, enter_stream, missing_for_torch
 

@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....db.values import Measurement, System
-from ...backends.base import AS_GIVEN
+from ....db.values import AS_GIVEN, Measurement, System
 from ...network.reference import CHAIN_NODES, COPY, GEMM, STREAM
 
 __all__ = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ....db.store import Store
-from ....db.values import Conditions, Measurement, Stack, Subject
+from ....db.values import DATA, Conditions, Measurement, Stack, Subject
 from ....errors import BackendError, UsageError, WorkerError
 from ....models import ModelSource
 from ...backends.base import Backend
@@ -36,7 +36,7 @@ from ..item import Item
 from ..launch import begin_run, end_run, launch
 from ..settings import Settings
 from ..subjects import model_items
-from .effect import DATA, DataRow, data_row, effect_of
+from .effect import DataRow, data_row, effect_of
 
 __all__ = ["DataReport", "measure_data", "stored_data_effect", "stored_data_effects"]
 

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from ....db.values import Block, Conditions, Measurement, Run, Stop, Subject, Verdict
+from ....db.samples.statistics import student
+from ....db.values import DATA, Block, Conditions, Measurement, Run, Stop, Subject, Verdict
 from ...worker.messages.protocol import Contrast
-from ..sampling.statistics import student
 
-__all__ = ["DATA", "DataLayer", "DataRow", "data_row", "effect_of"]
-
-DATA = "data"
-"""The variant that a model's data effect is stored as."""
+__all__ = ["DataLayer", "DataRow", "data_row", "effect_of"]
 
 _NS_PER_MS = 1e6
 _NOTABLE_FACTOR = 0.1

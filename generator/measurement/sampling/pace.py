@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ....bricks.graph.footprint import REUSE_LEVELS
+from ....db.samples.statistics import MIN_SAMPLES
 from ....db.values import Measurement
 from ..item import Item
-from .statistics import MIN_SAMPLES
 
 __all__ = ["Pace", "forecast_s", "loops_of", "warmups_of"]
 

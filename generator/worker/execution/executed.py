@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ....db.values import AS_GIVEN
 from ....errors import BackendError
-from ...backends.base import AS_GIVEN, OptimisingBackend, Settings, is_packing
+from ...backends.base import OptimisingBackend, Settings, is_packing
 from ...network.network import Network
 from ...network.packed import grouped, parted, united
 

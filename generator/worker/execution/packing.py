@@ -12,17 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from ....db.values import AS_GIVEN
 from ....errors import BackendError
-from ...backends.base import (
-    AS_GIVEN,
-    Backend,
-    Executable,
-    NodeTimes,
-    PackedExecutable,
-    PackingBackend,
-    Settings,
-    is_packing,
-)
+from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, PackingBackend, Settings, is_packing
 from ...network.network import synthetic_network
 from ...network.packed import Member, Packed, grouped, pack
 from ...network.reference import OVERHEAD, built_in

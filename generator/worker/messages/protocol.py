@@ -38,9 +38,6 @@ from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visite
 from .profile import Profile, Profiled
 
 __all__ = [
-    "HOST",
-    "INNER",
-    "PARTS",
     "Bye",
     "Contrast",
     "Done",
@@ -74,15 +71,6 @@ __all__ = [
     "parse_reply",
     "parse_request",
 ]
-
-INNER = "inner"
-"""The variant of a brick without the layout changes at its edges: measured beside it, never asked for."""
-
-HOST = "host"
-"""The variant of a brick that is what the processor takes to enqueue it: measured beside it, never asked for."""
-
-PARTS = (INNER, HOST)
-"""Parts of a brick, no ways to run it."""
 
 
 class Refusal(StrEnum):

@@ -10,7 +10,7 @@ from dlbricks.analyzer.comparison.difference import Relation, difference, discov
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty, student
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
-from dlbricks.generator.measurement.sampling.statistics import summarise
+from dlbricks.db.samples.statistics import summarise
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from dlbricks.constructor.composition.composition import contract, critical_path
 from dlbricks.constructor.prediction.excess import benanza_note
 from dlbricks.constructor.result import Term
 from dlbricks.db import Stack, Subject
-from dlbricks.generator.worker.messages.protocol import INNER
+from dlbricks.db.values import INNER
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,14 +15,13 @@ from dlbricks.constructor.runtime import why_not_here
 from dlbricks.constructor.stored import built_in_key
 from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
+from dlbricks.db.values import DATA, INNER
 from dlbricks.errors import AmbiguousQuery, UsageError, WorkerError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.decomposer import Cut, Decomposer
 from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.measurement.data.effect import DATA
 from dlbricks.generator.network.reference import OVERHEAD
-from dlbricks.generator.worker.messages.protocol import INNER
 from dlbricks.models import find_models
 
 LEVEL, OTHER = (level_name(level) for level in (REUSE_LEVELS[0], REUSE_LEVELS[-1]))

@@ -12,8 +12,8 @@ import pytest
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.constructor.uncertainty.pairing import FUSION, Paired, paired
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
-from dlbricks.generator.measurement.sampling.statistics import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from dlbricks.constructor import estimate
 from dlbricks.db import Conditions, Subject
+from dlbricks.db.values import AS_GIVEN
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import AS_GIVEN, Settings
+from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.onnxruntime.quantised import quantised_network
 from dlbricks.generator.backends.requirements import require_dtype

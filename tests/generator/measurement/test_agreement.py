@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dlbricks.db.values import AS_GIVEN
 from dlbricks.errors import BackendUnavailable, UsageError
-from dlbricks.generator.backends.base import AS_GIVEN
 from dlbricks.generator.measurement.agreement import TOLERANCES, Verdict, agreements, check_agreement, difference
 
 DIFFERENT = """

@@ -10,12 +10,12 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.db.values import Conditions, Run, Subject
+from dlbricks.db.values import DATA, Conditions, Run, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effect
-from dlbricks.generator.measurement.data.effect import DATA, data_row, effect_of
+from dlbricks.generator.measurement.data.effect import data_row, effect_of
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.network.network import Network, file_network
 from dlbricks.generator.worker.client import Worker

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from dlbricks.db import Block, Subject
 from dlbricks.db.queries import Filter
+from dlbricks.db.values import INNER
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.profile import Profile, Profiled
-from dlbricks.generator.worker.messages.protocol import INNER
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 

@@ -8,13 +8,12 @@ import shutil
 import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.db.values import PROTOCOL, Stop, Subject, Verdict
+from dlbricks.db.values import INNER, PROTOCOL, Stop, Subject, Verdict
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Timeouts, Worker
-from dlbricks.generator.worker.messages.protocol import INNER
 from dlbricks.models import find_models
 
 QUICK = {"cache": "hot", "visits": 12, "processes": 2, "sessions": 2}

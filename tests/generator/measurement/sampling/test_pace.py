@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dlbricks.db.samples.statistics import MIN_SAMPLES
 from dlbricks.db.values import Block, Subject
 from dlbricks.generator.measurement.item import Item
 from dlbricks.generator.measurement.sampling import pace as module
 from dlbricks.generator.measurement.sampling.pace import Pace, forecast_s, loops_of, warmups_of
-from dlbricks.generator.measurement.sampling.statistics import MIN_SAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 

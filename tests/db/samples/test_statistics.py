@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.db.values import Block, Verdict, Visit
-from dlbricks.generator.measurement.sampling.statistics import (
+from dlbricks.db.samples.statistics import (
     Baseline,
     block_values,
     half_width,
@@ -17,6 +16,7 @@ from dlbricks.generator.measurement.sampling.statistics import (
     time_blocks,
     undisturbed,
 )
+from dlbricks.db.values import Block, Verdict, Visit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....db.values import Block, Verdict, Visit
+from ..values import Block, Verdict, Visit
 
 __all__ = [
     "MIN_SAMPLES",

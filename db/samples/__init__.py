@@ -1,0 +1,1 @@
+"""Arithmetic on what is stored, and on nothing else: statistics of samples."""
