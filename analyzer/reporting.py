@@ -15,6 +15,7 @@ from ..constructor.decomposition import Decomposition
 from ..constructor.estimate import Estimate, explained
 from ..constructor.selection import Query
 from ..db import Store
+from ..db.samples.rates import stream_sizes
 from ..db.values import AS_GIVEN
 from ..generator.backends.base import GraphBackend
 from ..generator.backends.registry import get, require_available
@@ -24,7 +25,6 @@ from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
 from ..generator.measurement.ceilings.ceilings import measure_ceilings
-from ..generator.measurement.ceilings.rates import stream_sizes
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.decomposition import Decomposition, cut_of
 from dlbricks.constructor.result import Estimate
 from dlbricks.constructor.survey import decompose_all
@@ -36,7 +37,6 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.decomposer import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.network.reference import OVERHEAD, built_in_key
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 

@@ -59,7 +59,7 @@ class Archive:
         self._cut = cut
         self._maker = maker()
         self._stack: Stack | None = None
-        self._isa = ""
+        self._salt = ""
         self._contents: dict[tuple[Path, FileState], FileContent] = {}
         self._fingerprints: dict[ModelSource, str] = {}
         self._writable = True
@@ -69,8 +69,8 @@ class Archive:
             except DlbricksError:
                 self._writable = False  # no model can be decomposed then, and the answer says why
                 return
-            self._isa = instruction_set()
-        runtime = () if self._stack is None else (runtime_salt(self._stack, self._isa), cut.threads)
+            self._salt = runtime_salt(self._stack, instruction_set())
+        runtime = () if self._stack is None else (self._salt, cut.threads)
         self._own = _named("graph")
         self._executed = _named("executed", *runtime)
         self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime)
@@ -105,7 +105,7 @@ class Archive:
         if known is None or any(one.state is LayerState.SKIPPED for graph in graphs for one in graph.layers):
             return
         executed = model.executed
-        if executed is not None and (executed.stack != self._stack or executed.isa != self._isa):
+        if executed is not None and executed.graph.salt != self._salt:
             return
         records = {self._own: outline_of(model.own, alone(model.own))}
         if executed is not None:
@@ -149,7 +149,7 @@ class Archive:
     def _read(self, source: ModelSource, own: ModelGraph, found: dict[str, Record]) -> Decomposition:
         executed = None
         if self._stack is not None:
-            executed = read_executed(found[self._executed], source.name, own, self._stack, self._isa)
+            executed = read_executed(found[self._executed], source.name, own)
         graph = executed.graph if executed is not None and self._cut.graph == "runtime" else own
         parts = Parts(alone(graph), tuple((index,) for index in graph.live), ())
         if not self._is_plain:

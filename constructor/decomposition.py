@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..bricks.cutting.fused import fused_units
 from ..bricks.cutting.windows import KeyedWindow, windows
 from ..bricks.cutting.wiring import sequences
+from ..bricks.graph.executed import ExecutedModel
 from ..bricks.graph.footprint import footprint, level_name, level_of
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.graph.outline import Outline
 from ..bricks.sequence import Sequence as Part
 from ..db import Stack
 from ..generator.decomposition.decomposer import Cut, Cuttings
-from ..generator.decomposition.executed import ExecutedModel
-from ..generator.decomposition.fused import fused_units
 from ..generator.machine.cores import physical_cores
 from ..models import ModelSource
 from .composition.composition import Quotient, contract

@@ -10,12 +10,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..bricks.cutting.windows import KeyedWindow
+from ..bricks.graph.executed import ExecutedModel
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
 from ..bricks.sequence import Sequence as Part
-from ..db import Stack
 from ..db.decompositions import Record
-from ..generator.decomposition.executed import ExecutedModel
 from .decomposition import Decomposition, alone
 
 __all__ = ["Parts", "executed_record", "parts_record", "read_executed", "read_parts"]
@@ -42,15 +41,13 @@ def executed_record(executed: ExecutedModel) -> Record:
     }
 
 
-def read_executed(written: Record, name: str, own: ModelGraph, stack: Stack, isa: str) -> ExecutedModel:
+def read_executed(written: Record, name: str, own: ModelGraph) -> ExecutedModel:
     """What a runtime executes for a model, from its record.
 
     Args:
         written: The record.
         name: The model's name.
         own: Its own graph.
-        stack: The stack whose runtime executes it.
-        isa: The instruction sets of its machine.
     """
     graph, layers = Outline(written["graph"]), _size(own)
     origins = lists(written["origins"], layers)
@@ -63,8 +60,6 @@ def read_executed(written: Record, name: str, own: ModelGraph, stack: Stack, isa
         origins=tuple(map(frozenset, origins)),
         eliminated=frozenset(integers(written["eliminated"], layers)),
         duplicated={index: count for index, count in lists(written["duplicated"], _LARGEST)},  # noqa: C416
-        stack=stack,
-        isa=isa,
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from ..bricks.graph.footprint import nearest_levels
+from ..bricks.reference import OVERHEAD, built_in_key
 from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
 from ..db.values import DATA, HOST, INNER, PARTS
 from ..generator.measurement.data.data_effects import stored_data_effects
-from ..generator.network.reference import OVERHEAD, built_in_key
 from .profiled import kernel_names
 from .roofline.ceilings import Ceilings, find_ceilings
 from .runtime import executes_as_written

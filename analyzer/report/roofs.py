@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ...constructor.form import Form
     from ...constructor.roofline.ceilings import Ceiling
     from ...constructor.roofline.roofline import LayerRoof
+    from ...db.samples.rates import Rate
     from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
-    from ...generator.measurement.ceilings.rates import Rate
 
 __all__ = ["chart", "has_roof", "measured_ceilings", "roofline_lines", "roofline_record"]
 

@@ -8,7 +8,7 @@ With every sum over the sequences of the model,
 * *overhead*: calls that the model does not pay: each brick is called by itself (one call for so many copies as its
   network has), the model once. What is measured at a reuse distance is free of calls already; then one is added.
 * *layout*: changes of memory layout at the edges of bricks, beyond the share that the model has at the same edges
-  itself (``generator.fused.edge_layouts``).
+  itself (``bricks.cutting.fused.edge_layouts``).
 * *fusion*: what the runtime saves by fusing operators across the edges of bricks: of each window of layers that it
   fuses, the window as it is written less the same window fused, both in the network's own layout.
 * *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ...bricks.cutting.fused import edge_layouts
 from ...bricks.graph.footprint import is_level
 from ...bricks.sequence import Sequence as Part
 from ...db import Measurement
-from ...generator.decomposition.fused import edge_layouts
 from ..composition.composition import Quotient, critical_path
 from ..decomposition import Interventions, quotient_of
 from ..result import Term

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...db import Measurement, Store, Subject
-from ...db.values import AS_GIVEN
-from ...generator.measurement.ceilings.rates import (
+from ...db.samples.rates import (
     STREAM_SIZES,
     Rate,
     ceiling_names,
@@ -18,7 +18,7 @@ from ...generator.measurement.ceilings.rates import (
     node_ns,
     rate_of,
 )
-from ...generator.network.reference import CHAIN, OVERHEAD, built_in_key
+from ...db.values import AS_GIVEN
 from ..selection import Choice, narrows
 
 __all__ = ["Ceiling", "Ceilings", "find_ceilings"]

@@ -9,8 +9,8 @@ from functools import cache
 
 import onnx
 
+from ...bricks.reference import CHAIN, OVERHEAD, built_in
 from ..network.network import Network
-from ..network.reference import CHAIN, OVERHEAD, built_in
 from .memory import Loaded, Memory
 
 __all__ = ["clock"]

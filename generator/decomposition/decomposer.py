@@ -16,7 +16,7 @@ from ...models import ModelSource
 from ..worker.standby import Standby
 
 if TYPE_CHECKING:
-    from .executed import ExecutedModel
+    from ...bricks.graph.executed import ExecutedModel
 
 __all__ = ["Cut", "Cuttings", "Decomposer"]
 
@@ -107,7 +107,7 @@ class Decomposer(Standby):
             return Cuttings(graph, graph, tuple(found))
         executed = self._execute(source)
         if cut.graph == "fused":
-            from .fused import fused_sequences
+            from ...bricks.cutting.fused import fused_sequences
 
             found = fused_sequences(executed, cut.granularity, overlap=cut.overlap, connected=cut.connected)
             return Cuttings(executed.source, executed.source, tuple(found), executed)

@@ -6,12 +6,13 @@ import hashlib
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 
+from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
@@ -29,40 +30,13 @@ from ..worker.messages.protocol import Extract
 from ..worker.standby import Standby
 from .origins import Operator, composed, match, sharing
 
-__all__ = ["ExecutedModel", "executed_model", "instruction_set", "runtime_salt"]
+__all__ = ["executed_model", "instruction_set", "runtime_salt"]
 
 _BYTES_PER_S = 2e7
 """A large model may take longer to optimise than ``Timeouts.prepare``."""
 _DIGITS = 12
 _UNCHANGED = frozenset({"Cast", "Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
 """Operators that hand on what they read where they write the type that they read."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ExecutedModel:
-    """What a runtime executes for a model.
-
-    Attributes:
-        name: The model.
-        source: Its own graph.
-        graph: The graph that is executed, fused and laid out; its keys are bound to ``stack`` and ``isa``.
-        origins: For each layer of ``graph`` the layers of ``source`` that it came from, by index; empty for what the
-            runtime put in (layout changes). They may name folded layers that the runtime does execute.
-        eliminated: Live layers of ``source`` that no layer of ``graph`` came from: the runtime has nothing to do for
-            them.
-        duplicated: Layers of ``source`` that several layers of ``graph`` came from, with the number of these.
-        stack: Backend, versions and options.
-        isa: Names the instruction sets of this machine (``instruction_set``).
-    """
-
-    name: str
-    source: ModelGraph
-    graph: ModelGraph
-    origins: tuple[frozenset[int], ...]
-    eliminated: frozenset[int]
-    duplicated: Mapping[int, int]
-    stack: Stack
-    isa: str
 
 
 def instruction_set(system: System | None = None) -> str:
@@ -149,8 +123,6 @@ def executed_model(
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,
         duplicated=sharing(origins),
-        stack=stack,
-        isa=isa,
     )
 
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.store import Store
@@ -28,7 +29,6 @@ from ..decomposition.oracle import WorkerOracle
 from ..machine.lock import machine_lock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
-from ..network.reference import OVERHEAD, built_in_key
 from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts

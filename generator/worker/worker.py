@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import onnx
 
+from ...bricks.reference import GEMM, built_in
 from ...db.values import AS_GIVEN
 from ...errors import BackendError, UsageError
 from ..backends.base import Backend, Executable, GraphBackend, OptimisingBackend, Settings
@@ -30,7 +31,6 @@ from ..machine.cores import physical_cores
 from ..machine.memory import private_bytes
 from ..network.network import Network, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
-from ..network.reference import GEMM, built_in
 from .execution.contrast import contrasts
 from .execution.extraction import write_graph
 from .execution.streaming import device_of

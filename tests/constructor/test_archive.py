@@ -13,6 +13,7 @@ import onnx
 import pytest
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import estimate
 from dlbricks.constructor import survey as survey_module
 from dlbricks.constructor.uncertainty.pairing import FUSION
@@ -21,7 +22,6 @@ from dlbricks.errors import DiskFull
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition import decomposer as decomposer_module
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.network.reference import OVERHEAD, built_in_key
 from dlbricks.models import find_models
 
 MODELS = find_models(["squeezenet", "bert_base"])

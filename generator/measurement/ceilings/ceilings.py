@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from ....bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
+from ....db.samples.rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
 from ....db.store import Store
 from ....db.values import Measurement, Subject, System
 from ....errors import BackendError, BackendUnavailable, UsageError, WorkerError
@@ -25,7 +27,6 @@ from ...backends.registry import backends, get, require_available
 from ...backends.requirements import dtypes_on, require_dtype
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
-from ...network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from ...progress import ProgressCallback
 from ..costs import RunCosts
 from ..item import Item
@@ -35,7 +36,6 @@ from ..sampling.grouping import grouped
 from ..sampling.pace import Pace, forecast_s
 from ..session import Session
 from ..settings import Settings
-from .rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
 from .whole import Whole
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]

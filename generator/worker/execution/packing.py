@@ -12,12 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
+from ....bricks.reference import OVERHEAD, built_in
 from ....db.values import AS_GIVEN
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, PackingBackend, Settings, is_packing
 from ...network.network import synthetic_network
 from ...network.packed import Member, Packed, grouped, pack
-from ...network.reference import OVERHEAD, built_in
 from ..messages.packs import Times
 from .executed import Executed
 from .reading import STALL, Array, Reading, by_visit, rounded, without_stalls

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....bricks.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, Settings
 from ...backends.streams import SharingExecutable, StreamBackend, StreamedExecutable
 from ...device.device import Device, Event, Over, Run
 from ...device.opening import open_device
 from ...network.network import Network, synthetic_network
-from ...network.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
 from ..messages.packs import Times
 from .executed import Executed
 from .reading import Array, Reading, by_visit, rounded, without_stalls

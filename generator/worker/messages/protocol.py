@@ -95,7 +95,7 @@ class Prepare(Request):
     Attributes:
         id: Chosen by the parent; names the network in later requests.
         path: ONNX file: a brick or zoo skeleton (``synthetic``), or a whole model. ``OVERHEAD`` of
-            ``network.reference`` and its like (in place of a path) are networks of our own.
+            ``bricks.reference`` and its like (in place of a path) are networks of our own.
         synthetic: Whether weights are graph inputs marked ``role=weight``, to be filled with seeded values.
         overrides: ``dim_param`` to value, for a file with dynamic dimensions.
         inputs: Non-weight graph inputs (name, dtype, static shape); empty: as the file declares them.

@@ -8,8 +8,8 @@ import json
 from dlbricks.analyzer.report.roofs import measured_ceilings
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.db import System
+from dlbricks.db.samples.rates import Rate
 from dlbricks.generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
-from dlbricks.generator.measurement.ceilings.rates import Rate
 
 SYSTEM = System("Xeon", "x86_64", 2, 2, (("L2", 2 << 20),), 24)
 

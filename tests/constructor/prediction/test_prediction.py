@@ -8,7 +8,9 @@ import math
 import uuid
 
 import pytest
+from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of
+from dlbricks.bricks.reference import OVERHEAD
 from dlbricks.constructor import estimate, survey
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.runtime import why_not_here
@@ -19,9 +21,7 @@ from dlbricks.db.values import DATA, INNER
 from dlbricks.errors import AmbiguousQuery, UsageError, WorkerError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.decomposer import Cut, Decomposer
-from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.generator.network.reference import OVERHEAD
 from dlbricks.models import find_models
 
 LEVEL, OTHER = (level_name(level) for level in (REUSE_LEVELS[0], REUSE_LEVELS[-1]))

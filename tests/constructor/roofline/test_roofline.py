@@ -10,14 +10,14 @@ from dlbricks.analyzer.report.answers import estimated
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.bricks.sequence import Sequence
 from dlbricks.constructor.estimate import estimate
 from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of
 from dlbricks.db import Conditions, Subject, System
-from dlbricks.generator.measurement.ceilings.rates import Rate
-from dlbricks.generator.network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
+from dlbricks.db.samples.rates import Rate
 from hypothesis import given
 from hypothesis import strategies as st
 

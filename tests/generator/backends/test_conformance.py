@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from dlbricks.bricks.reference import CHAIN, OVERHEAD, built_in
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, Settings
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.backends.streams import StreamBackend
 from dlbricks.generator.backends.torch.backend import allow_tf32
 from dlbricks.generator.network.network import Network, synthetic_network
-from dlbricks.generator.network.reference import CHAIN, OVERHEAD, built_in
 from onnx.reference import ReferenceEvaluator
 
 CASES = {

@@ -12,13 +12,13 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from dlbricks.bricks.reference import CHAIN, OVERHEAD
 from dlbricks.db.store import Store
 from dlbricks.db.values import Subject
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.network.reference import CHAIN, OVERHEAD
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.protocol import Prepare, Visit
 from dlbricks.models import find_models

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM
 from dlbricks.constructor import estimate
 from dlbricks.db import Conditions, Subject
 from dlbricks.db.values import AS_GIVEN
@@ -19,7 +20,6 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import file_network, synthetic_network
-from dlbricks.generator.network.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages.protocol import Extract, Prepare
 from onnx import numpy_helper

@@ -12,12 +12,13 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.errors import BrokenModel, TamperedBrick, UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.decomposition.executed import ExecutedModel, executed_model, instruction_set, runtime_salt
+from dlbricks.generator.decomposition.executed import executed_model, instruction_set, runtime_salt
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED, stage_files
@@ -320,7 +321,7 @@ def test_bricks_of_a_zoo_model_run_as_they_are(zoo, worker, tmp_path):
     assert not bricks.keys() & source
     for key, brick in bricks.items():
         assert load_brick(brick.model, expected=key) == brick
-        assert brick.salt == runtime_salt(zoo.stack, zoo.isa)
+        assert brick.salt == runtime_salt(worker.greeting.stack, instruction_set())
         path = tmp_path / "brick.onnx"
         path.write_bytes(brick.model)
         prepared = worker.prepare(Prepare("brick", str(path), synthetic=True, unroll=1, as_is=True))
@@ -340,12 +341,12 @@ def test_longer_bricks_of_an_executed_graph_run_too(worker, tmp_path):
     worker.release("brick")
 
 
-def test_a_brick_belongs_to_its_stack(case):
+def test_a_brick_belongs_to_its_stack(case, worker):
     found = case("(float[2,8] x) => (float[2,8] y) {y = Relu(x)}")
     (sequence,) = sequences(found.graph, 1)
     model = onnx.ModelProto.FromString(build_brick(found.graph, sequence).model)
     (entry,) = model.metadata_props
-    entry.value = runtime_salt(found.stack, "another-machine")
+    entry.value = runtime_salt(worker.greeting.stack, "another-machine")
 
     with pytest.raises(TamperedBrick):
         load_brick(model.SerializeToString(deterministic=True), expected=sequence.key)

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences, fused_units
 from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.decomposition.executed import ExecutedModel, executed_model
-from dlbricks.generator.decomposition.fused import edge_layouts, fused_sequences, fused_units
+from dlbricks.generator.decomposition.executed import executed_model
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.origins import LAYOUT
 from dlbricks.generator.measurement.run import run

@@ -6,28 +6,13 @@ import dataclasses
 import math
 
 import pytest
+from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in, built_in_key
 from dlbricks.db import Conditions, Measurement, Stop, Store, Subject, System, Verdict
+from dlbricks.db.samples.rates import ceiling_names, ceiling_work, level_of_cache, node_ns, rate_of, stream_sizes
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
-from dlbricks.generator.measurement.ceilings.rates import (
-    ceiling_names,
-    ceiling_work,
-    level_of_cache,
-    node_ns,
-    rate_of,
-    stream_sizes,
-)
 from dlbricks.generator.measurement.ceilings.whole import Whole
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.network.reference import (
-    CHAIN,
-    COPY,
-    GEMM,
-    OVERHEAD,
-    STREAM,
-    built_in,
-    built_in_key,
-)
 from dlbricks.generator.progress import Progress, Stage
 
 MIB = 1 << 20

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import psutil
 import pytest
+from dlbricks.bricks.reference import GEMM
 from dlbricks.errors import (
     BackendError,
     BackendUnavailable,
@@ -22,7 +23,6 @@ from dlbricks.errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
-from dlbricks.generator.network.reference import GEMM
 from dlbricks.generator.worker.client import Timeouts, Worker
 from dlbricks.generator.worker.messages.protocol import Prepare, Visit
 from dlbricks.models.skeleton import mark_weight

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from dlbricks.bricks.reference import GEMM, OVERHEAD
 from dlbricks.errors import BackendError, UsageError
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.network.reference import GEMM, OVERHEAD
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.unroll import MOST_COPIES
 from dlbricks.generator.worker.messages.protocol import (

@@ -8,7 +8,7 @@ from functools import cache
 import onnx
 from onnx import helper
 
-from ...models.skeleton import mark_weight
+from ..models.skeleton import mark_weight
 
 __all__ = [
     "CHAIN",

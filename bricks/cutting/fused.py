@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as List
 from typing import TYPE_CHECKING
 
-from ...bricks.cutting.split import spans
-from ...bricks.cutting.units import Units, units_of
-from ...bricks.cutting.wiring import make_sequence
-from ...bricks.graph.flow import flow_of, flow_over
-from ...bricks.graph.graph import ModelGraph
-from ...bricks.layer import Layer, Role
-from ...bricks.sequence import Sequence
+from ..graph.flow import flow_of, flow_over
+from ..graph.graph import ModelGraph
+from ..layer import Layer, Role
+from ..sequence import Sequence
+from .split import spans
+from .units import Units, units_of
+from .wiring import make_sequence
 
 if TYPE_CHECKING:
-    from .executed import ExecutedModel
+    from ..graph.executed import ExecutedModel
 
 __all__ = ["edge_layouts", "fused_sequences", "fused_units"]
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....db.values import AS_GIVEN, Measurement, System
-from ...network.reference import CHAIN_NODES, COPY, GEMM, STREAM
+from ...bricks.reference import CHAIN_NODES, COPY, GEMM, STREAM
+from ..values import AS_GIVEN, Measurement, System
 
 __all__ = [
     "GEMM_SIZES",
