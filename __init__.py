@@ -22,6 +22,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
+    from .analyzer.estimation.estimate import estimate
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.kernels.kernels import ModelKernels, kernels
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
-    from .constructor.estimate import Estimate, estimate
+    from .constructor.result import Estimate
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
@@ -104,7 +105,7 @@ __getattr__, __dir__ = lazy(
         "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
         "DlbricksError": "errors",
-        "Estimate": "constructor.estimate",
+        "Estimate": "constructor.result",
         "Failure": "db.values",
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
@@ -129,7 +130,7 @@ __getattr__, __dir__ = lazy(
         "build_graph": "bricks.graph.graph",
         "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison.compare",
-        "estimate": "constructor.estimate",
+        "estimate": "analyzer.estimation.estimate",
         "find_models": "models.source",
         "generate": "generator.decomposition.generate",
         "kernels": "analyzer.kernels.kernels",

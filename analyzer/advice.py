@@ -10,7 +10,6 @@ from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.decomposition import Decomposition
 from ..constructor.form import Form
 from ..constructor.result import Estimate
-from ..constructor.selection import Query
 from ..db import Store
 from ..errors import UsageError
 from ..generator.machine.system import probe_system
@@ -19,6 +18,7 @@ from .comparison.contest import Contest, open_contest
 from .comparison.difference import MINIMUM_EFFECT, Relation
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
+from .estimation.selection import Query
 from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
 
 __all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]

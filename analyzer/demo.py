@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..constructor.estimate import Estimate, estimate
+from ..constructor.result import Estimate
 from ..db import Store
 from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
+from .estimation.estimate import estimate
 from .report.answers import estimated
 from .report.answers.standing import COLUMNS
 from .report.drawing import draw_estimates, draw_generated

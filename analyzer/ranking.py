@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..constructor.commands import Commands, default_options
 from ..constructor.decomposition import Decomposition
-from ..constructor.selection import Query
 from ..db import Store
 from ..generator.backends.registry import backends
 from .comparison.contest import Contest, Pair
 from .comparison.difference import Relation
 from .comparison.sides import Side
+from .estimation.commands import Commands, default_options
+from .estimation.selection import Query
 
 __all__ = ["Candidate", "candidate_of", "default_of", "ranked", "remedy_of"]
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..constructor.decomposition import Decomposition
-from ..constructor.estimate import Estimate, explained
-from ..constructor.selection import Query
+from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import AS_GIVEN
@@ -28,6 +26,8 @@ from ..generator.measurement.ceilings.ceilings import measure_ceilings
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
+from .estimation.estimate import Explained, explained
+from .estimation.selection import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
 from .report.answers import estimated
@@ -258,7 +258,7 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
     return tuple(sections), tuple(unasked)
 
 
-_Found = list[tuple[Estimate, Decomposition | None]]
+_Found = list[Explained]
 
 
 def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
@@ -281,7 +281,7 @@ def _unmeasured(models: Sequence[ModelSource], how: Setup) -> _Found:
         return _stored(models, nothing, how)
 
 
-def _is_open(found: tuple[Estimate, Decomposition | None]) -> bool:
+def _is_open(found: Explained) -> bool:
     """Whether measuring can add something: a model that cannot be read is tried as well, so that it says why."""
     entry, model = found
     if model is None:

@@ -30,8 +30,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.constructor import Estimate, estimate
+from dlbricks.constructor import Estimate
 from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Measurement, Stack, Store, Subject
 from dlbricks.db.values import PROTOCOL

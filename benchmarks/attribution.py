@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import protocol, shared
-from dlbricks.constructor import Estimate, estimate
+from dlbricks import estimate
+from dlbricks.constructor import Estimate
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Store

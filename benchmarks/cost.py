@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy import method_of, protocol, shared
+from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.constructor import estimate
 from dlbricks.constructor.uncertainty.calibration import method_error_sd
 from dlbricks.constructor.uncertainty.interval import NORMAL
 from dlbricks.db import Measurement, Store, Subject

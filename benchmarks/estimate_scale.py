@@ -26,10 +26,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from dlbricks.analyzer.estimation.cutting import cut_of
+from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
-from dlbricks.constructor.decomposition import Decomposition, cut_of
+from dlbricks.constructor.decomposition import Decomposition
 from dlbricks.constructor.result import Estimate
-from dlbricks.constructor.survey import decompose_all
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, Verdict
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit

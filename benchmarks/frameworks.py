@@ -26,11 +26,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dlbricks import __version__
+from dlbricks import __version__, estimate
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.constructor import Estimate, estimate
+from dlbricks.constructor import Estimate
 from dlbricks.db import Store
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.backends.requirements import in_turn

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 from accuracy import protocol, shared
+from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.constructor import estimate
 from dlbricks.db import Store, Subject
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlbricks import __version__
+from dlbricks import __version__, estimate
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.constructor import Estimate, estimate
+from dlbricks.constructor import Estimate
 from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models

@@ -53,8 +53,8 @@ def estimate(
     Example:
         dlbricks estimate squeezenet resnet50 -g 1
     """
+    from ..analyzer.estimation.estimate import estimate as estimate_models
     from ..analyzer.report.answers import estimated
-    from ..constructor.estimate import estimate as estimate_models
     from ..db.decompositions import open_keeping
 
     sources = take_models(options)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..analyzer.report.units import counted
 
 if TYPE_CHECKING:
-    from ..constructor.estimate import Estimate
+    from ..constructor.result import Estimate
     from ..models import ModelSource
     from .console import Reporter
 

@@ -14,12 +14,12 @@ from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.graph.footprint import is_level
 from ..bricks.sequence import Sequence as Part
 from ..db import Measurement
+from .choice import COLD
 from .composition.bound import Cover, further_covers, lower_bound
 from .composition.composition import CriticalPath, Quotient
 from .composition.luck import luck_of
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition, edges
-from .selection import COLD
 from .stored import Shelf, Stored
 from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, Uncertainty, Weights

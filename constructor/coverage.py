@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
-from .commands import Commands
 from .decomposition import Decomposition
 from .form import form_of
+from .remedies import Remedies
 from .result import Coverage, Missing, SequenceLatency
 from .stored import Shelf
 
@@ -38,18 +38,17 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
     )
 
 
-def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, commands: Commands) -> Iterator[Missing]:
+def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, remedies: Remedies) -> Iterator[Missing]:
     """What is not measured, one entry per brick; and the layers that cannot be bricks.
 
     Args:
         model: The model.
         parts: Its sequences.
         shelf: What is known of their bricks.
-        commands: What would measure the others.
+        remedies: What would measure the others.
     """
     source, graph = model.source, model.graph
     counts = Counter(part.key for part in parts if part.key not in shelf.bricks)
-    outdated = commands.outdated(counts.keys())
     first = {part.key: part for part in reversed(parts)}
     for key, count in counts.items():
         failure = shelf.failures.get(key)
@@ -59,15 +58,17 @@ def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, comman
             count=count,
             layers=tuple(layer.name for layer in layers),
             op_types=tuple(layer.op_type for layer in layers),
-            reason=_unmeasured(outdated=key in outdated) if failure is None else f"{failure.kind}: {failure.reason}",
-            command=commands.measure(source) if failure is None else commands.again(source),
+            reason=_unmeasured(key, shelf) if failure is None else f"{failure.kind}: {failure.reason}",
+            command=remedies.measure(source) if failure is None else remedies.again(source),
             form=form_of(model, first[key]),
         )
     yield from _skipped(graph)
 
 
-def _unmeasured(*, outdated: bool) -> str:
-    return "measured by an earlier version only, which is never combined with this one" if outdated else "not measured"
+def _unmeasured(key: str, shelf: Shelf) -> str:
+    if key in shelf.outdated:
+        return "measured by an earlier version only, which is never combined with this one"
+    return "not measured"
 
 
 def cannot_be_bricks(graph: ModelGraph) -> bool:

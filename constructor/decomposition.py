@@ -1,27 +1,19 @@
-"""The decomposition of a model by the kind of graph that is asked for; ``decomposer`` does the cutting.
-
-* ``source``: the model's own graph, as DLBricks has it.
-* ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
-* ``fused``: the model's own layers, cut so that no fusion of the runtime is cut through.
-"""
+"""The decomposition of a model as a value, and what is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..bricks.cutting.fused import fused_units
-from ..bricks.cutting.windows import KeyedWindow, windows
+from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.cutting.wiring import sequences
 from ..bricks.graph.executed import ExecutedModel
 from ..bricks.graph.footprint import footprint, level_name, level_of
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.graph.outline import Outline
 from ..bricks.sequence import Sequence as Part
-from ..db import Stack
-from ..generator.decomposition.decomposer import Cut, Cuttings
-from ..generator.machine.cores import physical_cores
 from ..models import ModelSource
+from .choice import MODEL, Choice
 from .composition.composition import Quotient, contract
 
 __all__ = [
@@ -29,12 +21,11 @@ __all__ = [
     "Interventions",
     "alone",
     "as_written",
-    "cut_of",
-    "decomposed",
     "distance_level",
     "edges",
     "intervened",
     "quotient_of",
+    "state_of",
 ]
 
 
@@ -90,47 +81,6 @@ class Interventions:
         return self.written if self.executed is None else self.executed.graph
 
 
-def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -> Cut:
-    """A cut of the same width, of another graph.
-
-    Args:
-        cut: How wide sequences are.
-        graph: Which graph is cut.
-        stack: Whose runtime executes it; None where none is asked.
-        threads: Its threads.
-
-    Raises:
-        UsageError: There is no such graph, or the granularity is less than 1.
-    """
-    wanted = Cut(cut.granularity, cut.overlap, cut.connected, graph)
-    wanted.check()
-    if stack is None:
-        return wanted
-    # Cores decide how many threads can be bound, not which graph is executed: its keys name no threads either.
-    threads = min(threads, len(physical_cores()))
-    return Cut(
-        cut.granularity, cut.overlap, cut.connected, graph, stack.backend, stack.device, stack.options, threads
-    )  # fmt: skip
-
-
-def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decomposition:
-    """A model that was cut, with what may compete for its lower bound."""
-    units: Iterable[Iterable[int]] = ((index,) for index in cuttings.graph.live)
-    if cut.graph == "fused" and cuttings.executed is not None:
-        units = fused_units(cuttings.executed).groups
-    rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
-    return Decomposition(
-        source=source,
-        own=cuttings.source,
-        graph=cuttings.graph,
-        sequences=tuple(cuttings.sequences),
-        units=tuple(tuple(unit) for unit in units),
-        windows=tuple(windows(cuttings.graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        level=distance_level(cuttings.graph),
-        executed=cuttings.executed,
-    )
-
-
 def intervened(executed: ExecutedModel) -> Interventions:
     """The bricks of an executed graph, layer by layer."""
     return Interventions(executed, alone(executed.graph), distance_level(executed.graph))
@@ -169,3 +119,10 @@ def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
 def distance_level(graph: ModelGraph) -> str:
     """The level of reuse distance of a graph, as a suite notes it for its bricks (``generator.decomposition``)."""
     return level_name(level_of(graph.footprint if isinstance(graph, Outline) else footprint(graph)))
+
+
+def state_of(model: Decomposition, choice: Choice | None) -> str:
+    """The cache state that a model's bricks are looked up in."""
+    if choice is None:
+        return ""  # nothing is stored in any
+    return model.level if choice.conditions.cache == MODEL else choice.conditions.cache

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from ..bricks.sequence import Sequence as Part
 from ..db.values import AS_GIVEN
-from .commands import Commands
 from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
-from .decomposition import Decomposition
+from .decomposition import Decomposition, state_of
+from .remedies import Remedies
 from .result import Estimate
 from .roofline.roofline import roofline
 from .stored import Stored
-from .survey import state_of
 
 __all__ = ["beside_roofline"]
 
@@ -25,7 +24,7 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     parts: Sequence[Part],
     quotient: Quotient,
     stored: Stored,
-    commands: Commands,
+    remedies: Remedies,
 ) -> Estimate:
     """Add the roofline to an estimate.
 
@@ -35,7 +34,7 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
         parts: The sequences that it is composed of.
         quotient: Their quotient DAG.
         stored: What is known, the ceilings included.
-        commands: What would measure the ceilings.
+        remedies: What would measure the ceilings.
     """
     choice, state = stored.choice, state_of(model, stored.choice)
     if choice is None:
@@ -49,7 +48,7 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
         dtype = AS_GIVEN if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
-        return replace(estimate, roofline_reason=f"{reason}: {commands.ceilings()}")
+        return replace(estimate, roofline_reason=f"{reason}: {remedies.ceilings()}")
     if cannot_be_bricks(model.graph):
         return replace(estimate, roofline_reason="a layer cannot be a brick, and its work is not known")
     whole = sequential(bounds)

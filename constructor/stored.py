@@ -1,53 +1,21 @@
-"""What the database says about the bricks of some models, asked in a handful of queries."""
+"""What is stored of some models and their bricks, as values: what estimates are made from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ..bricks.graph.footprint import nearest_levels
-from ..bricks.reference import OVERHEAD, built_in_key
-from ..db import Conditions, Failure, Measurement, Stack, Store, Subject
-from ..db.values import DATA, HOST, INNER, PARTS
-from ..generator.measurement.data.data_effects import stored_data_effects
-from .profiled import kernel_names
-from .roofline.ceilings import Ceilings, find_ceilings
-from .runtime import executes_as_written
-from .selection import COLD, MODEL, Choice, Query, narrows
+from ..db import Failure, Measurement, Subject
+from .choice import Choice
+from .roofline.ceilings import Ceilings
 from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
-from .uncertainty.pairing import FUSION
 
-__all__ = ["UNFUSED", "Shelf", "Stored", "Wanted", "built_in_key", "in_parallel", "look_up"]
+__all__ = ["Shelf", "Stored", "Twin"]
 
-UNFUSED, _FUSED = FUSION
-
-_NO_LATENCIES = (*PARTS, DATA)
-"""Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
-
-_REACH = 1.5
-"""How many times the lowest latency one may be that could be the lowest but for chance."""
-
-_Twin = tuple[str, str, str, str]
-
-
-@dataclass(slots=True)
-class Wanted:
-    """Keys of bricks to look up in one cache state.
-
-    Attributes:
-        bricks: Whose measurements are wanted.
-        competing: Of which only the lowest latency is.
-        views: Of both those that end in a rearrangement: where operators are executed as they are written, that is left
-            to whoever reads the result, and a latency without it is no bound.
-        windows: Of which the latencies with and without fusion are wanted.
-    """
-
-    bricks: set[str] = field(default_factory=set)
-    competing: set[str] = field(default_factory=set)
-    views: set[str] = field(default_factory=set)
-    windows: set[str] = field(default_factory=set)
+Twin = tuple[str, str, str, str]
+"""Run, key, cache state and variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +28,11 @@ class Shelf:
         host: What the processor takes to enqueue a brick, where a device does the work.
         failures: Why a brick could not be measured.
         rivals: Measurements of each brick over all variants and stacks of the same system, device and conditions, the
-            lowest latency first, up to ``_REACH`` times that; those that run branches at once, on more cores than their
-            threads say, only beside their like, and those that compute in TF32 likewise. All of a brick are of one
-            cache state, that of ``bricks`` where it is there.
+            lowest latency first, up to a multiple of it that may be the lowest but for chance; those that run branches
+            at once, on more cores than their threads say, only beside their like, and those that compute in TF32
+            likewise. All of a brick are of one cache state, that of ``bricks`` where it is there.
         fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
+        outdated: Those that only an earlier version measured, whose way was another.
     """
 
     bricks: Mapping[str, Measurement] = field(default_factory=dict)
@@ -72,6 +41,7 @@ class Shelf:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     rivals: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
+    outdated: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +70,7 @@ class Stored:
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
     ceilings: Ceilings = field(default_factory=Ceilings)
-    twins: Mapping[_Twin, Measurement] = field(default_factory=dict)
+    twins: Mapping[Twin, Measurement] = field(default_factory=dict)
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def in_run(self, weights: Weights, run: str) -> dict[str, float]:
@@ -125,201 +95,3 @@ class Stored:
     def shelf(self, state: str) -> Shelf:
         """What is known in a cache state."""
         return self.shelves.get(state) or Shelf()
-
-
-def in_parallel(stack: Stack) -> bool:
-    """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
-    options = dict(stack.options)
-    return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1
-
-
-def look_up(
-    store: Store,
-    query: Query,
-    choice: Choice | None,
-    *,
-    bricks: Mapping[str, Wanted],
-    models: Collection[str],
-) -> Stored:
-    """Read what is stored under a combination.
-
-    Args:
-        store: The database.
-        query: What the caller asked for.
-        choice: The combination; None where none matches.
-        bricks: What is wanted, by cache state.
-        models: Keys of whole models.
-    """
-    if choice is None:
-        # Nothing was measured, but it may have been tried.
-        every = {key for wanted in bricks.values() for key in wanted.bricks}
-        state = None if query.cache == MODEL else query.cache
-        failed = store.failures(
-            keys=[*every, *models], backend=query.backend, device=query.device, cache=state, dtype=query.dtype,
-        )  # fmt: skip
-        failures = {failure.key: failure for failure in failed}
-        return Stored(shelves=dict.fromkeys(bricks, Shelf(failures=failures)), model_failures=failures)
-    shelves = {state: _shelf(store, choice, state, wanted) for state, wanted in bricks.items()}
-    truths, model_failures = _whole_models(store, choice, models)
-    overheads = _references(store, choice, OVERHEAD, {"hot", *bricks})
-    measured = [
-        measurement
-        for shelf in shelves.values()
-        for kind in (shelf.bricks, shelf.inner, shelf.host)
-        for measurement in kind.values()
-    ]
-    measured += [one for shelf in shelves.values() for both in shelf.fusion.values() for one in both]
-    measured += [one for shelf in shelves.values() for some in shelf.rivals.values() for one in some]
-    data = stored_data_effects(
-        store,
-        models,
-        system=choice.system_key,
-        stack=choice.stack_key,
-        threads=choice.conditions.threads,
-        dtype=choice.conditions.dtype,
-    )
-    twins = _twins(store, measured, {truth.run for truth in truths.values()})
-    measured += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
-    taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
-    uncertainty = Uncertainty(measured, taken, store.stacks())
-    ceilings = find_ceilings(store, choice)
-    kernels = kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
-    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
-
-
-def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]) -> dict[_Twin, Measurement]:
-    """Of bricks that were measured again since: what the runs took of them in which whole models were measured."""
-    again: dict[tuple[str, str, Conditions, str], set[str]] = {}
-    for one in measured:
-        if runs - {one.run}:
-            again.setdefault((one.system, one.stack, one.conditions, one.variant), set()).add(one.key)
-    found: dict[_Twin, Measurement] = {}
-    for (system, stack, conditions, variant), keys in again.items():
-        where = {"system": system, "stack": stack, "conditions": conditions, "variant": variant}
-        for one in store.measurements(subject=Subject.BRICK, keys=keys, latest=False, **where):  # type: ignore[arg-type]
-            if one.run in runs:
-                found[one.run, one.key, one.conditions.cache, one.variant] = one
-    return found
-
-
-def _conditions(choice: Choice, state: str) -> Conditions:
-    return replace(choice.conditions, cache=state)
-
-
-def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
-    system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
-
-    def found(variant: str, every: AbstractSet[str] = wanted.bricks) -> dict[str, Measurement]:
-        """In this state; in the nearest footprint class that a brick was measured in, where it was not in this one."""
-        known: dict[str, Measurement] = {}
-        for place in nearest_levels(state):
-            keys = every - known.keys()
-            if keys:
-                at = replace(conditions, cache=place)
-                measured = store.measurements(
-                    subject=Subject.BRICK, keys=keys, system=system, stack=stack, conditions=at, variant=variant
-                )
-                known |= {measurement.key: measurement for measurement in measured}
-        return known
-
-    failed = store.failures(
-        subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
-    )
-    plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
-    bricks = found("")
-    return Shelf(
-        bricks=bricks,
-        inner=found(INNER),
-        host=found(HOST),
-        failures={failure.key: failure for failure in failed},
-        rivals=_rivals(store, choice, state, wanted, bricks),
-        fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
-    )
-
-
-def _rivals(
-    store: Store, choice: Choice, state: str, wanted: Wanted, own: Mapping[str, Measurement]
-) -> dict[str, tuple[Measurement, ...]]:
-    """The lowest latencies over the stacks that may compete, and those that may be lower but for chance.
-
-    All of a brick are of one cache state: of that which the brick itself was found in, else of the nearest in which
-    any was measured.
-    """
-    stacks = store.stacks()
-    without: set[str] = set()
-    if not in_parallel(choice.stack):
-        without = {key for key, stack in stacks.items() if in_parallel(stack)}
-    if not narrows(choice.stack):
-        without |= {key for key, stack in stacks.items() if narrows(stack)}
-    eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
-    found: dict[str, tuple[Measurement, ...]] = {}
-    for place in nearest_levels(state):
-        keys = (wanted.bricks | wanted.competing) - found.keys()
-        here = {key for key in keys if key not in own or own[key].conditions.cache == place}
-        conditions = _conditions(choice, place)
-        found |= _lowest(store, choice, conditions, here - wanted.views, without)
-        found |= _lowest(store, choice, conditions, here & wanted.views, without | eager)
-    return found
-
-
-def _lowest(
-    store: Store, choice: Choice, conditions: Conditions, keys: Collection[str], without: Collection[str]
-) -> dict[str, tuple[Measurement, ...]]:
-    """Lowest latencies, without those variants that are no ways to run the brick."""
-    if not keys:
-        return {}
-    system, device = choice.system_key, choice.stack.device
-    found = store.contenders(
-        Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without,
-        parts=_NO_LATENCIES, reach=_REACH,
-    )  # fmt: skip
-    places: dict[tuple[str, str], set[str]] = {}
-    for rivals in found.values():
-        for one in rivals:
-            places.setdefault((one.stack, one.variant), set()).add(one.key)
-    measured: dict[str, list[Measurement]] = {}
-    for (stack, variant), some in places.items():
-        for taken in store.measurements(
-            subject=Subject.BRICK, keys=some, system=system, stack=stack, conditions=conditions, variant=variant
-        ):
-            measured.setdefault(taken.key, []).append(taken)
-    order = {(one.key, one.stack, one.variant): rank for rivals in found.values() for rank, one in enumerate(rivals)}
-    return {
-        key: tuple(sorted(some, key=lambda one: order[one.key, one.stack, one.variant]))
-        for key, some in measured.items()
-    }
-
-
-def _whole_models(
-    store: Store, choice: Choice, keys: Collection[str]
-) -> tuple[dict[str, Measurement], dict[str, Failure]]:
-    """Ground truth: a model that is repeated is in its own state, so that ``hot`` and ``model`` are the same of it."""
-    states = [COLD] if choice.conditions.cache == COLD else ["hot", MODEL]
-    started = {run.id: run.started for run in store.runs()}
-    found: dict[str, Measurement] = {}
-    failed: dict[str, Failure] = {}
-    for state in states:
-        where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
-        for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
-            known = found.get(measurement.key)
-            found[measurement.key] = measurement if known is None else _later(started, known, measurement)
-        failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
-    return found, failed
-
-
-def _later(started: Mapping[str, str], one: Measurement, other: Measurement) -> Measurement:
-    """Of two measurements that of the run that began later, by when each run did."""
-    return other if started.get(other.run, "") >= started.get(one.run, "") else one
-
-
-def _references(store: Store, choice: Choice, name: str, states: Iterable[str]) -> dict[str, Measurement]:
-    """Latest measurements of a network of our own, by cache state."""
-    found = store.measurements(
-        subject=Subject.REFERENCE,
-        keys=[built_in_key(name)],
-        system=choice.system_key,
-        stack=choice.stack_key,
-        threads=choice.conditions.threads,
-        dtype=choice.conditions.dtype,
-    )
-    return {one.conditions.cache: one for one in found if one.conditions.cache in states}

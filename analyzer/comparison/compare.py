@@ -9,10 +9,10 @@ from typing import Any
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate
-from ...constructor.selection import Query
 from ...db import Store
 from ...errors import UsageError
 from ...models import ModelSource
+from ..estimation.selection import Query
 from .contest import Contest, Figure, Pair, open_contest
 from .difference import MINIMUM_EFFECT, Relation
 from .side_by_side import Absent, LayerComparison, judged, layers_of

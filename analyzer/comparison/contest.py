@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
-from ...constructor.decomposition import Decomposition
-from ...constructor.estimate import estimates_under
+from ...constructor.decomposition import Decomposition, state_of
 from ...constructor.result import Estimate
-from ...constructor.selection import Query
-from ...constructor.survey import decompose_all, state_of
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
 from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource, require_known
+from ..estimation.estimate import estimates_under
+from ..estimation.selection import Query
+from ..estimation.survey import decompose_all
 from .difference import Difference, difference
 from .sides import By, Holding, Side, find_sides, read_side
 from .timeline import Timeline, visited_in_turn

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ...bricks.sequence import Sequence as Part
 from ...constructor.decomposition import Decomposition
 from ...constructor.form import Form, form_of
-from ...constructor.runtime import executes_as_written
-from ...constructor.views import ends_in_view
+from ..estimation.runtime import executes_as_written
+from ..estimation.views import ends_in_view
 from .contest import Contest, Pair
 from .difference import Relation, discoveries, relation
 from .sides import Side

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from ...constructor.selection import COLD, MODEL, Choice, Query, matching, require_one
+from ...constructor.choice import COLD, MODEL, Choice
 from ...db import Failure, Measurement, Run, Store, Subject
 from ...db.values import DATA, PARTS
 from ...errors import AmbiguousQuery, UsageError
+from ..estimation.selection import Query, matching, require_one
 from .timeline import Timeline
 
 __all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.decomposition import Decomposition, cut_of
-from ...constructor.estimate import estimates_under
+from ...constructor.choice import Choice
+from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate
-from ...constructor.runtime import chosen_stack, executes_as_written
-from ...constructor.selection import Choice, Query, choose
-from ...constructor.survey import decompose_all
 from ...db import Conditions, Stack, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.decomposer import Cut
@@ -25,6 +22,11 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_known
+from ..estimation.cutting import cut_of
+from ..estimation.estimate import estimates_under
+from ..estimation.runtime import chosen_stack, executes_as_written
+from ..estimation.selection import Query, choose
+from ..estimation.survey import decompose_all
 from .analysis import BRICKS, LATENCY, Idea
 from .finding import Finding
 from .proof.proof import Workbench

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...constructor.archive import maker
 from ...db import Measurement, Store
 from ...db.decompositions import keep_records, kept_records
 from ...errors import DatabaseLocked, DatabaseReadOnly
+from ..estimation.archive import maker
 from .finding import Finding, Proof, Remedy
 
 __all__ = ["keep_findings", "kept_findings"]

@@ -11,9 +11,9 @@ from functools import cached_property
 from ...bricks.cost import Cost
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
+from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate, SequenceLatency
-from ...constructor.selection import Choice
 from ...db import Store
 from ...models import ModelSource
 

@@ -9,13 +9,10 @@ from functools import partial
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import LayerState
-from ...constructor.commands import Commands
-from ...constructor.decomposition import Decomposition, cut_of
+from ...constructor.choice import Choice
+from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
 from ...constructor.result import Estimate
-from ...constructor.runtime import chosen_stack
-from ...constructor.selection import Choice, Query, matching, require_one
-from ...constructor.survey import decompose_all
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
 from ...db.values import AS_GIVEN
@@ -24,6 +21,11 @@ from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource, require_known
+from ..estimation.commands import Commands
+from ..estimation.cutting import cut_of
+from ..estimation.runtime import chosen_stack
+from ..estimation.selection import Query, matching, require_one
+from ..estimation.survey import decompose_all
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of
 from .units import Use
 

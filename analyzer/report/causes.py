@@ -11,7 +11,7 @@ from ...constructor.result import SIGNS
 from .remedies import advised_for
 
 if TYPE_CHECKING:
-    from ...constructor.estimate import Estimate
+    from ...constructor.result import Estimate
 
 __all__ = ["Row", "rows_of", "written"]
 

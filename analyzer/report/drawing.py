@@ -29,7 +29,7 @@ from .roofs import chart, has_roof
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ...constructor.estimate import Estimate
+    from ...constructor.result import Estimate
     from ...generator.decomposition.generate import GenerateReport
     from ..comparison.compare import Comparison, ModelComparison
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .units import short
 
 if TYPE_CHECKING:
-    from ...constructor.estimate import Estimate
+    from ...constructor.result import Estimate
 
 __all__ = ["advised_for"]
 

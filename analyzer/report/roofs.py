@@ -14,8 +14,8 @@ from .units import duration, milliseconds, percent, quantity, ratio, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ...constructor.estimate import Estimate
     from ...constructor.form import Form
+    from ...constructor.result import Estimate
     from ...constructor.roofline.ceilings import Ceiling
     from ...constructor.roofline.roofline import LayerRoof
     from ...db.samples.rates import Rate

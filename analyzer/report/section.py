@@ -9,11 +9,11 @@ from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
 from ...bricks.sequence import Sequence as Part
 from ...bricks.tensor import TensorType
+from ...constructor.choice import COLD, MODEL
 from ...constructor.composition.composition import Quotient
 from ...constructor.decomposition import Decomposition, quotient_of
 from ...constructor.result import Estimate, SequenceLatency
 from ...constructor.roofline.roofline import LayerRoof
-from ...constructor.selection import COLD, MODEL
 from ...db import Kernel, KernelView, Measurement, Run, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ..findings.finding import Finding

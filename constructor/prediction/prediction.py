@@ -31,10 +31,10 @@ from dataclasses import dataclass, replace
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.sequence import Sequence as Part
+from ..choice import COLD, MODEL
 from ..composition.composition import Quotient
 from ..decomposition import Interventions
 from ..result import SIGNS, Term
-from ..selection import COLD, MODEL
 from ..stored import Stored
 from ..uncertainty.calibration import Method, method_error_sd
 from ..uncertainty.interval import Weights, combined, with_method

@@ -11,10 +11,10 @@ from ...bricks.cutting.fused import edge_layouts
 from ...bricks.graph.footprint import is_level
 from ...bricks.sequence import Sequence as Part
 from ...db import Measurement
+from ..choice import COLD
 from ..composition.composition import Quotient, critical_path
 from ..decomposition import Interventions, quotient_of
 from ..result import Term
-from ..selection import COLD
 from ..stored import Shelf, Stored
 from ..uncertainty.interval import Weights, combined
 

@@ -1,13 +1,12 @@
-"""The ceilings of a system, as they are stored: the best that any of its runtimes reached."""
+"""The ceilings of a system: the best that any of its runtimes reached."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
-from ...db import Measurement, Store, Subject
+from ...bricks.reference import CHAIN, OVERHEAD
+from ...db import Measurement, Stack
 from ...db.samples.rates import (
     STREAM_SIZES,
     Rate,
@@ -19,9 +18,9 @@ from ...db.samples.rates import (
     rate_of,
 )
 from ...db.values import AS_GIVEN
-from ..selection import Choice, narrows
+from ..choice import Choice, narrows
 
-__all__ = ["Ceiling", "Ceilings", "find_ceilings"]
+__all__ = ["Ceiling", "Ceilings", "ceilings_of", "networks_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,47 +79,48 @@ class Ceilings:
         return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
 
 
-def find_ceilings(store: Store, choice: Choice) -> Ceilings:
+def networks_of(choice: Choice) -> list[str]:
+    """Names of the built-in networks whose latencies tell the ceilings of a combination."""
+    single = () if choice.conditions.dtype == AS_GIVEN else _products(AS_GIVEN, choice)
+    return [OVERHEAD, CHAIN, *_products(choice.conditions.dtype, choice), *single, *_streams()]
+
+
+def ceilings_of(
+    found: Mapping[tuple[str, str], Mapping[str, Measurement]], stacks: Mapping[str, Stack], choice: Choice
+) -> Ceilings:
     """The ceilings of the system, device, threads and precision of a combination, over all stacks.
 
     Args:
-        store: The database.
+        found: By stack and precision what was measured of built-in networks, by their names.
+        stacks: The stacks, by key.
         choice: The combination; what a call and a node cost is that of its own stack.
     """
     dtype, device = choice.conditions.dtype, choice.stack.device
-    products, streams = (
-        ceiling_names((), dtype=dtype, gemm_sizes=gemm_sizes_on(device)),
-        ceiling_names(STREAM_SIZES, gemm_sizes=()),
-    )
-    single = () if dtype == AS_GIVEN else ceiling_names((), dtype=AS_GIVEN, gemm_sizes=gemm_sizes_on(device))
-    names = {built_in_key(name): name for name in (OVERHEAD, CHAIN, *products, *single, *streams)}
-    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
-    for one in store.measurements(
-        subject=Subject.REFERENCE,
-        keys=list(names),
-        system=choice.system_key,
-        threads=choice.conditions.threads,
-        cache="hot",
-        device=device,
-    ):
-        found[one.stack, one.conditions.dtype][names[one.key]] = one
-    stacks = store.stacks()
     backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
     own = found.get((choice.stack_key, dtype), {})
     call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
-    bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
+    bandwidths = _falling(_rates(found, backends, _streams(), AS_GIVEN))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:
         levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
+    single = () if dtype == AS_GIVEN else _products(AS_GIVEN, choice)
     return Ceilings(
         dtype,
-        compute=_best(_rates(found, backends, products, dtype)),
+        compute=_best(_rates(found, backends, _products(dtype, choice), dtype)),
         bandwidths=bandwidths,
         levels=tuple(levels.items()),
         call_ms=None if call is None else call.latency_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
         single=_best(_rates(found, backends, single, AS_GIVEN)),
     )
+
+
+def _products(dtype: str, choice: Choice) -> list[str]:
+    return ceiling_names((), dtype=dtype, gemm_sizes=gemm_sizes_on(choice.stack.device))
+
+
+def _streams() -> list[str]:
+    return ceiling_names(STREAM_SIZES, gemm_sizes=())
 
 
 def _rates(

@@ -22,7 +22,7 @@ from ...bricks.graph.graph import ModelGraph
 from ...bricks.sequence import Sequence as Part
 from ...db import Measurement, System
 from ...db.values import evicted_bytes
-from ..selection import COLD
+from ..choice import COLD
 from .ceilings import Ceiling, Ceilings
 from .work import Work, work_of
 

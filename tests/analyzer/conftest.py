@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.bricks.reference import OVERHEAD
-from dlbricks.constructor.stored import built_in_key
+from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.generator.decomposition.generate import generate

@@ -8,7 +8,7 @@ import uuid
 
 import numpy as np
 import pytest
-from dlbricks.constructor import estimate
+from dlbricks import estimate
 from dlbricks.constructor.bounds import bounded
 from dlbricks.constructor.composition.bound import Cover
 from dlbricks.constructor.composition.composition import contract

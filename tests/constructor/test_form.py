@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dlbricks.constructor import estimate
+from dlbricks import estimate
 from dlbricks.db import Store
 from dlbricks.models import find_models
 

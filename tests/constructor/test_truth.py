@@ -6,7 +6,7 @@ import uuid
 
 import numpy as np
 import pytest
-from dlbricks.constructor import estimate
+from dlbricks import estimate
 from dlbricks.db import Run, Subject
 from dlbricks.db.values import PROTOCOL
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....constructor.selection import Choice
+from ....constructor.choice import Choice
 from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
 from ....db.samples.statistics import student, time_blocks
 from ....errors import DlbricksError, MachineBusy

@@ -16,8 +16,7 @@ from .bindings import bound_lines, values_of
 from .standing import COLUMNS, above_estimate, shown, standing
 
 if TYPE_CHECKING:
-    from ....constructor.estimate import Estimate
-    from ....constructor.result import SequenceLatency
+    from ....constructor.result import Estimate, SequenceLatency
 
 __all__ = ["estimated"]
 

@@ -9,7 +9,7 @@ from ..tables import Column
 from ..units import counted, milliseconds, percent, ratio_within
 
 if TYPE_CHECKING:
-    from ....constructor.estimate import Estimate
+    from ....constructor.result import Estimate
 
 __all__ = ["COLUMNS", "above_estimate", "disturbance_of", "shown", "standing"]
 

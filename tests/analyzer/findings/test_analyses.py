@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dlbricks.analyzer.estimation.cutting import cut_of
+from dlbricks.analyzer.estimation.estimate import estimates_under
+from dlbricks.analyzer.estimation.selection import Query, choose
+from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analyses import alternatives, branches, denormals, slow_kernels, threads
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject
-from dlbricks.constructor.decomposition import Decomposition, cut_of
-from dlbricks.constructor.estimate import estimates_under
+from dlbricks.constructor.decomposition import Decomposition
 from dlbricks.constructor.result import Estimate
-from dlbricks.constructor.selection import Query, choose
-from dlbricks.constructor.survey import decompose_all
 from dlbricks.db import Conditions
 from dlbricks.generator.decomposition.decomposer import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle

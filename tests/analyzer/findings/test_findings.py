@@ -10,6 +10,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.estimation.cutting import cut_of
+from dlbricks.analyzer.estimation.estimate import estimates_under
+from dlbricks.analyzer.estimation.selection import Query, choose
+from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analysis import Analysis
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding, Remedy
@@ -17,11 +21,9 @@ from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
 from dlbricks.analyzer.findings.registry import ANALYSES
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.constructor.decomposition import Decomposition, cut_of
-from dlbricks.constructor.estimate import estimates_under
+from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.decomposition import Decomposition
 from dlbricks.constructor.result import Estimate
-from dlbricks.constructor.selection import Choice, Query, choose
-from dlbricks.constructor.survey import decompose_all
 from dlbricks.db import Conditions, Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get

@@ -4,8 +4,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from dlbricks import estimate
 from dlbricks.bricks.cutting.windows import KeyedWindow
-from dlbricks.constructor import estimate
 from dlbricks.constructor.composition.bound import Cover, further_covers, lower_bound
 from dlbricks.constructor.composition.composition import contract, critical_path, sequential
 from dlbricks.constructor.prediction.excess import benanza_note

@@ -8,13 +8,13 @@ import math
 import uuid
 
 import pytest
+from dlbricks import estimate
+from dlbricks.analyzer.estimation import survey
+from dlbricks.analyzer.estimation.runtime import why_not_here
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of
-from dlbricks.bricks.reference import OVERHEAD
-from dlbricks.constructor import estimate, survey
+from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.result import SIGNS
-from dlbricks.constructor.runtime import why_not_here
-from dlbricks.constructor.stored import built_in_key
 from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Conditions, Run, Stack, Store, Subject
 from dlbricks.db.values import DATA, INNER

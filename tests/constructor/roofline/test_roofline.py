@@ -6,13 +6,13 @@ import dataclasses
 import json
 
 import pytest
+from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.report.answers import estimated
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.bricks.sequence import Sequence
-from dlbricks.constructor.estimate import estimate
 from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of

@@ -7,8 +7,8 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from dlbricks import estimate
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM
-from dlbricks.constructor import estimate
 from dlbricks.db import Conditions, Subject
 from dlbricks.db.values import AS_GIVEN
 from dlbricks.errors import UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dlbricks.constructor import estimate
+from dlbricks import estimate
 from dlbricks.db import Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings

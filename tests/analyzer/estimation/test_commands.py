@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.constructor.commands import Commands, default_options
-from dlbricks.constructor.selection import Choice, Query
+from dlbricks.analyzer.estimation.commands import Commands, default_options
+from dlbricks.analyzer.estimation.selection import Query
+from dlbricks.constructor.choice import Choice
 from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..bricks.graph.footprint import is_level
-from ..db import Stack, Store
-from ..errors import DlbricksError
-from ..generator.backends.base import Backend, GraphBackend
-from ..generator.backends.registry import get
-from ..generator.backends.requirements import dtypes_on, in_turn, walks
-from ..models import ModelSource
+from ...bricks.graph.footprint import is_level
+from ...constructor.choice import MODEL, Choice
+from ...db import Stack, Store
+from ...db.values import AS_GIVEN
+from ...errors import DlbricksError
+from ...generator.backends.base import Backend, GraphBackend
+from ...generator.backends.registry import get
+from ...generator.backends.requirements import dtypes_on, in_turn, walks
+from ...models import ModelSource
 from .runtime import executes_as_written
-from .selection import MODEL, Choice, Query
+from .selection import Query
 
 __all__ = ["Commands", "default_options"]
-
-_AS_GIVEN = "float32"
-"""The precision that every backend has, and the only one that executed graphs are measured in."""
-
 
 _DEFAULT_BACKEND = "onnxruntime"
 
@@ -114,7 +112,7 @@ class Commands:
         """Whether bricks of a graph can be measured in the precision that was asked for."""
         stack = self._named()
         backend = _known(stack.backend)
-        given = self._dtype in {None, _AS_GIVEN}
+        given = self._dtype in {None, AS_GIVEN}
         if graph != "source" and backend is not None and not isinstance(backend, GraphBackend):
             return graph == "runtime" and given and self._executes_as_written()
         return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
@@ -155,16 +153,12 @@ class Commands:
         if state is None or _at_distances(state):
             # ``model`` is what it is left alone.
             state = (None if state is None else MODEL) if self._in_turn() else "hot"
-        dtype = None if conditions.dtype == _AS_GIVEN else conditions.dtype
+        dtype = None if conditions.dtype == AS_GIVEN else conditions.dtype
         measured = _given([("--threads", conditions.threads), ("--cache", state), ("--dtype", dtype)])
         stack = _asked_stack(self._store, self._query) if self._choice is None else self._choice.stack
         if stack is not None:
             return [*_stack_options(stack), *measured]
         return [*_given([("--backend", self._query.backend), ("--device", self._query.device)]), *measured]
-
-    def outdated(self, keys: Collection[str]) -> set[str]:
-        """Of bricks that are not measured, those that an earlier version measured, whose way was another."""
-        return self._store.outdated_keys(keys) if keys else set()
 
     def ceilings(self) -> str:
         """Measure what the machine does at most; only a machine itself can."""
@@ -172,7 +166,7 @@ class Commands:
         if self._choice is not None:
             words += ["--threads", str(self._choice.conditions.threads)]
             dtype = self._choice.conditions.dtype
-            words += [] if dtype == _AS_GIVEN else ["--dtype", dtype]
+            words += [] if dtype == AS_GIVEN else ["--dtype", dtype]
         return shlex.join([*words, "--db", self._database])
 
     def _stack_of_graph(self) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..db import Stack, Store, System
-from ..errors import BackendUnavailable, DlbricksError
-from ..generator.backends.base import EagerBackend
-from ..generator.backends.registry import get, names
-from ..generator.decomposition.executed import instruction_set
+from ...db import Stack, Store, System
+from ...errors import BackendUnavailable, DlbricksError
+from ...generator.backends.base import EagerBackend
+from ...generator.backends.registry import get, names
+from ...generator.decomposition.executed import instruction_set
 from .selection import Query, matching, require_one
 
 __all__ = ["chosen_stack", "executes_as_written", "why_not_here"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..db import Store, Subject
-from ..db.queries import Filter
-from ..generator.measurement.profiling import PROFILED_CACHE
-from .selection import Choice
+from ...constructor.choice import Choice
+from ...db import Store, Subject
+from ...db.queries import Filter
+from ...generator.measurement.profiling import PROFILED_CACHE
 
 __all__ = ["kernel_names"]
 

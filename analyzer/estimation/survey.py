@@ -6,25 +6,27 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from ..bricks.graph.footprint import is_level
-from ..bricks.graph.graph import ModelGraph
-from ..bricks.inference.shapes import ShapeOracle
-from ..db import Store, Subject
-from ..db.values import AS_GIVEN
-from ..errors import DlbricksError
-from ..generator.decomposition.decompose import unforeseen
-from ..generator.decomposition.decomposer import Cut, Decomposer
-from ..generator.decomposition.oracle import WorkerOracle
-from ..models import ModelSource
+from ...bricks.graph.footprint import is_level
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.inference.shapes import ShapeOracle
+from ...constructor.choice import COLD, MODEL, Choice
+from ...constructor.construction import failed
+from ...constructor.decomposition import Decomposition, Interventions, as_written, intervened, state_of
+from ...constructor.result import Estimate
+from ...db import Store, Subject
+from ...db.values import AS_GIVEN
+from ...errors import DlbricksError
+from ...generator.decomposition.decompose import unforeseen
+from ...generator.decomposition.decomposer import Cut, Decomposer
+from ...generator.decomposition.oracle import WorkerOracle
+from ...models import ModelSource
 from .archive import Archive
-from .decomposition import Decomposition, Interventions, as_written, cut_of, decomposed, intervened
-from .result import Estimate
+from .cutting import cut_of, decomposed
+from .lookup import UNFUSED, Wanted
 from .runtime import executes_as_written, why_not_here
-from .selection import COLD, MODEL, Choice
-from .stored import UNFUSED, Wanted
 from .views import ends_in_view
 
-__all__ = ["decompose_all", "executed_graphs", "failed", "state_of", "wanted_bricks"]
+__all__ = ["decompose_all", "executed_graphs", "wanted_bricks"]
 
 
 def decompose_all(
@@ -68,18 +70,6 @@ def _decomposed(
     if archive is not None:
         archive.keep(made)
     return made
-
-
-def failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
-    """What to say of a model that cannot be estimated at all."""
-    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
-
-
-def state_of(model: Decomposition, choice: Choice | None) -> str:
-    """The cache state that a model's bricks are looked up in."""
-    if choice is None:
-        return ""  # nothing is stored in any
-    return model.level if choice.conditions.cache == MODEL else choice.conditions.cache
 
 
 def executed_graphs(

@@ -17,19 +17,19 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from ..bricks.graph.graph import ModelGraph
-from ..bricks.graph.outline import Outline, outline_of
-from ..bricks.layer import LayerState
-from ..db import Stack, Store
-from ..db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
-from ..errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
-from ..generator.backends.registry import get
-from ..generator.decomposition.decomposer import Cut
-from ..generator.decomposition.executed import instruction_set, runtime_salt
-from ..models import ModelSource
-from ..models.fingerprint import FileContent, FileState, fingerprint, read_content
-from ..version import __version__
-from .decomposition import Decomposition, alone, distance_level
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.outline import Outline, outline_of
+from ...bricks.layer import LayerState
+from ...constructor.decomposition import Decomposition, alone, distance_level
+from ...db import Stack, Store
+from ...db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
+from ...errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
+from ...generator.backends.registry import get
+from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.executed import instruction_set, runtime_salt
+from ...models import ModelSource
+from ...models.fingerprint import FileContent, FileState, fingerprint, read_content
+from ...version import __version__
 from .records import Parts, executed_record, parts_record, read_executed, read_parts
 
 __all__ = ["Archive", "maker"]

@@ -10,7 +10,7 @@ import sys
 import uuid
 
 import pytest
-from dlbricks.constructor import estimate
+from dlbricks import estimate
 from dlbricks.db import Conditions, Run, Stack, Store, Subject, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -384,9 +384,9 @@ def test_the_whole_built_in_zoo_from_one_database(lab):
         assert answer.path[0].layers[0] < answer.path[-1].layers[-1]
 
 
-@pytest.mark.parametrize("module", ["constructor.estimate", "db.store"])
+@pytest.mark.parametrize("module", ["analyzer.estimation.estimate", "db.store"])
 def test_the_examples_run(module):
-    import dlbricks.constructor.estimate
+    import dlbricks.analyzer.estimation.estimate
     import dlbricks.db.store  # noqa: F401
 
     result = doctest.testmod(sys.modules[f"dlbricks.{module}"])

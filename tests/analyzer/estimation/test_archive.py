@@ -11,11 +11,11 @@ import zlib
 
 import onnx
 import pytest
+from dlbricks import estimate
+from dlbricks.analyzer.estimation import survey as survey_module
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
-from dlbricks.constructor import estimate
-from dlbricks.constructor import survey as survey_module
 from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
 from dlbricks.errors import DiskFull
@@ -196,10 +196,10 @@ def test_what_is_damaged_is_made_again(lab, settled, counted, data):
 
 def test_what_other_code_made_is_not_used(lab, settled, counted, monkeypatch):
     estimate([settled], store=lab.store)
-    monkeypatch.setattr("dlbricks.constructor.archive.__version__", "9.9")
+    monkeypatch.setattr("dlbricks.analyzer.estimation.archive.__version__", "9.9")
     estimate([settled], store=lab.store)
     assert counted == ["fork", "fork"]
-    monkeypatch.setattr("dlbricks.constructor.archive._FORMAT", 9)
+    monkeypatch.setattr("dlbricks.analyzer.estimation.archive._FORMAT", 9)
     estimate([settled], store=lab.store)
     assert len(counted) == 3
 
@@ -246,7 +246,7 @@ def test_another_fault_of_the_database_is_told(lab, settled, monkeypatch):
     def full(*_):
         raise DiskFull("no space is left")
 
-    monkeypatch.setattr("dlbricks.constructor.archive.keep_records", full)
+    monkeypatch.setattr("dlbricks.analyzer.estimation.archive.keep_records", full)
     with pytest.warns(RuntimeWarning, match="is not kept: no space is left"):
         (answer,) = estimate([settled], store=lab.store)
     assert answer.error is None

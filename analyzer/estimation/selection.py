@@ -6,17 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from ..bricks.graph.footprint import is_level
-from ..db import Combination, Conditions, Stack, Store, Subject, System
-from ..errors import AmbiguousQuery, UsageError
+from ...bricks.graph.footprint import is_level
+from ...constructor.choice import MODEL, Choice
+from ...db import Combination, Stack, Store, Subject, System
+from ...errors import AmbiguousQuery, UsageError
 
-__all__ = ["COLD", "MODEL", "Choice", "Query", "choose", "matching", "narrows", "require_one"]
-
-MODEL = "model"
-"""The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
-
-COLD = "cold"
-"""The cache state in which everything is evicted before each execution, of bricks and of whole models."""
+__all__ = ["Query", "choose", "matching", "require_one"]
 
 _SHOWN = 8
 """Characters of a key in messages, more where they do not tell two apart."""
@@ -45,27 +40,6 @@ class Query:
     threads: int | None = None
     cache: str | None = None
     dtype: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One stored combination, with what its keys stand for.
-
-    Attributes:
-        system_key: Key of the system.
-        stack_key: Key of the stack.
-        system: The system.
-        stack: The stack.
-        conditions: Threads, cache state, precision; ``model`` as cache state stands for all levels that are stored.
-        count: Bricks, of those asked for, that are measured there.
-    """
-
-    system_key: str
-    stack_key: str
-    system: System
-    stack: Stack
-    conditions: Conditions
-    count: int
 
 
 def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
@@ -240,8 +214,3 @@ def _describe(choice: Choice, among: Collection[Choice]) -> str:
     ]
     stack = " ".join((versions or choice.stack.backend, *options))
     return f"{machine}; {stack}; {choice.count} of these bricks"
-
-
-def narrows(stack: Stack) -> bool:
-    """Whether products and convolutions of float32 are computed in TF32: another function than the exact one."""
-    return dict(stack.options).get("tf32") == "on"

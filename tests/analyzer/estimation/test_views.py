@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dlbricks.constructor.views import ends_in_view
+from dlbricks.analyzer.estimation.views import ends_in_view
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import NamedTuple
 
-from ..bricks.cutting.windows import KeyedWindow
-from ..bricks.graph.executed import ExecutedModel
-from ..bricks.graph.graph import ModelGraph
-from ..bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
-from ..bricks.sequence import Sequence as Part
-from ..db.decompositions import Record
-from .decomposition import Decomposition, alone
+from ...bricks.cutting.windows import KeyedWindow
+from ...bricks.graph.executed import ExecutedModel
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
+from ...bricks.sequence import Sequence as Part
+from ...constructor.decomposition import Decomposition, alone
+from ...db.decompositions import Record
 
 __all__ = ["Parts", "executed_record", "parts_record", "read_executed", "read_parts"]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from dlbricks.constructor.selection import Query, choose
+from dlbricks.analyzer.estimation.selection import Query, choose
 from dlbricks.db import Conditions, Stack, System
 from dlbricks.errors import AmbiguousQuery, UsageError
 
