@@ -12,6 +12,7 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from dlbricks.db import values as stored
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -150,6 +151,28 @@ def test_imports_only_what_stands_before() -> None:
         ]
 
     assert not wrong
+
+
+def test_the_constructor_is_arithmetic() -> None:
+    """Values come in and values go out: it asks no generator, opens no model and reads no database."""
+    values = {"dlbricks.db", "dlbricks.models", "dlbricks.models.ModelSource"}
+    values |= {f"dlbricks.db.{name}" for name in stored.__all__}
+    wrong = [
+        f"{module}:{line} imports {name}"
+        for module in modules()
+        for name, line in imports(module)
+        if module.parts[0] == "constructor"
+        and any(within(name, f"dlbricks.{folder}") for folder in ("models", "db", "generator", "analyzer"))
+        and not any(within(name, f"dlbricks.db.{room}") for room in ("values", "samples"))
+        and name not in values
+    ]
+    code = "import sys, dlbricks.constructor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+
+    assert not wrong
+    assert "dlbricks.constructor.construction" in loaded
+    assert not [name for name in loaded if within(name, "dlbricks.generator") or within(name, "sqlalchemy")]
 
 
 def test_every_root_module_has_a_place_in_the_order() -> None:
