@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..bricks.inference.shapes import ShapeOracle
-from ..constructor.decomposition import Decomposition
+from ..constructor.decomposition import Decomposition, Failed
 from ..constructor.form import Form
-from ..constructor.result import Estimate
 from ..db import Store
 from ..errors import UsageError
 from ..generator.machine.system import probe_system
@@ -201,7 +200,7 @@ def _system(store: Store, asked: str | None) -> str | None:
 
 def _advised(
     contest: Contest,
-    model: Decomposition | Estimate,
+    model: Decomposition | Failed,
     sides: Sequence[Side],
     store: Store,
     query: Query,
@@ -209,7 +208,7 @@ def _advised(
     minimum_effect: float,
 ) -> ModelAdvice:
     if not isinstance(model, Decomposition):
-        return ModelAdvice(model.name, reason=model.error, error=model.error)
+        return ModelAdvice(model.source.name, reason=model.reason, error=model.reason)
     candidates = {side.name: candidate_of(contest, model, side, store, query) for side in sides}
     known = [side for side in sides if candidates[side.name].latency_ms is not None]
     known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)

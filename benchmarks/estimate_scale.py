@@ -30,7 +30,6 @@ from dlbricks.analyzer.estimation.cutting import cut_of
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.constructor.result import Estimate
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, Verdict
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
@@ -95,9 +94,7 @@ def fill(path: Path, wanted: int, graph: str) -> None:
     run = Run(str(uuid.uuid4()), "2026-01-01T00:00:00+00:00", "0", "run", None, system.key, own.key)
     cut = Cut(1) if graph == "source" else cut_of(Cut(1), graph, own, 1)
     with Store.open(path) as store, WorkerOracle() as oracle:
-        models = decompose_all(
-            find_models(zoo(), batches=BATCHES), cut, oracle, Estimate(name="", granularity=1), store=store
-        )
+        models = decompose_all(find_models(zoo(), batches=BATCHES), cut, oracle, store=store)
         bricks: dict[tuple[str, str], None] = {}
         for model in models:
             assert isinstance(model, Decomposition), model

@@ -10,13 +10,12 @@ from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
 from ..db import Measurement
 from ..errors import InvalidSequence
-from ..models import ModelSource
 from .bounds import Bound, Bounds, bounds_of
 from .choice import COLD, Choice, in_parallel
 from .composition.composition import CriticalPath, critical_path, sequential
 from .composition.cover import Window, cheapest_cover
 from .coverage import coverage_of, missing_of, row_of
-from .decomposition import Decomposition, Interventions, quotient_of, state_of
+from .decomposition import Decomposition, Failed, Interventions, quotient_of, state_of
 from .headroom import beside_roofline
 from .prediction.excess import benanza_note
 from .prediction.prediction import Asked, Prediction, predict, unexplained
@@ -28,7 +27,7 @@ from .truth import beside_truth
 from .uncertainty.calibration import Method
 from .uncertainty.pairing import FUSION
 
-__all__ = ["construct", "failed"]
+__all__ = ["construct", "without"]
 
 
 def construct(
@@ -53,7 +52,7 @@ def construct(
     try:
         quotient = quotient_of(graph, parts)
     except InvalidSequence as error:
-        return failed(model.source, blank, str(error))
+        return without(Failed(model.source, str(error)), blank)
     measured = [part for part in parts if part.key in shelf.bricks]
     missing = tuple(missing_of(model, parts, shelf, remedies))
     estimate = replace(
@@ -220,6 +219,12 @@ def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
 
 
-def failed(source: ModelSource, blank: Estimate, error: str) -> Estimate:
-    """What to say of a model that cannot be estimated at all."""
-    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=error)
+def without(model: Failed, blank: Estimate) -> Estimate:
+    """What to say of a model that cannot be estimated at all.
+
+    Args:
+        model: The model, and why.
+        blank: How it was to be decomposed.
+    """
+    source = model.source
+    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=model.reason)

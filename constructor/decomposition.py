@@ -18,6 +18,7 @@ from .composition.composition import Quotient, contract
 
 __all__ = [
     "Decomposition",
+    "Failed",
     "Interventions",
     "alone",
     "as_written",
@@ -52,6 +53,19 @@ class Decomposition:
     windows: tuple[KeyedWindow, ...]
     level: str
     executed: ExecutedModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A model that cannot be decomposed.
+
+    Attributes:
+        source: The model.
+        reason: Why, in one line.
+    """
+
+    source: ModelSource
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

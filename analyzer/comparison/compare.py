@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.decomposition import Decomposition
-from ...constructor.result import Estimate
+from ...constructor.decomposition import Decomposition, Failed
 from ...db import Store
 from ...errors import UsageError
 from ...models import ModelSource
@@ -181,11 +180,9 @@ class _Open:
     pair: Pair | None = None
 
 
-def _rows(
-    contest: Contest, model: Decomposition | Estimate, sides: Sequence[Side], minimum_effect: float
-) -> list[_Open]:
+def _rows(contest: Contest, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
     if not isinstance(model, Decomposition):
-        return [_Open(ModelComparison(model.name, error=model.error, reason=model.error))]
+        return [_Open(ModelComparison(model.source.name, error=model.reason, reason=model.reason))]
     name = model.source.name
     if len(sides) < 2:
         alone = sides[0].name if sides else None

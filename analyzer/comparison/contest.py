@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
-from ...constructor.decomposition import Decomposition, state_of
+from ...constructor.decomposition import Decomposition, Failed, state_of
 from ...constructor.result import Estimate
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
@@ -107,7 +107,7 @@ class Contest:
     """What is stored of some models on all sides; read when it is first asked for.
 
     Args:
-        models: The models, decomposed; what to say of those that cannot be.
+        models: The models, decomposed, as far as they can be.
         store: The database.
         query: What the caller asked for.
         by: What a side is.
@@ -118,7 +118,7 @@ class Contest:
 
     def __init__(
         self,
-        models: Sequence[Decomposition | Estimate],
+        models: Sequence[Decomposition | Failed],
         *,
         store: Store,
         query: Query,
@@ -353,7 +353,7 @@ def open_contest(
     blank = Estimate(name="", granularity=granularity, connected=connected)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, Cut(granularity, connected=connected), shapes, blank, store=store)
+        found = decompose_all(models, Cut(granularity, connected=connected), shapes, store=store)
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}

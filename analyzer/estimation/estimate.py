@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice
-from ...constructor.construction import construct, failed
-from ...constructor.decomposition import Decomposition
+from ...constructor.construction import construct, without
+from ...constructor.decomposition import Decomposition, Failed
 from ...constructor.result import Estimate
 from ...db import Store
 from ...db.values import AS_GIVEN
@@ -137,28 +137,31 @@ def explained(
     )
     if graph != "source":
         place = chosen_stack(store, query, at_home=graph == "fused")
-        if isinstance(place, str):
-            return [(failed(source, blank, f"{place}; use --graph source"), None) for source in models]
-        cut = cut_of(cut, graph, *place)
-        if graph == "runtime" and place[0].key in store.stacks():
-            query = replace(query, stack=place[0].key)
+        if place.why_not is not None:
+            reason = f"{place.why_not}; use --graph source"
+            return [(without(Failed(source, reason), blank), None) for source in models]
+        cut = cut_of(cut, graph, place.stack, place.threads)
+        if graph == "runtime" and place.stack.key in store.stacks():
+            query = replace(query, stack=place.stack.key)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, cut, shapes, blank, store=store)
+        found = decompose_all(models, cut, shapes, store=store)
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             dims = {name: size for source in models for name, size in source.dims}
             require_known(dims, [model.own for model in readable])
         keys = {part.key for model in readable for part in model.sequences}
         choice = choose(store, keys, query)
-        estimates = estimates_under(choice, found, store=store, query=query, blank=blank, oracle=shapes)
-        made = [model if isinstance(model, Decomposition) else None for model in found]
-        return list(zip(estimates, made, strict=True))
+        estimates = iter(estimates_under(choice, readable, store=store, query=query, blank=blank, oracle=shapes))
+        return [
+            (next(estimates), model) if isinstance(model, Decomposition) else (without(model, blank), None)
+            for model in found
+        ]
 
 
 def estimates_under(
     choice: Choice | None,
-    found: Sequence[Decomposition | Estimate],
+    models: Sequence[Decomposition],
     *,
     store: Store,
     query: Query,
@@ -169,21 +172,20 @@ def estimates_under(
 
     Args:
         choice: The combination; None where nothing that matches is stored.
-        found: The models, or what to say of those that cannot be decomposed.
+        models: The models.
         store: Where brick latencies are.
         query: What the caller asked for.
         blank: How the models were decomposed.
         oracle: Finds shapes that inference does not.
     """
-    readable = [model for model in found if isinstance(model, Decomposition)]
-    keys = {part.key for model in readable for part in model.sequences}
-    executed = executed_graphs(readable, store, choice, keys, oracle)
+    keys = {part.key for model in models for part in model.sequences}
+    executed = executed_graphs(models, store, choice, keys, oracle)
     stored = look_up(
         store,
         query,
         choice,
-        bricks=wanted_bricks(readable, choice, executed),
-        models={model.own.key for model in readable},
+        bricks=wanted_bricks(models, choice, executed),
+        models={model.own.key for model in models},
     )
     commands = Commands(
         store,
@@ -194,9 +196,4 @@ def estimates_under(
         connected=blank.connected,
         graph=blank.graph,
     )
-    return [
-        construct(model, stored, executed[model.own.key], commands, blank)
-        if isinstance(model, Decomposition)
-        else model
-        for model in found
-    ]
+    return [construct(model, stored, executed[model.own.key], commands, blank) for model in models]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...db import Stack, Store, System
 from ...errors import BackendUnavailable, DlbricksError
 from ...generator.backends.base import EagerBackend
@@ -9,7 +11,22 @@ from ...generator.backends.registry import get, names
 from ...generator.decomposition.executed import instruction_set
 from .selection import Query, matching, require_one
 
-__all__ = ["chosen_stack", "executes_as_written", "why_not_here"]
+__all__ = ["Place", "chosen_stack", "executes_as_written", "why_not_here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stack whose graphs are wanted.
+
+    Attributes:
+        stack: The stack.
+        threads: Threads to run it with.
+        why_not: Why it cannot be asked here; None where it can.
+    """
+
+    stack: Stack
+    threads: int
+    why_not: str | None = None
 
 
 def why_not_here(stack: Stack, system: System) -> str | None:
@@ -44,7 +61,7 @@ def executes_as_written(stack: Stack) -> bool:
     return backend.eager(backend.resolve(stack.device, {}) | dict(stack.options))
 
 
-def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> tuple[Stack, int] | str:
+def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> Place:
     """Of the stored stacks that match, the one that is installed here, and threads to run it with.
 
     Which bricks an executed graph has is known only when the stack is: a stack cannot be chosen by its bricks.
@@ -55,7 +72,8 @@ def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> tuple[
         at_home: Where none of the stored stacks is installed here, take the one that a run here would store.
 
     Returns:
-        The stack; where nothing that matches is stored, the one that a run would store. Or why there is none.
+        The stack; where nothing that matches is stored, the one that a run would store; where none of those that do is
+        installed here, the first of them, and why not.
 
     Raises:
         AmbiguousQuery: Several stored stacks are installed here.
@@ -69,10 +87,11 @@ def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> tuple[
     if len({one.stack_key for one in here}) > 1:
         require_one(here)
     if here:
-        return here[0].stack, here[0].conditions.threads
+        return Place(here[0].stack, here[0].conditions.threads)
     if found and not at_home:
-        return next(reason for reason in why_not.values() if reason is not None)
-    return get(query.backend or "onnxruntime").stack(query.device or "cpu", {}), query.threads or 1
+        first = found[0]
+        return Place(first.stack, first.conditions.threads, why_not[first.stack_key, first.system_key])
+    return Place(get(query.backend or "onnxruntime").stack(query.device or "cpu", {}), query.threads or 1)
 
 
 def _spelt(stack: Stack) -> str:

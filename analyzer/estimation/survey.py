@@ -10,9 +10,7 @@ from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL, Choice
-from ...constructor.construction import failed
-from ...constructor.decomposition import Decomposition, Interventions, as_written, intervened, state_of
-from ...constructor.result import Estimate
+from ...constructor.decomposition import Decomposition, Failed, Interventions, as_written, intervened, state_of
 from ...db import Store, Subject
 from ...db.values import AS_GIVEN
 from ...errors import DlbricksError
@@ -30,27 +28,26 @@ __all__ = ["decompose_all", "executed_graphs", "wanted_bricks"]
 
 
 def decompose_all(
-    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, blank: Estimate, *, store: Store | None = None
-) -> list[Decomposition | Estimate]:
-    """Each model decomposed, or what to say of one that cannot be.
+    models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle, *, store: Store | None = None
+) -> list[Decomposition | Failed]:
+    """Each model decomposed, or why it cannot be.
 
     Args:
         models: The models.
         cut: How they are cut.
         oracle: Finds shapes that inference does not.
-        blank: The estimate of a model that cannot be decomposed, but for what is its own.
         store: The database that keeps decompositions; None to decompose every model now.
     """
     archive = _archive(store, cut, oracle)
-    found: list[Decomposition | Estimate] = []
+    found: list[Decomposition | Failed] = []
     with Decomposer(cut, oracle=oracle) as decomposer:
         for source in models:
             try:
                 found.append(_decomposed(source, decomposer, cut, archive))
             except DlbricksError as error:
-                found.append(failed(source, blank, str(error)))
+                found.append(Failed(source, str(error)))
             except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
-                found.append(failed(source, blank, unforeseen(source.name, error)))
+                found.append(Failed(source, unforeseen(source.name, error)))
     return found
 
 

@@ -15,7 +15,7 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate
-from ...db import Conditions, Stack, Store
+from ...db import Conditions, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
@@ -24,7 +24,7 @@ from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_known
 from ..estimation.cutting import cut_of
 from ..estimation.estimate import estimates_under
-from ..estimation.runtime import chosen_stack, executes_as_written
+from ..estimation.runtime import Place, chosen_stack, executes_as_written
 from ..estimation.selection import Query, choose
 from ..estimation.survey import decompose_all
 from .analysis import BRICKS, LATENCY, Idea
@@ -184,29 +184,30 @@ def analyze(
     blank = Estimate(name="", granularity=1, graph="runtime", backend=backend, device=device, threads=threads,
                      cache=cache, dtype=dtype)  # fmt: skip
     place = chosen_stack(store, query)
-    if isinstance(place, str):
-        return AnalyzeReport(tuple(ModelFindings(source.name, error=place) for source in models), minimum_share)
-    if executes_as_written(place[0]):
+    if place.why_not is not None:
+        rows = [ModelFindings(source.name, error=place.why_not) for source in models]
+        return AnalyzeReport(tuple(rows), minimum_share)
+    if executes_as_written(place.stack):
         blank = replace(blank, graph="source")
-    cut = cut_of(Cut(1), blank.graph, *(place if blank.graph == "runtime" else ()))
-    if place[0].key in store.stacks():
-        query = replace(query, stack=place[0].key)
+    cut = cut_of(Cut(1), blank.graph, place.stack if blank.graph == "runtime" else None, place.threads)
+    if place.stack.key in store.stacks():
+        query = replace(query, stack=place.stack.key)
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, cut, shapes, blank)  # what a database kept of them has no constants
+        found = decompose_all(models, cut, shapes)  # what a database kept of them has no constants
         readable = [model for model in found if isinstance(model, Decomposition)]
         if readable:
             require_known({name: size for one in models for name, size in one.dims}, [one.own for one in readable])
         keys = {part.key for model in readable for part in model.sequences}
         choice = choose(store, keys, query)
-        estimates = estimates_under(choice, found, store=store, query=query, blank=blank, oracle=shapes)
+        estimates = iter(estimates_under(choice, readable, store=store, query=query, blank=blank, oracle=shapes))
     bench = _Bench(prove, write, visits, processes, minimum_share, until, progress)
-    stacked = choice or (_unstored(*place) if prove else None)
+    stacked = choice or (_unstored(place) if prove else None)
     rows = [
-        _row(Subject(model, estimate, choice, store), stacked, bench)
+        _row(Subject(model, next(estimates), choice, store), stacked, bench)
         if isinstance(model, Decomposition)
-        else ModelFindings(estimate.name, error=estimate.error)
-        for model, estimate in zip(found, estimates, strict=True)
+        else ModelFindings(model.source.name, error=model.reason)
+        for model in found
     ]
     return AnalyzeReport(tuple(rows), minimum_share)
 
@@ -224,10 +225,10 @@ class _Bench:
     progress: ProgressCallback | None
 
 
-def _unstored(stack: Stack, threads: int) -> Choice:
+def _unstored(place: Place) -> Choice:
     """What a run here would measure with."""
     system = probe_system()
-    return Choice(system.key, stack.key, system, stack, Conditions(threads=threads), 0)
+    return Choice(system.key, place.stack.key, system, place.stack, Conditions(threads=place.threads), 0)
 
 
 def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFindings:

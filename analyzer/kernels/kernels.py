@@ -12,7 +12,6 @@ from ...bricks.layer import LayerState
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
-from ...constructor.result import Estimate
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
 from ...db.values import AS_GIVEN
@@ -137,14 +136,14 @@ def kernels(
     cut = cut_of(Cut(granularity, False, connected), graph)  # noqa: FBT003  # sequences that overlap count layers twice
     if graph != "source":
         place = chosen_stack(store, query, at_home=graph == "fused")
-        if isinstance(place, str):
-            return [ModelKernels(one.name, whole, one.batch, error=f"{place}; use --graph source") for one in models]
-        cut = cut_of(cut, graph, *place)
-        if graph == "runtime" and place[0].key in store.stacks():
-            query = replace(query, stack=place[0].key)
+        if place.why_not is not None:
+            reason = f"{place.why_not}; use --graph source"
+            return [ModelKernels(one.name, whole, one.batch, error=reason) for one in models]
+        cut = cut_of(cut, graph, place.stack, place.threads)
+        if graph == "runtime" and place.stack.key in store.stacks():
+            query = replace(query, stack=place.stack.key)
     with WorkerOracle() as worker:
-        blank = Estimate(name="", granularity=granularity, graph=graph)
-        found = decompose_all(models, cut, oracle or worker, blank, store=store)
+        found = decompose_all(models, cut, oracle or worker, store=store)
     readable = [model for model in found if isinstance(model, Decomposition)]
     if readable:
         dims = {name: size for source in models for name, size in source.dims}
@@ -157,7 +156,7 @@ def kernels(
     return [
         _told(model, parts(model), choice, views, commands, whole=whole)
         if isinstance(model, Decomposition)
-        else ModelKernels(model.name, whole, model.batch, error=model.error)
+        else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
         for model in found
     ]
 

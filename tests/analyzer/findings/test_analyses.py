@@ -24,10 +24,10 @@ def subject_of(bench: Any, query: Query | None = None) -> Subject:
     query = query or Query(backend="onnxruntime", threads=1, dtype="float32")
     blank = Estimate(name="", granularity=1)
     with WorkerOracle() as oracle:
-        (model,) = found = decompose_all([bench.source], cut_of(Cut(1), "source"), oracle, blank)
+        (model,) = decompose_all([bench.source], cut_of(Cut(1), "source"), oracle)
         assert isinstance(model, Decomposition)
         choice = choose(bench.store, {part.key for part in model.sequences}, query)
-        (estimate,) = estimates_under(choice, found, store=bench.store, query=query, blank=blank, oracle=oracle)
+        (estimate,) = estimates_under(choice, [model], store=bench.store, query=query, blank=blank, oracle=oracle)
     return Subject(model, estimate, choice, bench.store)
 
 

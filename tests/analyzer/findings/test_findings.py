@@ -114,11 +114,10 @@ def subject_of(folder: Path, store: Store) -> SubjectOf:
         stack = get("onnxruntime").stack("cpu", {})
         blank = Estimate(name="", granularity=1, graph="runtime")
         with WorkerOracle() as oracle:
-            found = decompose_all(sources, cut_of(Cut(1), "runtime", stack), oracle, blank)
-            (model,) = found
+            (model,) = decompose_all(sources, cut_of(Cut(1), "runtime", stack), oracle)
             assert isinstance(model, Decomposition)
             choice = choose(store, {part.key for part in model.sequences}, Query())
-            (estimate,) = estimates_under(choice, found, store=store, query=Query(), blank=blank, oracle=oracle)
+            (estimate,) = estimates_under(choice, [model], store=store, query=Query(), blank=blank, oracle=oracle)
         return Subject(model, estimate, choice, store)
 
     return made
