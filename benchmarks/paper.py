@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.analyzer import plots
+from dlbricks.analyzer.report import plots
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.graph.similarity import jaccard
