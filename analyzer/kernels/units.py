@@ -1,7 +1,7 @@
 """Which units of a processor a kernel uses, told from its name.
 
 Matrix units are NVIDIA's Tensor Cores and Intel's AMX. Nobody documents the names; these rules were learnt from public
-profiles (the table beside ``tests/constructor/kernels/test_kernel_units.py`` says which), and none was verified on a
+profiles (the table beside ``tests/analyzer/kernels/test_kernel_units.py`` says which), and none was verified on a
 GPU here. A name that says nothing is ``UNKNOWN``, which is never counted as ``NO``.
 
 Names on a GPU that tell: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
