@@ -37,6 +37,7 @@ Reported = (
     GenerateReport
     | RunReport
     | MeasureReport
+    | Estimate
     | Sequence[Estimate]
     | Sequence[ModelKernels]
     | Comparison
@@ -52,8 +53,8 @@ Reported = (
 def frame(report: Reported, *, inner: bool = False) -> pd.DataFrame:
     """A report as a ``pandas.DataFrame``: a flat row per result, with the keys of JSON (docs/cli.md) as columns.
 
-    What is nested has columns of its own (``coverage.macs``), an interval has two (``ci95_ms_low``, ``ci95_ms_high``), and a
-    list stays a list, which ``.str.len()`` counts and ``explode`` unfolds.
+    What is nested has columns of its own (``coverage.macs``), an interval has two (``ci95_ms_low``, ``ci95_ms_high``),
+    and a list stays a list, which ``.str.len()`` counts and ``explode`` unfolds.
 
     Args:
         report: What a public function returned.

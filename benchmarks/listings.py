@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +72,21 @@ def _plain(text: str) -> str:
 
 
 def _signature(of: str) -> str:
-    """How a function is called; keywords stand on lines of their own where they are many."""
-    made = inspect.signature(_public(of))
+    """How a function is called, with each parameter on a line of its own where they are many."""
+    name = of.replace("-", ".")
+    made = inspect.signature(_public(name))
     parts, named = [], False
     for one in made.parameters.values():
         if one.kind is one.KEYWORD_ONLY and not named:
             parts.append("*")
             named = True
-        default = "" if one.default is one.empty else f" = {one.default!r}"
+        value = str(one.default) if isinstance(one.default, StrEnum) else one.default
+        default = "" if value is one.empty else f" = {value!r}"
         parts.append(f"{one.name}: {one.annotation}{default}")
     end = f") -> {made.return_annotation}"
-    line = f"dlbricks.{of}({', '.join(parts)}{end}"
+    line = f"dlbricks.{name}({', '.join(parts)}{end}"
     if len(line) > _WIDTH:
-        line = "\n".join([f"dlbricks.{of}(", *(f"    {part}," for part in parts), end])
+        line = "\n".join([f"dlbricks.{name}(", *(f"    {part}," for part in parts), end])
     return f"```python\n{line}\n```"
 
 
@@ -99,9 +103,10 @@ def _fields(of: str) -> str:
 
 
 def _public(name: str) -> Any:
-    if name not in dlbricks.__all__:
+    """A public name, or a method of one."""
+    if name.partition(".")[0] not in dlbricks.__all__:
         raise KeyError(name)
-    return getattr(dlbricks, name)
+    return attrgetter(name)(dlbricks)
 
 
 _KINDS: Mapping[str, Callable[[str], str]] = {"options": _options, "signature": _signature, "fields": _fields}
