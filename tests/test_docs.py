@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import dlbricks
 import pytest
 import yaml
 from dlbricks.cli import commands
@@ -170,6 +171,8 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     made, estimated, _missed, measured, compared = frames
     assert [len(frame) for frame in (made, estimated, measured, compared)] == [1, 1, 1, 1]
     assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
+    assert list(dlbricks.frame(left["made"])["name"]) == ["model"]
+    assert dlbricks.to_json(left["made"])["page"] == "report.html"
 
 
 def test_the_page_of_the_api_has_every_function_that_it_names() -> None:

@@ -84,6 +84,16 @@ def test_what_was_decomposed_and_measured_is_told(models: list[dlbricks.ModelSou
     assert dlbricks.to_json(nothing) == {"schema": 1, "results": []}
 
 
+def test_bricks_that_agree_have_no_row(models: list[dlbricks.ModelSource]) -> None:
+    suite = dlbricks.generate(models, granularity=1, out="suite").suite
+    assert suite is not None
+
+    found = dlbricks.check_agreement(suite, "onnxruntime", against="onnxruntime")
+
+    assert dlbricks.frame(found).empty
+    assert dlbricks.to_json(found)["backend"] == "onnxruntime"
+
+
 @pytest.mark.parametrize("thing", [None, "report", 1.5, [1, 2]])
 def test_what_is_no_report_is_refused(thing: Any) -> None:
     with pytest.raises(UsageError, match="is no report"):

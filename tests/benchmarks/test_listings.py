@@ -54,3 +54,21 @@ def test_a_signature_is_what_python_can_call(listings):
     assert "dlbricks.library_plans(" in short
     assert "    *,\n    store: Store,\n    backend: str = 'onnxruntime',\n" in long
     assert long.endswith(") -> RunReport\n```\n<!-- /signature-run -->")
+
+
+def test_a_page_is_written_or_checked(listings, monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before <!-- a -->1<!-- /a --> after")
+    monkeypatch.setattr(listings.blocks, "TOP", tmp_path)
+
+    def write(*arguments):
+        monkeypatch.setattr("sys.argv", ["script", *arguments])
+        rendered = lambda text: listings.blocks.rendered(text, {"a": "2"}.__getitem__)  # noqa: E731
+        listings.blocks.write([Path("page.md")], rendered, "", "write it")
+
+    with pytest.raises(SystemExit, match="write it"):
+        write("--check")
+    assert "1" in page.read_text()
+    write()
+    write("--check")
+    assert page.read_text() == "before <!-- a -->2<!-- /a --> after"
