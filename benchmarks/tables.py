@@ -8,14 +8,13 @@ something would change; a test does the same.
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import blocks
 from dlbricks.db.values import PROTOCOL
 from facts import accuracy_name, number, percent
 
@@ -23,7 +22,6 @@ PAGES = (Path("README.md"), Path("docs/results/README.md"))
 """From the top of the project."""
 
 _RESULTS = Path("docs/results")
-_BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 _NEAR = 0.1
 _HALVES = {"held": "held-out half", "new": "models added since"}
@@ -33,16 +31,7 @@ Result = Mapping[str, Any]
 
 def main() -> None:
     """Replace what differs, or tell of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where a figure differs from the data")
-    options = parser.parse_args()
-    top = Path(__file__).parents[1]
-    for page in PAGES:
-        old = (top / page).read_text()
-        new = rendered(old, top)
-        if new != old and options.check:
-            raise SystemExit(f"{page} differs from the data: run python benchmarks/tables.py")
-        (top / page).write_text(new)
+    blocks.write(PAGES, lambda text: rendered(text, blocks.TOP), __doc__ or "", "run python benchmarks/tables.py")
 
 
 def rendered(text: str, top: Path) -> str:
@@ -55,7 +44,7 @@ def rendered(text: str, top: Path) -> str:
     Raises:
         KeyError: There is no block of a name.
     """
-    return _BLOCK.sub(lambda found: found[1] + _BLOCKS[found[2]](top / _RESULTS) + found[4], text)
+    return blocks.rendered(text, lambda name: _BLOCKS[name](top / _RESULTS))
 
 
 def accuracies(folder: Path) -> list[Result]:

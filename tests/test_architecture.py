@@ -40,7 +40,7 @@ ROOMS = {
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate"],
     "models": ["zoo"],
-    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "demo"],
+    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "frames", "demo"],
     "analyzer/findings": ["finding", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
