@@ -182,6 +182,7 @@ def conduct(
                 holds,
                 memory_bytes=memory_bytes,
                 most_models=MOST_MODELS if settings.device == "cpu" else _MOST_ON_GPU,
+                levels=cut.levels,
             )
             start = partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together)
             journal, pace = Journal(store, run, conditions, costs), Pace(settings.visits, budget_s, forecast_s=forecast)

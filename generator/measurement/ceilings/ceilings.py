@@ -261,5 +261,5 @@ def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: Sett
     if item.result is None:
         reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
         return replace(row, error=reason)
-    rate, latency_ms = rate_of(item.label, item.result, call), item.result.latency_ns / 1e6
+    rate, latency_ms = rate_of(item.label, item.result, call, settings.device), item.result.latency_ns / 1e6
     return replace(row, latency_ms=latency_ms, flops_s=rate if flops else None, bytes_s=None if flops else rate)

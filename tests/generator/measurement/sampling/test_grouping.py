@@ -98,6 +98,15 @@ def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_it
         assert {item.footprint for item in group.items} == {nearest}
 
 
+def test_the_class_that_a_suite_notes_for_a_model_is_its_own():
+    items = [brick("a", footprint=one) for one in REUSE_LEVELS]
+
+    groups = grouped(items, [model("m", 30 * MIB)], {"m": {"a"}}, memory_bytes=1 << 40, levels={"m": LARGE})
+
+    (group,) = [one for one in groups if one.models]
+    assert {item.footprint for item in group.items} == {LARGE}
+
+
 def test_models_of_the_same_bricks_share_a_group():
     items = [brick(f"{family}{number}", 3 * MIB) for family in "ab" for number in range(2)]
     models = [model(f"{family}{number}") for number in range(3) for family in "ab"]
