@@ -228,7 +228,7 @@ def _measured(
         progress=progress,
     ) as session:
         session.measure(grouped([*items.values()], (), {}, memory_bytes=memory_bytes))
-    end_run(store, run)
+    end_run(store, run, more=session.throttling.found)
     call = items[OVERHEAD].result
     blank = CeilingRow(settings.backend, stack.key, settings.dtype)
     return run.id, [_row(blank, items[name], call, settings) for name in names]

@@ -90,8 +90,8 @@ def _join(weights: list[Tensor], w: Tensor, size: int, mode: int) -> None:
             size,
             0,
             1,
-            False,
-            w.shape[0] == 2,  # noqa: FBT003
+            False,  # noqa: FBT003
+            w.shape[0] == 2,
         )
 
 
