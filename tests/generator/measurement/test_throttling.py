@@ -104,15 +104,17 @@ def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, thr
 
 
 def test_what_runs_alone_ends_as_well(small_suite, store, throttled, faulty):
-    """A brick that ends its worker is tried once more by itself: throttled or not, that is over some time."""
-    faulty({"Sqrt": "run:crash@9"})
+    """A brick that ruins the worker for others is measured by itself, and once at least in a throttled session."""
+    faulty({"Sqrt": "run:later"})
     throttled("x" * 99)
 
-    report = run(small_suite, store=store, backend="faulty", **PROTOCOL)
+    report = run(small_suite, store=store, backend="faulty", **{**PROTOCOL, "processes": 1})
 
-    assert report.measured + report.failed == 10
+    assert (report.measured + report.failed, report.remaining) == (10, 0)
     assert report.failed <= 1
-    assert report.remaining == 0
+    assert any(process for found in blocks(store) for process, _, _ in found)  # of a worker that another one followed
+    assert report.costs.again == 2
+    assert report.costs.throttled >= 2
 
 
 def test_with_little_time_what_was_taken_is_kept(small_suite, store, throttled):
