@@ -75,7 +75,7 @@ HEAVY = {
     "onnx.reference",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
-_TORCH = ("graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
+_TORCH = ("branches.py", "graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
 HEAVY_ALLOWED = ("db/migrations/", *(f"generator/backends/torch/{name}" for name in _TORCH))
 
 
