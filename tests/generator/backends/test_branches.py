@@ -176,3 +176,18 @@ def test_the_branches_of_a_module_of_inception_have_lanes_of_their_own():
         branched(found.module, streams)(*found.inputs)
 
     assert 4 <= len({*streams.lanes}) <= MOST_LANES
+
+
+def test_branches_that_meet_neither_before_nor_after_begin_with_the_caller_and_end_with_it(skeleton_of):
+    graph = (
+        "(float[2,3] x, float[2,3] y) => (float[2,3] c, float[2,3] d){a = Relu(x) b = Exp(y) c = Tanh(a) d = Abs(b)}"
+    )
+    network = synthetic_network(skeleton_of(graph))
+    found = translated(network, float_type=torch.float32, device="cpu", channels_last=False)
+    streams = Recorded()
+
+    branched(found.module, streams)(*found.inputs)
+
+    assert streams.lanes == [0, 1, 0, 1]
+    assert all(-1 in over for over in streams.begun)
+    assert streams.knows[0] == {-1, 0, 1, 2, 3}
