@@ -24,6 +24,9 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.measurement.settings import Settings as CampaignSettings
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
+from dlbricks.generator.network.reference import CHAIN
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages.protocol import Prepare
 from dlbricks.models import find_models
 
 torch = pytest.importorskip("torch")
@@ -180,6 +183,19 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
     assert_like(found, execute(network), 1e-6)
     assert not list(tmp_path.iterdir())
     assert "dlbricks-torch-" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    written = []
+    for _ in range(2):
+        with Worker.start("torch", options={"pinning": "off", "mode": "compile"}) as worker:
+            assert worker.prepare(Prepare(CHAIN, CHAIN, synthetic=True, unroll=1)).first_run_ns > 0
+        written.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")})
+
+    first, second = written
+    assert first
+    assert second == first
 
 
 def test_without_a_compiler_nothing_is_compiled(skeleton_of, monkeypatch):
