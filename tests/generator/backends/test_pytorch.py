@@ -185,6 +185,7 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
     assert "dlbricks-torch-" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     written = []
