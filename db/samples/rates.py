@@ -150,7 +150,7 @@ def level_of_cache(working_set: int, system: System, threads: int, device: str =
         device: Of a GPU the system does not tell the caches: its working sets are told apart by their size.
     """
     if device != "cpu":
-        return f"{max(1, working_set >> 20)} MiB"
+        return f"{max(1, round(working_set / (1 << 20)))} MiB"  # a stream is some bytes less than its name says
     caches = sorted(system.cache_bytes, key=lambda entry: entry[1])
     for position, (name, size) in enumerate(caches):
         shared = position == len(caches) - 1

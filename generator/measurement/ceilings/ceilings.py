@@ -205,7 +205,9 @@ def _names(backend: str | None, device: str) -> list[str]:
         if here.ok and device in get(name).devices and not here.why_not(device)
     ]
     if not found:
-        raise BackendUnavailable("no backend can run here; 'dlbricks backends list' tells why")
+        raise BackendUnavailable(
+            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' tells what is missing"
+        )
     return found
 
 
@@ -228,7 +230,7 @@ def _measured(
         progress=progress,
     ) as session:
         session.measure(grouped([*items.values()], (), {}, memory_bytes=memory_bytes))
-    end_run(store, run)
+    end_run(store, run, more=session.throttling.found)
     call = items[OVERHEAD].result
     blank = CeilingRow(settings.backend, stack.key, settings.dtype)
     return run.id, [_row(blank, items[name], call, settings) for name in names]

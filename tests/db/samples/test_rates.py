@@ -8,7 +8,16 @@ import math
 import pytest
 from dlbricks.bricks.reference import COPY, GEMM, STREAM, built_in
 from dlbricks.db import Conditions, Measurement, Stop, Subject, System, Verdict
-from dlbricks.db.samples.rates import ceiling_names, ceiling_work, level_of_cache, node_ns, rate_of, stream_sizes
+from dlbricks.db.samples.rates import (
+    STREAM_SIZES,
+    ceiling_names,
+    ceiling_work,
+    gemm_sizes_on,
+    level_of_cache,
+    node_ns,
+    rate_of,
+    stream_sizes,
+)
 from dlbricks.generator.network.network import synthetic_network
 
 MIB = 1 << 20
@@ -43,6 +52,26 @@ def test_streams_go_well_beyond_the_caches_and_not_beyond_the_memory():
     assert stream_sizes(dataclasses.replace(XEON, memory_gib=2))[-1] == 128 * MIB
     assert stream_sizes(dataclasses.replace(XEON, cache_bytes=()))[-1] == 256 * MIB
     assert stream_sizes(dataclasses.replace(XEON, memory_gib=0)) == (32 << 10,)
+
+
+def test_on_a_gpu_sizes_are_the_same_whatever_the_host():
+    sizes = stream_sizes(XEON, "cuda")
+
+    assert sizes == tuple(MIB << power for power in range(10))
+    assert sizes == stream_sizes(dataclasses.replace(XEON, cache_bytes=(), memory_gib=0), "cuda")
+    assert {*sizes} <= {*STREAM_SIZES}  # what is stored is looked up under these
+    assert gemm_sizes_on("cpu") == (512, 1024, 2048)
+    assert min(gemm_sizes_on("cuda")) >= max(gemm_sizes_on("cpu"))  # smaller ones do not fill it
+
+
+@pytest.mark.parametrize("kind", [STREAM, COPY])
+def test_on_a_gpu_working_sets_are_named_by_their_size(kind):
+    named = {
+        size: level_of_cache(ceiling_work(f"{kind}{size}")[1], XEON, 1, "cuda") for size in stream_sizes(XEON, "cuda")
+    }
+
+    assert named == {size: f"{size // MIB} MiB" for size in named}
+    assert level_of_cache(1000, XEON, 1, "cuda") == "1 MiB"
 
 
 def test_other_precisions_have_products_only():

@@ -15,8 +15,8 @@ def test_ceilings_are_measured_and_stored(tmp_path):
     sizes = (1 << 20, 2 << 20)
     with Store.open(tmp_path / "ceilings.db") as store:
         report = measure_ceilings(
-            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, visits=10,
-            sessions=1, processes=2,
+            store=store, backend="onnxruntime", options={"optimization": "basic"}, dtype="float32",
+            gemm_sizes=(64, 128), sizes=sizes, visits=10, sessions=1, processes=2,
         )  # fmt: skip
 
         names = [f"{GEMM}64", f"{GEMM}128", *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]
@@ -28,6 +28,9 @@ def test_ceilings_are_measured_and_stored(tmp_path):
         )  # fmt: skip
         assert len(stored) == 8
         (run,) = store.runs()
+        (stack,) = store.stacks().values()
+    assert dict(stack.options)["optimization"] == "basic"
+    assert {row.stack for row in report.rows} == {stack.key}
     assert (run.id,) == report.runs
     assert run.finished
     for row in report.rows:
