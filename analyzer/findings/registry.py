@@ -20,6 +20,7 @@ from .analyses import (
     transposes,
     unfolded,
 )
+from .analyses.measured import batch
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -40,6 +41,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         slow_kernels,
         denormals,
         alternatives,
+        batch,
         threads,
         branches,
         inserted,
