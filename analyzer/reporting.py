@@ -367,7 +367,11 @@ def reported(result: Report) -> Answer:
     entries = [section.estimate for section in result.sections]
     short, told = estimated(entries), estimated(entries, explain=True)
     rows = [
-        {**row, "findings": None if one.findings is None else [finding.record() for finding in one.findings]}
+        {
+            **row,
+            "findings": None if one.findings is None else [finding.record() for finding in one.findings],
+            "joint": None if one.joint is None else one.joint.record(),
+        }
         for row, one in zip(told.results, result.sections, strict=True)
     ]
     took = result.measured

@@ -41,7 +41,7 @@ ROOMS = {
                     "estimate"],
     "models": ["zoo"],
     "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "demo"],
-    "analyzer/findings": ["finding", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
+    "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
     "db": ["values", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries", "contents",

@@ -27,6 +27,7 @@ from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_known
 from .analysis import BRICKS, LATENCY, Idea
 from .finding import Finding
+from .joint import Joint, joint_of
 from .proof.proof import Workbench
 from .registry import ANALYSES
 from .subject import Subject
@@ -88,12 +89,18 @@ class ModelFindings:
     @property
     def largest_share(self) -> float:
         """The largest share that one finding saves; 0 where there is none."""
-        return max((share_of(one) for one in self.findings), default=0.0)
+        return max((share_of(one) for one in self.findings if not one.at_most), default=0.0)
+
+    @property
+    def joint(self) -> Joint | None:
+        """What all findings would give together; None where there are none."""
+        return joint_of(self.findings, self.latency_ms)
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
         record = {name: getattr(self, name) for name in self.__slots__}
-        return record | {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
+        record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
+        return record | {"joint": None if self.joint is None else self.joint.record()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,4 +309,5 @@ def _shown(found: Finding, minimum_share: float) -> bool:
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=share_of, reverse=True))
+    """The largest saving first; after them what could be saved at most."""
+    return tuple(sorted(found, key=lambda one: (one.at_most, -share_of(one))))

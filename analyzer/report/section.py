@@ -17,6 +17,7 @@ from ...constructor.selection import COLD, MODEL
 from ...db import Kernel, KernelView, Measurement, Run, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ..findings.finding import Finding
+from ..findings.joint import Joint, joint_of
 
 __all__ = ["LayerRow", "Section", "layer_rows", "sections"]
 
@@ -55,6 +56,12 @@ class Section:
     def name(self) -> str:
         """The model's name."""
         return self.estimate.name
+
+    @property
+    def joint(self) -> Joint | None:
+        """What all findings would give together; None where there are none."""
+        measured_ms = self.estimate.measured_ms
+        return joint_of(self.findings or (), self.estimate.estimate_ms if measured_ms is None else measured_ms)
 
     @property
     def profile(self) -> tuple[Kernel, ...]:

@@ -64,6 +64,7 @@ def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
         "proven_ms": found.proven_ms,
         "proven_share": found.proven_share,
         "unproven": found.unproven,
+        "at_most": found.at_most,
         "remedy": found.remedy.text,
         "artefact": None if proof is None else proof.artefact,
     }
@@ -86,6 +87,11 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         yield from _explained(found)
     if len(row.findings) > len(shown):
         yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
+    if row.joint is not None and len(row.findings) > 1:
+        low, high = map(milliseconds, row.joint.ci95_ms)
+        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
+        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
+        yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
         yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to tell'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
@@ -95,6 +101,8 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
 def _explained(found: Finding) -> Iterator[str]:
     layers = _few(found.layers)
     yield f"  {found.kind}{f' ({layers})' if layers else ''}: {found.remedy.text}"
+    if found.at_most:
+        yield "    its saving is the most that there could be, and no prediction"
     yield from (f"    {line}" for line in found.evidence)
     if found.proof is not None:
         proof = found.proof
