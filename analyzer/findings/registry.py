@@ -5,6 +5,7 @@ from __future__ import annotations
 from .analyses import (
     activations,
     alternatives,
+    attention,
     branches,
     conversions,
     denormals,
@@ -30,6 +31,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
     for module in (
         activations,
         normalisations,
+        attention,
         transposes,
         conversions,
         float64,
