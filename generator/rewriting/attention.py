@@ -21,6 +21,8 @@ _HEADS_FIRST = (0, 2, 1, 3)
 _TRANSPOSED = (0, 2, 3, 1)
 """Heads first, the width of a head before the tokens: a product with it is one with the transposed keys."""
 
+_RANK = len(_HEADS_FIRST)
+
 _LAST_BY_DEFAULT = 13
 """Opset since which Softmax is over the last axis where it does not say."""
 
@@ -78,7 +80,7 @@ def _over_last(view: View, softmax: Layer) -> bool:
     shape, axis = view.shape(softmax.outputs[0]), view.attribute(softmax, "axis")
     if axis is None:
         axis = -1 if dict(softmax.opsets).get("", 0) >= _LAST_BY_DEFAULT else 1
-    return shape is not None and len(shape) == 4 and axis in {-1, 3} and view.dtype(softmax.outputs[0]) == "float"
+    return shape is not None and len(shape) == _RANK and axis in {-1, 3} and view.dtype(softmax.outputs[0]) == "float"
 
 
 def _only_reader(view: View, value: str, operator: str) -> Layer | None:
@@ -162,20 +164,17 @@ def _perm(view: View, layer: Layer) -> tuple[int, ...]:
 
 
 def _fits(view: View, mask: str, scores: tuple[int, ...]) -> bool:
-    """Whether a mask can be handed to the fused operator, which wants all tokens on both of its last axes."""
+    """Whether a mask can be handed to the fused operator; none is as good."""
     if not mask:
         return True
     shape = view.shape(mask)
     if shape is None or len(shape) > len(scores) or view.dtype(mask) != "float":
         return False
-    padded = _padded(shape)
-    fits = all(one in {1, size} for one, size in zip(padded, scores, strict=True))
-    # What must be expanded is so to numbers, which would fix a dimension that the file leaves open.
-    return fits and (not view.graph.bound or (shape == padded and padded[2:] == scores[2:]))
+    return all(one in {1, size} for one, size in zip(_padded(shape), scores, strict=True))
 
 
 def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (1,) * (4 - len(shape)) + shape
+    return (1,) * (_RANK - len(shape)) + shape
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:
@@ -183,9 +182,9 @@ def apply(draft: Draft, view: View, match: Match) -> None:
     query, key, value, *masks = match.reads
     inputs, before = [query, key, value], []
     for mask in masks:
-        shape, tokens = view.shape(mask), [view.shape(one) for one in (query, key)]
-        assert shape is not None  # noqa: S101  # the match needed it
-        wanted = (*_padded(shape)[:2], *(one[1] for one in tokens if one is not None))
+        shape, queries, keys = (view.shape(one) for one in (mask, query, key))
+        assert shape is not None and queries is not None and keys is not None  # noqa: S101, PT018  # as ``find`` saw
+        wanted = (*_padded(shape)[:2], queries[1], keys[1])
         if shape != wanted:
             before.append(draft.node("Expand", [mask, draft.constant(np.array(wanted, np.int64), "mask_shape")]))
         inputs += ["", "", before[0].output[0] if before else mask]
