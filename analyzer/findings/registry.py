@@ -21,7 +21,7 @@ from .analyses import (
     transposes,
     unfolded,
 )
-from .analyses.measured import batch
+from .analyses.measured import batch, padding
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -40,6 +40,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         one_hot,
         local_response,
         unfolded,
+        padding,
         slow_kernels,
         denormals,
         alternatives,
