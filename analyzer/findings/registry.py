@@ -21,7 +21,7 @@ from .analyses import (
     transposes,
     unfolded,
 )
-from .analyses.measured import batch, padding
+from .analyses.measured import batch, padding, roofline
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -42,6 +42,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         unfolded,
         padding,
         slow_kernels,
+        roofline,
         denormals,
         alternatives,
         batch,

@@ -56,6 +56,7 @@ class Bench:
         system: System = SYSTEM,
         variant: str = "",
         key: str = "",
+        references: Mapping[str, float] | None = None,
     ) -> str:
         """Store a run: two processes of three rounds, some percent of noise.
 
@@ -69,6 +70,7 @@ class Bench:
             system: Where it ran.
             variant: Algorithm of bricks and model.
             key: Key of the model; empty for that of the bench.
+            references: Latency of further networks of our own in ms, by name.
         """
         id_ = str(uuid.uuid4())
         self.minute += 1
@@ -97,6 +99,7 @@ class Bench:
             return measurement, blocks
 
         wanted = [taken(Subject.REFERENCE, built_in_key(OVERHEAD), reference_us / 1e3)]
+        wanted += [taken(Subject.REFERENCE, built_in_key(name), found) for name, found in (references or {}).items()]
         wanted += [taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items()]
         wanted += [] if ms is None else [taken(Subject.MODEL, key or self.key, ms)]
         self.store.add(wanted)

@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyses.measured import batch, padding
+from dlbricks.analyzer.findings.analyses import slow_kernels
+from dlbricks.analyzer.findings.analyses.measured import batch, padding, roofline
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.db import Conditions
+from dlbricks.generator.network.reference import GEMM, STREAM
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -134,3 +136,47 @@ def test_channels_whose_padding_is_not_measured_are_none(bench: Any, subject_of:
     bench.run(ms=3.3, key=graph.key, bricks={key: 1.0 if name in "acy" else 0.1 for name, key in keys.items()})
 
     assert not list(padding.ANALYSIS.run(subject_of(bench, source)))
+
+
+CEILINGS = {f"{GEMM}512": 2.684, f"{STREAM}{1 << 20}": 1.149}
+"""10^11 FLOP/s, and 10^9 bytes/s beside a call of 0.1 ms."""
+
+
+def by_operator(bench: Any, conv: float, relu: float, sigmoid: float, add: float) -> dict[str, float]:
+    return bench.bricks(conv, relu, sigmoid, add)  # type: ignore[no-any-return]
+
+
+def test_operators_far_from_both_ceilings_are_found(bench: Any, subject_of: SubjectOf) -> None:
+    bench.run(ms=1.0, bricks=by_operator(bench, 0.2, 0.009, 0.009, 0.0135), references=CEILINGS)
+    subject = subject_of(bench)
+
+    (found,) = roofline.ANALYSIS.run(subject)
+
+    assert not list(slow_kernels.ANALYSIS.run(subject))  # its own rate is all that this model has to show
+    assert found.at_most
+    assert found.layers == ("Conv_0", "Conv_2")
+    assert found.current_ms == pytest.approx(0.4, rel=0.02)
+    assert found.achievable_ms == pytest.approx(2 * (2 * 4 * 16 * 16 + 4 * 4 * 9) * 4 / 1e9 * 1e3, rel=0.02)
+    assert "40% of the model" in found.title
+    assert any("2 x Conv" in line and "by memory" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize("conv", [0.012, 0.03])
+def test_operators_near_a_ceiling_are_none(bench: Any, subject_of: SubjectOf, conv: float) -> None:
+    bench.run(ms=1.0, bricks=by_operator(bench, conv, 0.009, 0.009, 0.0135), references=CEILINGS)
+
+    assert not list(roofline.ANALYSIS.run(subject_of(bench)))
+
+
+def test_what_is_slow_beside_its_own_model_is_not_told_again(bench: Any, subject_of: SubjectOf) -> None:
+    bench.run(ms=2.0, bricks=by_operator(bench, 0.012, 0.009, 0.009, 0.5), references=CEILINGS)
+    subject = subject_of(bench)
+
+    assert [found.layers for found in slow_kernels.ANALYSIS.run(subject)] == [("Add_4",)]
+    assert not list(roofline.ANALYSIS.run(subject))
+
+
+def test_without_ceilings_nothing_is_far_from_them(bench: Any, subject_of: SubjectOf) -> None:
+    bench.run(ms=1.0, bricks=by_operator(bench, 0.2, 0.009, 0.009, 0.0135))
+
+    assert not list(roofline.ANALYSIS.run(subject_of(bench)))
