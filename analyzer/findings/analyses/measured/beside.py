@@ -19,13 +19,20 @@ class Ratio:
 
     Attributes:
         value: The other's latency over that of the base.
-        half: Half of the 95 % interval of its logarithm.
+        own: Half of the 95 % interval of its logarithm, by what both measurements leave in doubt.
+        apart: The same by what the machine may have done in between, which other ratios of these runs have in common.
         in_turn: Whether both were visited in turn.
     """
 
     value: float
-    half: float
+    own: float
+    apart: float
     in_turn: bool
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval of its logarithm."""
+        return math.hypot(self.own, self.apart)
 
     def between(self, factor: float = 1.0) -> tuple[float, float]:
         """The interval of so many times the ratio."""
@@ -49,8 +56,8 @@ class Beside:
         ours, theirs = (self._blocks.get(one.id, ()) for one in (base, other))
         in_turn = visited_in_turn(base, other, ours, theirs)
         stand = self._timeline.between(base, other, in_turn=in_turn)
-        half = math.hypot(_relative(base), _relative(other), NORMAL * stand.apart)
-        return Ratio(stand.other_ns / stand.base_ns, half, in_turn)
+        own = math.hypot(_relative(base), _relative(other))
+        return Ratio(stand.other_ns / stand.base_ns, own, NORMAL * stand.apart, in_turn)
 
 
 def _relative(one: Measurement) -> float:

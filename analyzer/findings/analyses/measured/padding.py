@@ -13,6 +13,7 @@ softmax, none can be added.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from .....bricks.cutting.wiring import sequences
@@ -85,16 +86,14 @@ def _padded(
     if current is None:
         return None
     saved = [(node.ms or 0.0) * (1 - ratio.value) for _, node, ratio in places]
-    # What is off of a brick's ratio is off wherever it occurs; of different ones it is added up all the same.
-    doubt = math.fsum((node.ms or 0.0) * ratio.value * math.expm1(ratio.half) for _, node, ratio in places)
-    share = math.fsum(saved) / current.ms
+    doubt = _doubt(model, places, math.fsum(saved) / current.ms * current.half_ms)
     return finding(
         model,
         "padding",
         f"the channels of {len(places)} layers are no multiples of {multiple}",
         layers=[index for index, *_ in places],
         current=current,
-        saving=Spent(math.fsum(saved), math.hypot(doubt, share * current.half_ms), ()),
+        saving=Spent(math.fsum(saved), doubt, ()),
         evidence=_evidence(places, saved, multiple),
         remedy=Remedy(
             "manual",
@@ -102,6 +101,20 @@ def _padded(
             {"multiple": str(multiple)},
         ),
     )
+
+
+def _doubt(model: Model, places: Sequence[tuple[int, Node, Ratio]], current_ms: float) -> float:
+    """Half of the interval of a saving in ms.
+
+    Layers of one brick err together, those of others independently; all of them in what the machine did between runs.
+    """
+    bricks: defaultdict[str, float] = defaultdict(float)
+    runs = []
+    for index, node, ratio in places:
+        left = (node.ms or 0.0) * ratio.value
+        bricks[model.graph.layers[index].key] += left * math.expm1(ratio.own)
+        runs.append(left * math.expm1(ratio.apart))
+    return math.hypot(*bricks.values(), math.fsum(runs), current_ms)
 
 
 def _evidence(places: list[tuple[int, Node, Ratio]], saved: list[float], multiple: int) -> Iterator[str]:
