@@ -26,6 +26,7 @@ from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_known
 from .analysis import BRICKS, LATENCY, Idea
+from .cold_start import ColdStart, cold_start_in
 from .finding import Finding
 from .joint import Joint, joint_of
 from .proof.proof import Workbench
@@ -60,6 +61,7 @@ class ModelFindings:
         findings: What would save something, the largest saving first: by what was proven, else as predicted.
         tried: What was tried and saves nothing, or could not be tried.
         unasked: Analyses that could not be asked, each with the reason.
+        cold_start: What loading and the first run cost; None where that is not stored.
         commands: What would measure what is missing.
         error: Why the model could not be analysed.
     """
@@ -78,6 +80,7 @@ class ModelFindings:
     findings: tuple[Finding, ...] = ()
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
+    cold_start: ColdStart | None = None
     commands: tuple[str, ...] = ()
     error: str | None = None
 
@@ -100,7 +103,8 @@ class ModelFindings:
         """As a JSON object."""
         record = {name: getattr(self, name) for name in self.__slots__}
         record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
-        return record | {"joint": None if self.joint is None else self.joint.record()}
+        told = {"joint": self.joint, "cold_start": self.cold_start}
+        return record | {name: None if one is None else one.record() for name, one in told.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         threads=estimate.threads,
         cache=estimate.cache,
         dtype=estimate.dtype,
+        cold_start=cold_start_in(subject),
         commands=tuple(dict.fromkeys(one.command for one in estimate.missing if one.command)),
     )
     lacking = _lacking(subject)

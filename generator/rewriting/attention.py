@@ -131,7 +131,8 @@ def _factor(view: View, value: str) -> tuple[Layer, str, float] | None:
 
 def _split(view: View, value: str, wanted: tuple[int, ...], layers: set[int]) -> _Split | None:
     """What was split into heads and transposed to make a value of four axes; None where it was made otherwise."""
-    axes, factor = (0, 1, 2, 3), 1.0
+    axes: tuple[int, ...] = (0, 1, 2, 3)
+    factor = 1.0
     while True:
         scaling = _factor(view, value)
         turned = view.maker(value, "Transpose")

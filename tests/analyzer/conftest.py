@@ -57,6 +57,7 @@ class Bench:
         variant: str = "",
         key: str = "",
         references: Mapping[str, float] | None = None,
+        start_ms: tuple[float, float] | None = None,
     ) -> str:
         """Store a run: two processes of three rounds, some percent of noise.
 
@@ -70,6 +71,7 @@ class Bench:
             system: Where it ran.
             variant: Algorithm of bricks and model.
             key: Key of the model; empty for that of the bench.
+            start_ms: What loading the model and its first run took.
             references: Latency of further networks of our own in ms, by name.
         """
         id_ = str(uuid.uuid4())
@@ -95,6 +97,8 @@ class Bench:
                 ci95_ns=found.ci95_ns, samples=found.samples, block_medians_ns=found.block_medians_ns,
                 verdict=Verdict.STABLE, stop=Stop.CONVERGED, reference_ns=reference_ns,
                 variant="" if subject is Subject.REFERENCE else variant,
+                load_ns=None if start_ms is None else int(start_ms[0] * 1e6),
+                first_run_ns=None if start_ms is None else int(start_ms[1] * 1e6),
             )  # fmt: skip
             return measurement, blocks
 

@@ -80,6 +80,10 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         threads = counted(row.threads or 1, "thread")
         where = f"{row.backend}, {threads}, {row.dtype}"
         yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
+    if row.cold_start is not None:
+        start = row.cold_start
+        load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
+        yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
     if not row.findings:
         yield f"{row.name}: nothing is found that saves enough to tell"
     shown = row.findings[:most]
