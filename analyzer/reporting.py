@@ -366,14 +366,7 @@ def reported(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     entries = [section.estimate for section in result.sections]
     short, told = estimated(entries), estimated(entries, explain=True)
-    rows = [
-        {
-            **row,
-            "findings": None if one.findings is None else [finding.record() for finding in one.findings],
-            "joint": None if one.joint is None else one.joint.record(),
-        }
-        for row, one in zip(told.results, result.sections, strict=True)
-    ]
+    rows = [{**row, **one.missed()} for row, one in zip(told.results, result.sections, strict=True)]
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:
