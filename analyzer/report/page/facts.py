@@ -71,14 +71,14 @@ def figures_of(section: Section) -> list[Fact]:
     bound = entry.lower_bound_sequential_ms
     if bound is not None and (entry.estimate_ms is None or bound < 0.999 * entry.estimate_ms):
         rows.append(Fact("Lower bound", _ms(bound) or "", "the cheapest bricks that are stored, over all stacks"))
+    if entry.roofline_ms is not None:
+        headroom = f"headroom {ratio(entry.roofline_headroom)}×" if entry.roofline_headroom else ""  # noqa: RUF001
+        rows.append(Fact("Bound of the machine", _ms(entry.roofline_ms) or "", headroom))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
         told = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
         rows.append(Fact("Load and first run", _ms(both) or "", f"{told}: as long as {start.runs:.3g} runs", found))
-    if entry.roofline_ms is not None:
-        headroom = f"headroom {ratio(entry.roofline_headroom)}×" if entry.roofline_headroom else ""  # noqa: RUF001
-        rows.append(Fact("Bound of the machine", _ms(entry.roofline_ms) or "", headroom))
     return rows
 
 
