@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from dlbricks.analyzer.findings.analyze import AnalyzeReport, ModelFindings
+from dlbricks.analyzer.findings.cold_start import ColdStart
 from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
 from dlbricks.analyzer.findings.joint import joint_of
+from dlbricks.analyzer.report.answers import missed
 
 LATENCY_MS = 100.0
 
@@ -67,3 +70,17 @@ def test_what_could_be_saved_at_most_is_none_of_it() -> None:
 @pytest.mark.parametrize(("findings", "latency_ms"), [([], LATENCY_MS), ([saves(1, "a")], None)])
 def test_without_findings_or_a_latency_there_is_none(findings: list[Finding], latency_ms: float | None) -> None:
     assert joint_of(findings, latency_ms) is None
+
+
+def test_the_answer_tells_what_findings_give_together() -> None:
+    start = ColdStart(load_ms=300.0, first_run_ms=100.0, latency_ms=LATENCY_MS)
+    found = (saves(10, "a"), saves(5, "b"), saves(50, "c", at_most=True))
+    row = ModelFindings("model", LATENCY_MS, basis="measured", threads=1, findings=found, cold_start=start)
+
+    lines = "\n".join(missed(AnalyzeReport((row,))).summary)
+
+    assert "together, no layer counted twice: 15.000 ms (13.000 to 19.000), 15%: planted, planted" in lines
+    assert "as long as 4 runs" in lines
+    assert lines.count("the most that there could be") == 1
+    assert row.largest_share == pytest.approx(0.1)
+    assert row.record()["joint"]["saving_ms"] == pytest.approx(15)
