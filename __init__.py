@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
+    from .analyzer.frames import frame, to_json, to_markdown
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
     from .bricks.cutting.split import split
@@ -81,6 +82,7 @@ __all__ = [
     "compare",
     "estimate",
     "find_models",
+    "frame",
     "generate",
     "kernels",
     "library_plans",
@@ -91,6 +93,8 @@ __all__ = [
     "run",
     "sequences",
     "split",
+    "to_json",
+    "to_markdown",
     "write_suite",
 ]
 
@@ -131,6 +135,7 @@ __getattr__, __dir__ = lazy(
         "compare": "analyzer.comparison.compare",
         "estimate": "constructor.estimate",
         "find_models": "models.source",
+        "frame": "analyzer.frames",
         "generate": "generator.decomposition.generate",
         "kernels": "analyzer.kernels.kernels",
         "library_plans": "generator.planning.plans",
@@ -141,6 +146,8 @@ __getattr__, __dir__ = lazy(
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
         "split": "bricks.cutting.split",
+        "to_json": "analyzer.frames",
+        "to_markdown": "analyzer.frames",
         "write_suite": "bricks.suite.writing",
     },
 )

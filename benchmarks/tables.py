@@ -8,14 +8,13 @@ something would change; a test does the same.
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import blocks
 from dlbricks.db.values import PROTOCOL
 from facts import accuracy_name, number, percent
 
@@ -23,7 +22,6 @@ PAGES = (Path("README.md"), Path("docs/results/README.md"))
 """From the top of the project."""
 
 _RESULTS = Path("docs/results")
-_BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 _NEAR = 0.1
 _HALVES = {"held": "held-out half", "new": "models added since"}
@@ -33,16 +31,7 @@ Result = Mapping[str, Any]
 
 def main() -> None:
     """Replace what differs, or tell of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where a figure differs from the data")
-    options = parser.parse_args()
-    top = Path(__file__).parents[1]
-    for page in PAGES:
-        old = (top / page).read_text()
-        new = rendered(old, top)
-        if new != old and options.check:
-            raise SystemExit(f"{page} differs from the data: run python benchmarks/tables.py")
-        (top / page).write_text(new)
+    blocks.write(PAGES, lambda text: rendered(text, blocks.TOP), __doc__ or "", "run python benchmarks/tables.py")
 
 
 def rendered(text: str, top: Path) -> str:
@@ -55,7 +44,7 @@ def rendered(text: str, top: Path) -> str:
     Raises:
         KeyError: There is no block of a name.
     """
-    return _BLOCK.sub(lambda found: found[1] + _BLOCKS[found[2]](top / _RESULTS) + found[4], text)
+    return blocks.rendered(text, lambda name: _BLOCKS[name](top / _RESULTS))
 
 
 def accuracies(folder: Path) -> list[Result]:
@@ -184,6 +173,10 @@ def _cost(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
+_ALONE = 0.98
+"""A model whose critical path takes more than this part of all of it has no branches worth telling."""
+
+
 def _gpu_stages(folder: Path) -> dict[str, dict[str, Result]]:
     """What the visits of a GPU measured, by stage and model."""
     found = json.loads((folder / "gpu" / "results.json").read_text())
@@ -193,18 +186,45 @@ def _gpu_stages(folder: Path) -> dict[str, dict[str, Result]]:
 def _gpu(folder: Path) -> str:
     """Each model by the frameworks, its bound, and its estimate."""
     stages = _gpu_stages(folder)
-    eager, graph, ort = (stages[name] for name in ("float32", "float32-graph", "onnxruntime-float32"))
+    ways = ("float32", "float32-graph", "float32-branches", "float32-compiled", "onnxruntime-float32")
     lines = [
         "",
-        "| | eager | graph | ONNX Runtime | bound | bound / graph | bound / ONNX Runtime | estimate / graph |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | eager | graph | branches | compiled | ORT | bound | bound / graph | bound / fastest | estimate / graph |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in graph.items():
-        times = [one["measured_ms"] for one in (eager[name], row, ort[name])]
+    for name, row in stages["float32-graph"].items():
+        times = [stages[way][name]["measured_ms"] for way in ways]
         bound = row["bound_with_plans_ms"]
         cells = [f"{time:.3f}" for time in (*times, bound)]
-        cells += [number(bound / time) for time in times[1:]]
+        cells += [number(bound / time) for time in (row["measured_ms"], min(times))]
         lines.append(f"| {name} | {' | '.join(cells)} | {number(row['ratio'])} |")
+    return "\n".join([*lines, ""])
+
+
+def _gpu_branches(folder: Path) -> str:
+    """What a critical path promises, and what running branches side by side keeps of it."""
+    stages = _gpu_stages(folder)
+    lines = ["", "| | graph | branches | critical path | times as fast | promised |", "|---|---|---|---|---|---|"]
+    for label in ("float32", "float16"):
+        for name, row in stages[f"{label}-graph"].items():
+            graph, path, sequential = row["measured_ms"], row["critical_path_ms"], row["sequential_ms"]
+            if path > _ALONE * sequential:
+                continue
+            branches = stages[f"{label}-branches"][name]["measured_ms"]
+            cells = [f"{name}, {label}", *(f"{time:.3f}" for time in (graph, branches, path))]
+            lines.append(f"| {' | '.join(cells)} | {number(graph / branches)} | {number(sequential / path)} |")
+    return "\n".join([*lines, ""])
+
+
+def _gpu_ceilings(folder: Path) -> str:
+    """The highest rates that PyTorch reached."""
+    found = json.loads((folder / "gpu" / "results.json").read_text())
+    lines = ["", "| | products, TFLOP/s | memory, GB/s |", "|---|---|---|"]
+    for one in found["ceilings"]:
+        flops = max((row["flops_s"] for row in one["rows"] if row["flops_s"]), default=None)
+        moved = max((row["bytes_s"] for row in one["rows"] if row["bytes_s"]), default=None)
+        cells = [f"{rate:.0f}" if rate else "" for rate in (flops and flops / 1e12, moved and moved / 1e9)]
+        lines.append(f"| {one['stage'].removeprefix('ceilings-')} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -227,8 +247,8 @@ def _gpu_precisions(folder: Path) -> str:
     """How much faster than in float32 a CUDA graph of PyTorch is."""
     stages = _gpu_stages(folder)
     base = stages["float32-graph"]
-    others = ("tf32-graph", "float16-graph", "bfloat16-graph")
-    lines = ["", "| | float32, ms | TF32 | float16 | bfloat16 |", "|---|---|---|---|---|"]
+    others = ("tf32-graph", "float16-graph")
+    lines = ["", "| | float32, ms | TF32 | float16 |", "|---|---|---|---|"]
     for name, row in base.items():
         gains = [number(row["measured_ms"] / stages[other][name]["measured_ms"]) for other in others]
         lines.append(f"| {name} | {row['measured_ms']:.3f} | {' | '.join(gains)} |")
@@ -254,6 +274,8 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,
+    "gpu-branches": _gpu_branches,
+    "gpu-ceilings": _gpu_ceilings,
     "gpu-errors": _gpu_errors,
     "gpu-precisions": _gpu_precisions,
     "gpu-plans": _gpu_plans,

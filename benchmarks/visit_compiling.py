@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def compile_ahead(visit: Visit, stage: Stage, names: Sequence[str], until: float
     logs = {name: visit.work / f"compiling-{place}.log" for place, name in enumerate(names)}
     most = psutil.cpu_count(logical=False) or 1
     with ExitStack() as files:
-        files.callback(lambda: [process.kill() for process in running.values()])
+        files.callback(_end, running)
         while (waiting or running) and time.monotonic() < until:
             while waiting and len(running) < most:
                 name = waiting.pop(0)
@@ -49,6 +49,12 @@ def compile_ahead(visit: Visit, stage: Stage, names: Sequence[str], until: float
                     failed[name] = _last(logs[name])
             time.sleep(0.1)
     return failed
+
+
+def _end(running: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    for process in running.values():
+        process.kill()
+        process.wait()
 
 
 def _last(log: Path) -> str:

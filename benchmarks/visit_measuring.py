@@ -159,13 +159,11 @@ def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
         if left and stage.options.get("mode", "").startswith("compile"):
             names = [str(source.path or source.zoo) for source in left]
             record.result["compiling"] = compile_ahead(visit, stage, names, time.monotonic() + _COMPILING * allowed_s)
-        left_s = until - time.monotonic()
-        if left and left_s >= visit.clock.least_s:
+        if left and until - time.monotonic() >= visit.clock.least_s:
             found = measure(
                 left,
                 store=store,
                 cache=stage.cache,
-                budget_s=left_s,
                 item_timeout_s=_MODEL_TIMEOUT_S,
                 processes=1,
                 **_place(visit, stage),
@@ -184,17 +182,7 @@ def ceilings(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> No
         found = measure_ceilings(store=store, processes=1, **place)
     record.result = {
         "left": 0,
-        "rows": [
-            {
-                "network": row.network,
-                "working_set": row.working_set,
-                "latency_ms": row.latency_ms,
-                "flops_s": None if row.flops_s is None else row.flops_s.best,
-                "bytes_s": None if row.bytes_s is None else row.bytes_s.best,
-                "error": row.error,
-            }
-            for row in found.rows
-        ],
+        "failures": {f"{row.dtype} {row.network}": row.error for row in found.rows if row.error},
     }
     record.status = "done"
 

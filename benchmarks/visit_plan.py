@@ -55,9 +55,9 @@ def stages(batch: int, device: str) -> list[Stage]:
     return [
         Stage("stack", "stack", 0.05),
         *(_gpu(batch) if device == "cuda" else ()),
-        Stage("ceilings", "ceilings", 0.1, cache="hot"),
         *(Stage(f"agreement-{dtype}", "agreement", 0.12, dtype) for dtype in dtypes),
         Stage("float32", "bricks", 0.25),
+        *([] if device == "cuda" else [Stage("ceilings", "ceilings", 0.1, cache="hot")]),
         Stage("float32-hot", "bricks", 0.25, cache="hot"),
         Stage("bfloat16", "bricks", 0.2, "bfloat16"),
         Stage("float16", "bricks", 0.2, "float16"),

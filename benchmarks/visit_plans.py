@@ -44,6 +44,7 @@ def plans(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     backend, options = visit.backend(stage), visit.options(stage)
     suite = visit.suite(stage.batch)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype, "backend": backend}
+    place |= {"batch": stage.batch} if stage.batch else {}
     known = {row["key"] for row in visit.folder.rows(PLANS) if place.items() <= row.items()}
     bricks = {key: suite.brick(key) for key in suite.keys if key not in known}
     wanted = [key for key, brick in bricks.items() if _WANTED[backend] & {*brick.operators}]

@@ -15,6 +15,14 @@ from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor import Estimate, estimate
 from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.generator.machine.cores import physical_cores
+from dlbricks.generator.measurement.ceilings.rates import (
+    STREAM_SIZES,
+    ceiling_names,
+    ceiling_work,
+    gemm_sizes_on,
+    rate_of,
+)
+from dlbricks.generator.network.reference import OVERHEAD, built_in_key
 from dlbricks.models import ModelSource, find_models
 from visit_folder import PLANS, Folder, Record
 from visit_plans import WANTED, best_of
@@ -70,6 +78,12 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 if record.stage["kind"] == "kernels" and "views" in record.result
             ],
             "plans": [found for folder in folders for found in _plans(folder)],
+            "ceilings": [
+                _about(record, stacks.get(record.stack)) | {"rows": list(_rates(folder, record, store))}
+                for folder in folders
+                for record in folder.records
+                if record.stage["kind"] == "ceilings" and record.status == "done"
+            ],
             "not_done": [
                 _about(record, stacks.get(record.stack)) | {"status": record.status, "reason": record.reason}
                 for folder in folders
@@ -112,6 +126,22 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
         }
 
 
+def _rates(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
+    """What the machine computes and moves at most, by network; without those whose time a call hides."""
+    device = folder.settings["device"]
+    products = ceiling_names((), gemm_sizes=gemm_sizes_on(device))
+    keys = {built_in_key(name): name for name in (OVERHEAD, *products, *ceiling_names(STREAM_SIZES, gemm_sizes=()))}
+    place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"], "cache": "hot"}
+    measured = {keys[one.key]: one for one in store.measurements(subject=Subject.REFERENCE, keys=list(keys), **place)}
+    call = measured.pop(OVERHEAD, None)
+    for name, one in sorted(measured.items(), key=lambda item: item[1].latency_ns):
+        rate = rate_of(name, one, call, device)
+        if rate is not None:
+            flops, moved = ceiling_work(name)
+            per_s = {"flops_s": rate.best if flops else None, "bytes_s": None if flops else rate.best}
+            yield {"network": name, "working_set": moved, "latency_ms": one.latency_ns / 1e6, **per_s}
+
+
 def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
     """Of each library and precision: how many plans there are, and how far its own choice is from the fastest."""
     rows = folder.rows(PLANS)
@@ -140,7 +170,7 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
 
 def _of(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
-    return [row for row in rows if place.items() <= row.items()]
+    return [row for row in rows if place.items() <= row.items() and row.get("batch") == record.stage["batch"]]
 
 
 def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]:
@@ -206,6 +236,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "Latencies are in milliseconds: of bricks at G=1, and of whole models that were visited in turn with them.",
         *_agreement(found["agreement"]),
         *_gains(found["stages"]),
+        *_ceilings(found.get("ceilings", [])),
         *_choices(found),
     ]
     for stage in found["stages"]:
@@ -243,6 +274,19 @@ def _agreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     wrong = [f"* {row['stage']}: {count} x {reason}" for row in rows for reason, count in row["reasons"].items()]
     return [*lines, "", *wrong] if wrong else lines
+
+
+def _ceilings(stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The most that the machine computes and moves, by network."""
+    if not stages:
+        return []
+    lines = ["", "## Ceilings", "", "| stage | network | MiB | TFLOP/s | GB/s |", "|---|---|---|---|---|"]
+    for stage in stages:
+        for row in stage["rows"]:
+            mib = row["working_set"] / (1 << 20)
+            rates = (row["flops_s"] and row["flops_s"] / 1e12, row["bytes_s"] and row["bytes_s"] / 1e9)
+            lines.append(f"| {stage['stage']} | {row['network']} | {mib:.4g} | {' | '.join(map(_number, rates))} |")
+    return lines
 
 
 def _choices(found: Mapping[str, Any]) -> list[str]:

@@ -124,7 +124,9 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
 @split_options
 @runtime_options
 @click.option("-o", "--out", type=PLACE, required=True, metavar="SUITE", help="Folder for the suite.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that decompose."
+)
 @click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
 @click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
 @click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
@@ -154,20 +156,31 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
 @commands.command()
 @click.argument("suite", type=PLACE, metavar="SUITE")
 @click.option(
-    "--with", "models", multiple=True, metavar="MODEL...", help="Whole models, visited in turn with the bricks."
+    "--with",
+    "models",
+    multiple=True,
+    metavar="MODEL...",
+    help="Whole models, visited in turn with the bricks; after the suite, repeatable.",
 )
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
 @stack_options
 @click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
 @click.option(
-    "--algorithm", "named", multiple=True, metavar="NAME", help="Also measure each brick with this algorithm."
+    "--algorithm",
+    "named",
+    multiple=True,
+    metavar="NAME",
+    help="Also measure each brick with this algorithm; repeatable.",
 )
 @click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
 @pace_options
 @click.option(
-    "--again", type=click.Choice(["noisy", "failed", "all"]), multiple=True, help="Measure these although stored."
+    "--again",
+    type=click.Choice(["noisy", "failed", "all"]),
+    multiple=True,
+    help="Measure these although stored; repeatable.",
 )
 @database_option
 @quiet_option

@@ -47,7 +47,7 @@ __all__ = ["analyze"]
     "--fail-on",
     type=saving,
     metavar="LIMIT",
-    help="End with exit code 4 where one finding saves more, for example 'saving>10%'.",
+    help="End with exit code 4 where one finding saves more, as proven, else as predicted: 'saving>10%'.",
 )
 @all_option
 @database_option

@@ -146,7 +146,9 @@ def backends_list(*, form: str) -> None:
 @click.argument("name")
 @click.option("--again", is_flag=True, help="Replace an environment that is there.")
 @click.option(
-    "--python", metavar="PATH", help="Interpreter to build it from; where not given, one of the right version."
+    "--python",
+    metavar="PATH",
+    help="Interpreter to build it from; else this one, or one of the right version on the PATH.",
 )
 @format_options
 def backends_install(*, name: str, again: bool, python: str | None, form: str) -> None:
@@ -165,7 +167,7 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
 @backends.command("check")
 @click.argument("name")
 @suite_argument
-@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="What is right.")
+@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that is right.")
 @device_options
 @click.option(
     "--dtype",
@@ -197,8 +199,14 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
 @click.option(
     "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU that they are for; it need not be here."
 )
-@click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; may be given again.")
-@click.option("--layout", "layouts", type=click.Choice(["nchw", "nhwc"]), multiple=True, help="Layout of images.")
+@click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; repeatable; else float32.")
+@click.option(
+    "--layout",
+    "layouts",
+    type=click.Choice(["nchw", "nhwc"]),
+    multiple=True,
+    help="Layout of images; repeatable; else both.",
+)
 @quiet_option
 @format_options
 def backends_plans(

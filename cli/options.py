@@ -62,7 +62,7 @@ format_options = _stacked(
     click.option(
         "--format",
         "form",
-        type=click.Choice(["table", "json", "csv"]),
+        type=click.Choice(["table", "json", "csv", "markdown"]),
         default="table",
         show_default=True,
         help="How results are written to stdout.",
@@ -88,7 +88,7 @@ binding_options = _stacked(
         type=dimension,
         multiple=True,
         metavar="NAME=N[,N...]",
-        help="Values of a dynamic dimension; several give one model each.",
+        help="Values of a dynamic dimension; several give one model each; repeatable.",
     ),
 )
 
@@ -140,7 +140,9 @@ split_options = _stacked(
 
 _backend_options = (
     click.option("--backend", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that executes."),
-    click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
+    click.option(
+        "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Device of the runtime."
+    ),
     click.option(
         "--threads",
         type=click.IntRange(min=0),
@@ -158,7 +160,7 @@ setting_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _context, _parameter, pairs: dict(pairs),
-    help="Option of the runtime, part of what is measured ('dlbricks backends list' names them).",
+    help="Option of the runtime, part of what is measured ('dlbricks backends list' names them); repeatable.",
 )
 
 device_options = _stacked(_backend_options[1], setting_option)

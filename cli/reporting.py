@@ -34,8 +34,14 @@ __all__ = ["report"]
 @click.option(
     "-o", "--out", type=PLACE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
 )
-@click.option("--budget", "budget_s", type=seconds, metavar="TIME", help="Total time, for example 90s, 5m or 1h.")
-@click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored.")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=seconds,
+    metavar="TIME",
+    help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
+)
+@click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack.")
 @click.option(
     "--graph",
     type=click.Choice(["source", "fused", "runtime"]),
@@ -46,7 +52,10 @@ __all__ = ["report"]
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
 @click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
 @click.option(
-    "--annotated", type=PLACE, metavar="FILE", help="Also write the model with the cost of each node, for Netron."
+    "--annotated",
+    type=PLACE,
+    metavar="FILE",
+    help="Also write the model, one only, with the cost of each node, for Netron.",
 )
 @click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
 @click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")

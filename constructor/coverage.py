@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
+from ..bricks.suite.signature import Signature
 from .commands import Commands
 from .decomposition import Decomposition
 from .form import form_of
@@ -89,6 +90,7 @@ def row_of(
     shelf: Shelf,
     *,
     kernels: Mapping[str, tuple[str, ...]],
+    known: MutableMapping[str, Signature],
     on_path: bool,
 ) -> SequenceLatency:
     """What is known of one sequence.
@@ -99,6 +101,7 @@ def row_of(
         model: The model.
         shelf: What is known of its brick.
         kernels: Those that ran for bricks, by key.
+        known: As of ``form_of``.
         on_path: Whether it lies on the critical path.
     """
     layers = [model.graph.layers[layer] for layer in part.layers]
@@ -116,7 +119,7 @@ def row_of(
         lower_bound_ms=None if lowest is None else _ms(lowest.latency_ns),
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
-        form=form_of(model, part, kernels=kernels),
+        form=form_of(model, part, kernels=kernels, known=known),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
 from ..bricks.sequence import Sequence as Part
+from ..bricks.suite.signature import Signature
 from ..db import Measurement, Store
 from ..errors import InvalidSequence, UsageError
 from ..generator.backends.base import AS_GIVEN
@@ -297,8 +298,9 @@ def _estimate(
     estimate = replace(estimate, benanza_note=benanza_note(estimate, parallel=_at_once(stored.choice)))
     members = path.members if path is not None else ()
     on_path = frozenset(members)
+    signatures: dict[str, Signature] = {}
     rows = tuple(
-        row_of(index, part, model, shelf, kernels=stored.kernels, on_path=index in on_path)
+        row_of(index, part, model, shelf, kernels=stored.kernels, known=signatures, on_path=index in on_path)
         for index, part in enumerate(parts)
     )
     estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))

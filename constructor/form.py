@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, fields
 
 from ..bricks.sequence import Sequence as Part
 from ..bricks.suite.signature import Signature, signature_in
 from .decomposition import Decomposition
 
 __all__ = ["Form", "form_of"]
+
+
+_SIGNATURE = tuple(field.name for field in fields(Signature))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +29,27 @@ class Form(Signature):
     kernels: tuple[str, ...] = ()
 
 
-def form_of(model: Decomposition, part: Part, *, kernels: Mapping[str, tuple[str, ...]] | None = None) -> Form:
+def form_of(
+    model: Decomposition,
+    part: Part,
+    *,
+    kernels: Mapping[str, tuple[str, ...]] | None = None,
+    known: MutableMapping[str, Signature] | None = None,
+) -> Form:
     """What a sequence of a model is.
 
     Args:
         model: The model.
         part: The sequence, of the graph that was cut.
         kernels: Those that are stored, by brick.
+        known: Signatures by brick, of sequences that were asked for before; added to.
     """
     sources = part.layers
     if model.executed is not None and model.graph is model.executed.graph:
         sources = tuple(sorted(frozenset[int]().union(*(model.executed.origins[index] for index in part.layers))))
     names = tuple(model.own.layers[index].name for index in sources)
     ran = (kernels or {}).get(part.key, ())
-    return Form(**asdict(signature_in(model.graph, part)), source_layers=names, kernels=ran)
+    signature = (known or {}).get(part.key) or signature_in(model.graph, part)
+    if known is not None:
+        known[part.key] = signature
+    return Form(**{name: getattr(signature, name) for name in _SIGNATURE}, source_layers=names, kernels=ran)

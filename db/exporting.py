@@ -35,7 +35,7 @@ _PUBLIC_STATE = frozenset(
     {
         *("governor", "frequency_mhz", "min_frequency_mhz", "max_frequency_mhz", "turbo", "smt", "temperature_c"),
         *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container", "cpus_allowed", "cpu_quota"),
-        "memory_available_gib",
+        *("memory_available_gib", "sessions_again", "sessions_throttled"),
     }
 )
 """What may leave the house, by name: an option or state that a later version adds stays at home until listed here."""

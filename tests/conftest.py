@@ -40,6 +40,12 @@ g (float[1,4,16,16] x) => (float[1,4,16,16] y) {
 """
 """Six layers, four of them unique (Conv and Relu twice), two branches."""
 
+LRN = (
+    '<ir_version: 8, opset_import: ["": 17]> model (float[1,64,28,28] x) => (float[1,64,28,28] y)'
+    "{a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) b = Relu(a) y = Conv(b, w)}"
+)
+"""Nine tenths of it are a kernel that a power makes slow."""
+
 
 @dataclass(frozen=True)
 class Done:
@@ -84,15 +90,22 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def write_branches() -> Callable[[Path], Path]:
     """Write the model ``BRANCHES`` to a file."""
 
-    def write(path: Path) -> Path:
-        model = onnx.parser.parse_model(BRANCHES)
-        weights = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, path)
-        return path
+    return lambda path: _write(BRANCHES, (4, 4, 3, 3), path)
 
-    return write
+
+@pytest.fixture(scope="session")
+def write_lrn() -> Callable[[Path], Path]:
+    """Write the model ``LRN`` to a file."""
+    return lambda path: _write(LRN, (64, 64, 1, 1), path)
+
+
+def _write(text: str, filters: tuple[int, ...], path: Path) -> Path:
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).normal(size=filters).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
 
 
 @pytest.fixture

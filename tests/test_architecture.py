@@ -36,11 +36,12 @@ ROOMS = {
     "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
                          "worker"],
     "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "holdings",
-                              "launch", "session", "data", "ceilings", "profiling", "campaign", "run", "measure"],
+                              "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",
+                              "measure"],
     "constructor": ["composition", "selection", "uncertainty", "roofline", "result", "stored", "survey", "prediction",
                     "estimate"],
     "models": ["zoo"],
-    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "demo"],
+    "analyzer": ["comparison", "ranking", "advice", "kernels", "findings", "report", "reporting", "frames", "demo"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
@@ -74,7 +75,7 @@ HEAVY = {
     "onnx.reference",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
-_TORCH = ("graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
+_TORCH = ("branches.py", "graph.py", "kernels.py", "recorder.py", "types.py", "operators/")
 HEAVY_ALLOWED = ("db/migrations/", *(f"generator/backends/torch/{name}" for name in _TORCH))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -9,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import dlbricks
 import pytest
+import yaml
 from dlbricks.cli import commands
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,10 +41,6 @@ def section(name: str) -> str:
     return match[1]
 
 
-def options(command: click.Command) -> set[str]:
-    return {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
-
-
 def blocks(path: Path) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
@@ -59,13 +59,11 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_documented_and_no_other(name: str) -> None:
-    listed = re.search(r"^Options: (.*?)\n\n", section(name), re.DOTALL | re.MULTILINE)
-    assert listed
+def test_every_command_has_its_list_of_options(name: str) -> None:
+    """That the list is the command's own is tested with the script that writes it."""
+    block = f"options-{name.removeprefix('dlbricks ').replace(' ', '-')}"
 
-    outside_parentheses = re.sub(r"\([^()]*\)", "", listed[1])
-
-    assert set(re.findall(r"`(-[-\w]+)`", outside_parentheses)) == options(COMMANDS[name])
+    assert section(name).count(f"<!-- {block} -->\n") == section(name).count(f"<!-- /{block} -->\n") == 1
 
 
 def test_every_command_stands_in_the_readme() -> None:
@@ -140,3 +138,100 @@ def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md")
 
     run_example(example, tmp_path)
+
+
+def run_notebook(cells: list[str]) -> tuple[dict[str, Any], list[Any]]:
+    """Execute cells one after the other in one namespace; returns it, and the value that each cell ends with."""
+    namespace: dict[str, Any] = {}
+    values = []
+    for number, cell in enumerate(cells):
+        *lines, last = ast.parse(cell).body
+        tail = [last] if isinstance(last, ast.Expr) else []
+        body = ast.Module([*lines, *([] if tail else [last])], [])
+        exec(compile(body, f"cell {number}", "exec"), namespace)
+        shown = [eval(compile(ast.Expression(one.value), f"cell {number}", "eval"), namespace) for one in tail]
+        values.append(shown[0] if shown else None)
+    return namespace, values
+
+
+@pytest.mark.slow
+def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: Callable[[Path], Path]) -> None:
+    write_branches(here / "model.onnx")
+    by_hand = re.sub(r"^<!-- ([\w-]+) -->.*?<!-- /\1 -->", "", (ROOT / "docs/api.md").read_text(), flags=re.S | re.M)
+    cells = re.findall(r"^```python\n(.*?)^```", by_hand, re.DOTALL | re.MULTILINE)
+
+    left, values = run_notebook(cells)
+
+    assert values[0] == ["model"]
+    assert (here / "report.html").stat().st_size > 0
+    (estimate,) = left["estimates"]
+    assert estimate.complete
+    assert [side.backend for side in (one.choice.stack for one in left["comparison"].sides)] == ["onnxruntime"] * 2
+    frames = [value for value in values if type(value).__name__ == "DataFrame"]
+    made, estimated, _missed, measured, compared = frames
+    assert [len(frame) for frame in (made, estimated, measured, compared)] == [1, 1, 1, 1]
+    assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
+    assert list(dlbricks.frame(left["made"])["name"]) == ["model"]
+    assert dlbricks.to_json(left["made"])["page"] == "report.html"
+
+
+def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
+    text = (ROOT / "docs/api.md").read_text()
+
+    for name in ("find_models", "generate", "run", "measure", "estimate", "compare", "advise", "analyze", "report",
+                 "Store-open", "frame", "to_json", "to_markdown"):  # fmt: skip
+        assert f"<!-- signature-{name} -->" in text
+    anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in re.findall(r"^## (.*)$", text, re.M)}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", text)) <= anchors
+
+
+@pytest.fixture
+def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], tuple[list[int], str]]:
+    """Run the steps of a job of docs/ci.md that measure; tells their exit codes, and the summary that they wrote.
+
+    Both environments are this one; that of the change runs without optimisation, in place of another version.
+    """
+    write_lrn(here / "models" / "model.onnx")
+    script = Path(sys.executable).parent / "dlbricks"
+    for side, options in (("base", ""), ("head", "--option optimization=disabled")):
+        command = here / side / "bin" / "dlbricks"
+        command.parent.mkdir(parents=True)
+        command.write_text(f'#!/bin/sh\n[ "$1" = measure ] && set -- "$@" {options}\nexec {script} "$@"\n')
+        command.chmod(0o755)
+    summary = here / "summary.md"
+    page = (ROOT / "docs/ci.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    jobs = yaml.safe_load(text)["jobs"]
+
+    def run(job: str) -> tuple[list[int], str]:
+        environment = {
+            **os.environ,
+            "PATH": f"{script.parent}:{os.environ['PATH']}",
+            "GITHUB_STEP_SUMMARY": str(summary),
+        }
+        steps = [step["run"] for step in jobs[job]["steps"] if "run" in step and "pip install" not in step["run"]]
+        assert all("dlbricks" in step for step in steps)
+        codes = [subprocess.run(["bash", "-e", "-c", step], env=environment, check=False).returncode for step in steps]
+        return codes, summary.read_text()
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_workflow_fails_where_something_is_missed(workflow: Callable[[str], tuple[list[int], str]]) -> None:
+    (measured, analysed), summary = workflow("missed")
+
+    assert measured == 0
+    found = re.findall(r"\| (\d+)% \| (?:(\d+)%|-) \| [^|]+ \|$", summary, re.MULTILINE)
+    assert analysed == (4 if any(int(proven or predicted) > 10 for predicted, proven in found) else 0)
+    assert "```text\nmodel: " in summary
+
+
+@pytest.mark.slow
+def test_the_workflow_fails_where_a_model_is_slower(workflow: Callable[[str], tuple[list[int], str]]) -> None:
+    (measured, compared), summary = workflow("slower")
+
+    assert measured == 0
+    (row,) = [line for line in summary.splitlines() if line.startswith("| model | optimization=disabled |")]
+    assert compared == (4 if "| SLOWER |" in row else 0)
+    assert re.search(r"\| (SAME|FASTER|SLOWER|UNCLEAR) \|", row)

@@ -1,4 +1,4 @@
-"""Answers as text: the one place where results become a table, CSV or JSON."""
+"""Answers as text: the one place where results become a table, Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import csv
 import io
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .units import half_of, margin
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "only_errors", "printable", "render", "unlisted"]
 
@@ -39,6 +43,7 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    MARKDOWN = "markdown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +85,21 @@ class Answer:
     table: Sequence[Row] | None = None
     flat: Sequence[Row] | None = None
 
-    def frame(self) -> object:
-        """The results as a ``pandas.DataFrame``, one column per key."""
+    def frame(self, *, inner: bool = False) -> pd.DataFrame:
+        """The results as a frame: what is nested has columns of its own, an interval two, and lists stay lists.
+
+        Args:
+            inner: The rows of CSV instead: one per layer, brick, kernel or finding of each result, where it has such.
+        """
         import pandas as pd
 
-        return pd.DataFrame([dict(row) for row in self.results])
+        rows = self.flat if inner and self.flat is not None else self.results
+        return pd.DataFrame([dict(_columns(row)) for row in rows])
+
+    def record(self) -> dict[str, Any]:
+        """The object that JSON holds."""
+        totals = {str(name): _finite(value) for name, value in self.totals.items()}
+        return {"schema": SCHEMA, "results": [_finite(row) for row in self.results], **totals}
 
 
 def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WIDTH) -> str:
@@ -96,6 +111,8 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
             return _csv(answer.results if answer.flat is None else answer.flat)
         case Format.TABLE:
             return _table(answer, width)
+        case Format.MARKDOWN:
+            return _markdown(answer)
 
 
 def printable(text: str) -> str:
@@ -154,8 +171,8 @@ def _finite(value: object) -> object:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-    """Cells are numbers and words: what is nested has columns of its own, and of a list of records their number."""
-    flat = [dict(_cells(row)) for row in rows]
+    """Cells are numbers and words: of a list of records their number."""
+    flat = [{key: _cell(value) for key, value in _columns(row)} for row in rows]
     keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -165,31 +182,67 @@ def _csv(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def _cells(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
+def _columns(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
+    """A flat row: what is nested has columns of its own, and an interval has two."""
     for name, raw in row.items():
         key, value = f"{before}{name}", _finite(raw)
         if isinstance(value, dict):
-            yield from _cells(value, f"{key}.")
+            yield from _columns(value, f"{key}.")
         elif "ci95" in name and (value is None or isinstance(value, list)):
             low, high = value or (None, None)
             yield from ((f"{key}_low", low), (f"{key}_high", high))
-        elif isinstance(value, list):
-            records = any(isinstance(item, dict | list) for item in value)
-            yield key, len(value) if records else ";".join(printable(str(item)) for item in value)
         else:
-            # CSV has no escapes of its own, and is read on terminals too.
-            yield key, printable(value) if isinstance(value, str) else value
+            yield key, value
+
+
+def _cell(value: object) -> object:
+    """A cell of CSV, which has no escapes of its own and is read on terminals too."""
+    if isinstance(value, list):
+        records = any(isinstance(item, dict | list) for item in value)
+        return len(value) if records else ";".join(printable(str(item)) for item in value)
+    return printable(value) if isinstance(value, str) else value
 
 
 def _table(answer: Answer, width: int) -> str:
     lines: list[str] = []
-    rows = [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
+    rows = _tabled(answer)
     if answer.columns and rows:
         lines = _fitted(rows, list(answer.columns), width)
     if lines and answer.summary:
         lines.append("")
     # Cells are escaped already; a line of the summary may hold the name of any model or layer.
     return "".join(f"{line}\n" for line in [*lines, *map(printable, answer.summary)])
+
+
+def _tabled(answer: Answer) -> list[Row]:
+    """Rows of the table: errors are told below it."""
+    return [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
+
+
+def _markdown(answer: Answer) -> str:
+    """A table of GitHub's Markdown with every column; the lines below it as they are, since many stand in columns."""
+    lines: list[str] = []
+    rows = _tabled(answer)
+    if answer.columns and rows:
+        right = [_is_right([_reach(row, column.key) for row in rows]) for column in answer.columns]
+        cells = [[_written(row, column) for column in answer.columns] for row in rows]
+        heading = [column.title for column in answer.columns]
+        lines = [_bars(map(_unmarked, line)) for line in (heading, *cells)]
+        lines.insert(1, _bars("--:" if figures else "---" for figures in right))
+    if answer.summary:
+        told = [printable(line) for line in answer.summary]
+        fence = "`" * max(3, 1 + max(len(run) for line in told for run in re.findall("`*", line)))
+        lines += [*([""] if lines else []), f"{fence}text", *told, fence]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _bars(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _unmarked(text: str) -> str:
+    """The text with the signs of Markdown escaped: a model's name must not write into somebody's page."""
+    return re.sub(r"([\\`*_\[\]<>|~#!&$])", r"\\\1", text)
 
 
 def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]:
@@ -204,8 +257,7 @@ def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]
         if _sum(whole) > width:
             del whole[i], cells[i], columns[i]
     # Figures stand right, so that their digits do; words stand left.
-    values = [[_reach(row, column.key) for row in rows] for column in columns]
-    right = [any(map(_is_number, of)) or all(value is None for value in of) for of in values]
+    right = [_is_right([_reach(row, column.key) for row in rows]) for column in columns]
     _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
     heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
@@ -263,6 +315,11 @@ def _reach(row: Row, key: str) -> object:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def _is_right(values: Sequence[object]) -> bool:
+    """Whether a column holds figures, or nothing at all."""
+    return any(map(_is_number, values)) or all(value is None for value in values)
 
 
 def _is_number(value: object) -> bool:

@@ -97,6 +97,7 @@ def _well_described(manifest: dict[str, Any]) -> bool:
         and isinstance(manifest.get("bound_to", ""), str)
         and all(_are_levels(entry.get("distances", [])) for entry in manifest["bricks"])
         and _counts_occurrences(manifest.get("annotations"))
+        and _are_levels(list(manifest.get("levels", {}).values()))
     )
 
 

@@ -37,6 +37,7 @@ class Suite:
         annotations: Where asked for when it was made: model name to the number of occurrences by brick key.
         graph: Which graphs its bricks were cut from: ``source``, ``fused`` or ``runtime``.
         bound_to: What bricks of executed graphs belong to, a stack and an instruction set; None for others.
+        levels: Where it has annotations: model name to the footprint class, in bytes, of the graph that was cut.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Suite:
     _digests: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
     graph: str = "source"
     bound_to: str | None = None
+    levels: Mapping[str, int] = field(default_factory=dict)
     _distances: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -76,6 +78,7 @@ class Suite:
             _digests=entries,
             graph=manifest.get("graph", "source"),
             bound_to=manifest.get("bound_to"),
+            levels=manifest.get("levels", {}),
             _distances={entry["key"]: tuple(entry.get("distances", ())) for entry in manifest["bricks"]},
         )
 

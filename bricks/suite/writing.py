@@ -34,6 +34,7 @@ def write_suite(
     overlap: bool = False,
     connected: bool = False,
     annotations: Mapping[str, Mapping[str, int]] | None = None,
+    levels: Mapping[str, int] | None = None,
     graph: str = "source",
     bound_to: str | None = None,
     distances: Mapping[str, Collection[int]] | None = None,
@@ -54,6 +55,7 @@ def write_suite(
         connected: As given to ``split``.
         annotations: Model name to occurrences by brick key. Without it the suite tells nothing about its models but
             the ``distances``.
+        levels: Model name to its footprint class, beside ``annotations``.
         graph: Which graphs the bricks were cut from.
         bound_to: Stack and instruction set that executed graphs belong to.
         distances: Levels of reuse distance (``footprint.REUSE_LEVELS``) to measure each brick at: those of the models
@@ -86,6 +88,8 @@ def write_suite(
         manifest["bound_to"] = bound_to
     if annotations is not None:
         manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
+    if levels is not None:
+        manifest["levels"] = dict(sorted(levels.items()))
     data = json.dumps(manifest, indent=1).encode() + b"\n"
     try:
         if not (target / MANIFEST).exists() and _created(target, bricks, data):
@@ -117,7 +121,7 @@ def refuse_foreign(target: Path) -> None:
             return
     except OSError as error:
         raise SuiteError(f"suite {target} cannot be written: {error.strerror or error}") from error
-    if not stands:
+    if not (target / MANIFEST).is_file():  # asked again: another writer may have put it there since
         raise SuiteError(f"{target} exists and is not a suite", remedy="give a new folder for the suite")
     Suite.open(target)
 

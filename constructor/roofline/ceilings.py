@@ -53,6 +53,7 @@ class Ceilings:
         call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
         node_ms: What a node takes there that has next to nothing to do; likewise.
         single: FLOP/s of float32, where ``dtype`` is another; None where that was not measured.
+        least: Working sets below so many bytes lie in caches whose bandwidth was not measured, as those of a GPU.
     """
 
     dtype: str = AS_GIVEN
@@ -62,6 +63,7 @@ class Ceilings:
     call_ms: float | None = None
     node_ms: float | None = None
     single: Ceiling | None = None
+    least: int = 0
 
     @property
     def rest(self) -> Ceiling | None:
@@ -75,7 +77,7 @@ class Ceilings:
 
     def bandwidth(self, working_set: int) -> Ceiling | None:
         """The bandwidth of a working set: that of the next larger one that was measured, else of the largest."""
-        if not self.bandwidths:
+        if not self.bandwidths or working_set < self.least:
             return None
         return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
 
@@ -108,18 +110,19 @@ def find_ceilings(store: Store, choice: Choice) -> Ceilings:
     backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
     own = found.get((choice.stack_key, dtype), {})
     call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
-    bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN))
+    bandwidths = _falling(_rates(found, backends, streams, AS_GIVEN, device))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:
         levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
     return Ceilings(
         dtype,
-        compute=_best(_rates(found, backends, products, dtype)),
+        compute=_best(_rates(found, backends, products, dtype, device)),
         bandwidths=bandwidths,
         levels=tuple(levels.items()),
         call_ms=None if call is None else call.latency_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
-        single=_best(_rates(found, backends, single, AS_GIVEN)),
+        single=_best(_rates(found, backends, single, AS_GIVEN, device)),
+        least=bandwidths[0][0] // 2 if bandwidths and device != "cpu" else 0,
     )
 
 
@@ -128,12 +131,13 @@ def _rates(
     backends: Mapping[str, str],
     names: Sequence[str],
     dtype: str,
+    device: str,
 ) -> list[Ceiling]:
     """What any stack reached with some networks."""
     rates = []
     for (stack, precision), measured in found.items():
         for name in names if precision == dtype and stack in backends else ():
-            rate = rate_of(name, measured[name], measured.get(OVERHEAD)) if name in measured else None
+            rate = rate_of(name, measured[name], measured.get(OVERHEAD), device) if name in measured else None
             if rate is not None:
                 rates.append(Ceiling(rate, name, backends[stack], stack))
     return rates

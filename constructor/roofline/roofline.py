@@ -150,10 +150,11 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
     distance = parse_level(state) or 0
     near = ceilings.bandwidth(max(work.working_set, least))
     far = ceilings.bandwidth(max(work.working_set, least, distance))
-    if near is None or far is None:
+    if far is None:
         return None
     # What comes from afar passes what is near as well, at the same time as the rest does.
-    return max(work.bytes / near.rate.best, work.weight_bytes / far.rate.best) * 1e3
+    nearby = work.bytes / near.rate.best if near is not None else 0.0
+    return max(nearby, work.weight_bytes / far.rate.best) * 1e3
 
 
 def _described(graph: ModelGraph, part: Part, count: int, measured: Measurement | None, dtype: str) -> LayerRoof:

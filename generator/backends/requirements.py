@@ -48,8 +48,8 @@ def require_in_turn(backend: Backend, options: Mapping[str, str]) -> OptimisingB
     if not backend.in_turn(options):
         raise UsageError(
             f"backend {backend.name} cannot measure in cache mode 'model' with these options: it would run bricks at "
-            "once, or compile each for seconds whenever it is loaded",
-            remedy="use --cache hot or --cache cold",
+            "once, compile each for seconds whenever it is loaded, or look for branches, which only whole models have",
+            remedy="use --cache hot or --cache cold, or measure whole models alone",
         )
     return backend
 

@@ -189,6 +189,7 @@ def generate(
             overlap=overlap,
             connected=connected,
             annotations={result.name: result.occurrences for result in ordered} if annotate else None,
+            levels={result.name: result.distance for result in ordered if result.distance} if annotate else None,
             graph=graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},

@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
-from ..machine.nvml import gpu_state
 from .device import Over, Run
 
 __all__ = ["CudaDevice", "cuda_device"]
@@ -183,10 +182,6 @@ class CudaDevice:
         if torch is not None:
             whole = self._properties["totalGlobalMem"]
             torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / whole))
-
-    def state(self) -> Mapping[str, Any]:
-        """What NVML tells (see ``Device``)."""
-        return gpu_state()
 
     def _blank(self) -> _Page:
         with self._stream:

@@ -6,7 +6,7 @@ came to them, so that their distance is the time of what stands between, without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 __all__ = ["Device", "Event", "Over", "Run"]
@@ -84,6 +84,3 @@ class Device(Protocol):
 
         A limit on the address space of a process would break CUDA.
         """
-
-    def state(self) -> Mapping[str, Any]:
-        """Clocks (MHz), power (W), temperature (deg C) and why clocks are held back; empty where nothing is told."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -75,10 +73,6 @@ class HostDevice:
     def limit(self, memory_bytes: int) -> None:
         """Of private memory (see ``Device``)."""
         limit_memory(memory_bytes)
-
-    def state(self) -> Mapping[str, Any]:
-        """Nothing is told (see ``Device``)."""
-        return {}
 
 
 def _over() -> bool:

@@ -1,11 +1,15 @@
-"""The device of a name."""
+"""The device of a name, and its state."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ...errors import UsageError
+from ..machine.nvml import gpu_state
 from .device import Device
 
-__all__ = ["open_device"]
+__all__ = ["open_device", "state_of"]
 
 
 def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
@@ -28,3 +32,12 @@ def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
 
         return cuda_device()
     raise UsageError(f"there is no device {name!r}", remedy="use cpu or cuda")
+
+
+def state_of(name: str) -> Mapping[str, Any]:
+    """Clocks, power, temperature and why clocks are held back, without opening the device; empty where nothing tells.
+
+    Args:
+        name: ``cpu`` or ``cuda``.
+    """
+    return gpu_state() if name == "cuda" else {}

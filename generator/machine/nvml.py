@@ -17,6 +17,12 @@ _REASONS = {
 
 _HELD = frozenset({"power cap", "hardware slowdown", "thermal, software", "thermal, hardware", "power brake"})
 
+_COUNTERS = ("power_held_ns", "thermal_held_ns")
+
+_SHARE = 0.01
+"""Part of a time for which clocks may be held back: a mean over it moves by less. Under load a GPU goes to its limit,
+and is held back there for moments (https://github.com/NVIDIA/DCGM/issues/285)."""
+
 
 def gpu_state() -> Mapping[str, Any]:
     """The state of the first GPU that this process may use, now; without what the driver does not tell.
@@ -25,7 +31,8 @@ def gpu_state() -> Mapping[str, Any]:
 
     Returns:
         ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
-        ``memory_free_bytes``, ``held_back``.
+        ``memory_free_bytes``, ``held_back`` (reasons at this moment), ``power_held_ns`` and ``thermal_held_ns`` (for
+        how long so far, since the driver was loaded).
     """
     try:
         import pynvml
@@ -51,6 +58,10 @@ def gpu_state() -> Mapping[str, Any]:
         "power_limit_w": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
         "memory_free_bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(gpu).free,
         "held_back": lambda: _reasons(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
+        "power_held_ns": lambda: pynvml.nvmlDeviceGetViolationStatus(gpu, pynvml.NVML_PERF_POLICY_POWER).violationTime,
+        "thermal_held_ns": lambda: (
+            pynvml.nvmlDeviceGetViolationStatus(gpu, pynvml.NVML_PERF_POLICY_THERMAL).violationTime
+        ),
     }
     for name, ask in asked.items():
         with suppress(pynvml.NVMLError):  # what this GPU does not tell is not there
@@ -58,9 +69,20 @@ def gpu_state() -> Mapping[str, Any]:
     return found
 
 
-def throttled(state: Mapping[str, Any]) -> bool:
-    """Whether clocks are held back by power or temperature."""
-    return not _HELD.isdisjoint(state.get("held_back", ()))
+def throttled(before: Mapping[str, Any], after: Mapping[str, Any], elapsed_s: float) -> bool:
+    """Whether power, temperature or the hardware held clocks back, at one of two moments or for long between them.
+
+    Between them only power and temperature tell, where the GPU counts for how long.
+
+    Args:
+        before: The state at the first moment.
+        after: At the second one.
+        elapsed_s: Time between them.
+    """
+    if any(not _HELD.isdisjoint(state.get("held_back", ())) for state in (before, after)):
+        return True
+    counted = [name for name in _COUNTERS if name in before and name in after]
+    return any(after[name] - before[name] > _SHARE * elapsed_s * 1e9 for name in counted)
 
 
 def _reasons(bits: int) -> list[str]:

@@ -182,11 +182,11 @@ def conduct(
                 holds,
                 memory_bytes=memory_bytes,
                 most_models=MOST_MODELS if settings.device == "cpu" else _MOST_ON_GPU,
+                levels=cut.levels,
             )
             start = partial(launch, settings, backend, stack, memory_bytes=limit_bytes, together=together)
             journal, pace = Journal(store, run, conditions, costs), Pace(settings.visits, budget_s, forecast_s=forecast)
-            baseline = _visit(groups, start, journal, settings, pace, costs, progress)
-            end_run(store, run, more={BASELINE: baseline})
+            end_run(store, run, more=_visit(groups, start, journal, settings, pace, costs, progress))
         if kernels and not dry_run:
             # Asked of the store: what is begun again has a measurement as well.
             measured = [
@@ -232,13 +232,18 @@ def _visit(  # noqa: PLR0917
     pace: Pace,
     costs: RunCosts,
     progress: ProgressCallback | None,
-) -> list[float] | None:
-    """Measure groups, and what a call costs beside the first of them; what the probes took when it was quiet."""
+) -> dict[str, object]:
+    """Measure groups, and what a call costs beside the first of them.
+
+    Returns:
+        What the probes took when it was quiet, and how often the device held its clocks back.
+    """
     groups[0].items.append(_built_in(OVERHEAD))
     with Session(start, journal, settings, pace, costs, progress=progress) as session:
         session.measure(groups)
     baseline = journal.baseline
-    return None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
+    probes = None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
+    return {BASELINE: probes, **session.throttling.found}
 
 
 def _available_bytes(device: str) -> int:

@@ -27,6 +27,8 @@ class RunCosts:
         profile_s: The pass that tells which kernels run, where that was asked for.
         progress_s: The caller's progress callback.
         visits: How many there were.
+        again: Sessions that were discarded and taken again, since the device held its clocks back meanwhile.
+        throttled: Sessions that were kept although it did.
         watched_s: Passes of packs, by the times of their nodes: the medians of all sessions together.
         unwatched_s: The same passes when no profiler watched.
     """
@@ -43,6 +45,8 @@ class RunCosts:
     profile_s: float = 0.0
     progress_s: float = 0.0
     visits: int = 0
+    again: int = 0
+    throttled: int = 0
     watched_s: float = 0.0
     unwatched_s: float = 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
@@ -26,10 +26,12 @@ class Holdings:
     Attributes:
         bricks: Model key to the keys of its bricks, for models all of whose bricks are in the suite.
         apart: Name of each model whose shapes are not those of the suite, and how it is bound.
+        levels: Model key to the footprint class of the graph that was cut, where the suite notes it.
     """
 
     bricks: Mapping[str, frozenset[str]]
     apart: Mapping[str, str]
+    levels: Mapping[str, int] = field(default_factory=dict)
 
 
 def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Holdings:
@@ -62,7 +64,8 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
                 found[key] = keys
             elif keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
                 apart[name] = _differing(bound, len(keys & known), len(keys))
-    return Holdings(found, apart)
+    levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
+    return Holdings(found, apart, levels)
 
 
 def _differing(bound: Mapping[str, int], held: int, bricks: int) -> str:

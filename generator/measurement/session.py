@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ...db.values import Block, Stop, Visit
+from ...db.values import Block, Stop
 from ...errors import BackendError, DlbricksError, WorkerError
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker, refused
 from ..worker.messages import protocol as messages
-from ..worker.messages.protocol import HOST, INNER, PARTS, Visited
+from ..worker.messages.protocol import HOST, INNER, PARTS
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
 from .sampling.grouping import Group, PackPlan, packs_of
 from .sampling.pace import Pace, loops_of, warmups_of
 from .sampling.statistics import MIN_SAMPLES
+from .sampling.taken import Taken, block_of
 from .settings import Settings
+from .throttling import Throttling
 
 __all__ = ["Session"]
 
@@ -31,21 +33,6 @@ _MEMBER_S = 0.5
 """Most time that one more brick of a pack takes to load."""
 
 Subject = Item | PackPlan
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """One visit, and the executions that it was of.
-
-    Attributes:
-        visited: What the worker said.
-        loops: Executions that were timed together.
-        warmups: Executions before.
-    """
-
-    visited: Visited
-    loops: int
-    warmups: int
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +49,8 @@ class Session:
 
     Each process loads a group; in each of its sessions every pack has an order of its own. Within a session packs and
     all else are visited in turn, again and again, in an order that changes each time. What a session took is committed
-    as one, so that at most the session in flight is repeated. The parent does nothing while a visit is under way.
+    as one, so that at most the session in flight is repeated. The parent does nothing while a visit is under way. A
+    session in which the device held its clocks back is discarded and taken again, within limits (``Throttling``).
 
     Args:
         launch: Starts a greeted worker.
@@ -71,6 +59,9 @@ class Session:
         pace: Visits and total time.
         costs: Where wall time is booked.
         progress: Told between visits.
+
+    Attributes:
+        throttling: Watches the device.
     """
 
     def __init__(
@@ -89,6 +80,7 @@ class Session:
         self._pace = pace
         self._costs = costs
         self._progress = progress
+        self.throttling = Throttling(settings.device, pace, costs)
         self._worker: Worker | None = None
         self._process = self._round = -1
         self._running: Subject | None = None
@@ -154,22 +146,23 @@ class Session:
                     self._restart()
                 singles = self._load([item for item in group.all if item.open and not item.packed])
                 while visits > 0 and waiting.sessions > until and not self._pace.expired:
-                    self._session(group, waiting.packs, singles, -(-visits // waiting.sessions))
-                    waiting.sessions -= 1
+                    if self._session(group, waiting.packs, singles, -(-visits // waiting.sessions)):
+                        waiting.sessions -= 1
                     visits = self._missing(group)
                 self._release([*waiting.packs, *singles])
             except (WorkerError, BackendError) as error:
                 self._lose(error, waiting.packs)
 
-    def _session(self, group: Group, packs: list[PackPlan], singles: list[Item], visits: int) -> None:
-        """Visit everything so often, and commit it."""
+    def _session(self, group: Group, packs: list[PackPlan], singles: list[Item], visits: int) -> bool:
+        """Visit everything so often, and commit it; False where it is to be taken again."""
         self._round += 1
         self._pace.allot()
         packs[:] = [plan for plan in packs if self._pack(plan)]
         singles += self._load([item for item in group.items if item.alone and item.open and item not in singles])
         subjects: list[Subject] = [*packs, *(item for item in singles if item.open)]
-        taken: dict[int, list[_Taken]] = {id(subject): [] for subject in subjects}
+        taken: dict[int, list[Taken]] = {id(subject): [] for subject in subjects}
         done = 0
+        self.throttling.watch()
         while subjects and not self._pace.enough(done, visits):
             order = random.Random(f"{self._settings.seed}:{self._process}:{self._round}:{done}")  # noqa: S311
             order.shuffle(subjects)
@@ -182,25 +175,27 @@ class Session:
             done += 1
             self._done += group.count
         if not done:
-            return
+            return True
+        if self.throttling.discards():
+            self._round -= 1
+            self._done -= done * group.count
+            return False
         blocks: list[tuple[Item, Block]] = []
         for subject in subjects:
             visits_of = taken[id(subject)]
             if len(visits_of) < done:
                 continue  # it failed on the way
             if isinstance(subject, Item):
-                samples = tuple((one.visited.elapsed_ns, one.loops) for one in visits_of)
-                blocks.append((subject, self._block(visits_of, samples)))
+                blocks.append((subject, self._block(visits_of, [one.sample for one in visits_of])))
             else:
                 blocks += self._unpack(subject, visits_of)
         self._journal.commit(blocks)
+        return True
 
-    def _block(self, taken: Sequence[_Taken], samples: tuple[tuple[int, int], ...]) -> Block:
-        """The samples of some visits."""
-        when = tuple(Visit(one.visited.begun_us, one.visited.compute_ns, one.visited.memory_ns) for one in taken)
-        return Block(self._process, self._round, samples, sum(one.warmups for one in taken), when)
+    def _block(self, taken: Sequence[Taken], samples: Sequence[tuple[int, int]]) -> Block:
+        return block_of(self._process, self._round, taken, samples)
 
-    def _visit(self, subject: Subject) -> _Taken | None:
+    def _visit(self, subject: Subject) -> Taken | None:
         """One visit; None where the runtime failed over a single item, which has failed with it."""
         assert self._worker is not None  # noqa: S101
         self._tell(Stage.SAMPLE, subject)
@@ -228,9 +223,9 @@ class Session:
         self._running = None
         self._costs.timed_s += visited.elapsed_ns / 1e9
         subject.run_ns = max(1, visited.elapsed_ns // loops)
-        return _Taken(visited, loops, warmups)
+        return Taken(visited, loops, warmups)
 
-    def _unpack(self, plan: PackPlan, taken: Sequence[_Taken]) -> list[tuple[Item, Block]]:
+    def _unpack(self, plan: PackPlan, taken: Sequence[Taken]) -> list[tuple[Item, Block]]:
         """The blocks of a pack's bricks and their parts, each sample the mean over the loops of a visit."""
         assert self._worker is not None  # noqa: S101
         self._running = plan
@@ -246,11 +241,11 @@ class Session:
             if item is None or len(one.whole_ns) != len(taken):
                 raise WorkerError(f"the worker timed {len(one.whole_ns)} of {len(taken)} visits of {one.id[:24]}")
             item.run_ns = max(1, one.whole_ns[-1])
-            blocks.append((item, self._block(taken, tuple((ns, 1) for ns in one.whole_ns))))
+            blocks.append((item, self._block(taken, [(ns, 1) for ns in one.whole_ns])))
             for name, times in ((INNER, one.inner_ns), (HOST, one.host_ns)):
                 if times and (part := self._parts.get((item.id, name))) is not None:
                     part.footprint_bytes, part.unroll = item.footprint_bytes, 1
-                    blocks.append((part, self._block(taken, tuple((ns, 1) for ns in times))))
+                    blocks.append((part, self._block(taken, [(ns, 1) for ns in times])))
         return blocks
 
     def _load(self, items: Sequence[Item]) -> list[Item]:
@@ -349,7 +344,8 @@ class Session:
         try:
             singles = self._load([item])
             item.footprint_bytes = 0
-            self._session(Group([item], []), [], singles, self._pace.wanted - item.visits)
+            while not self._session(Group([item], []), [], singles, self._pace.wanted - item.visits):
+                pass
         except WorkerError as error:
             self._running = None
             self._fail(item, error)

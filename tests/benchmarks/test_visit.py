@@ -13,16 +13,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 from dlbricks.db import Conditions, Store, Subject
 from dlbricks.errors import StoreError, UsageError
+from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
+from dlbricks.generator.network.reference import COPY, GEMM, STREAM
 from dlbricks.models import find_models
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "visit.py"
 BRIEF = ("--processes", 1, "--sessions", 2, "--visits", 12)
+MIB = 1 << 20
 FIRST = ("stack", "agreement-float32", "float32", "tf32")
 
 
@@ -287,6 +292,74 @@ def test_kernels_are_of_what_is_measured(going, part):
     part("stages").do(going, stage, record, 20.0)
 
     assert (record.status, record.reason) == ("open", "float32 is not measured yet")
+
+
+def test_ceilings_are_those_of_the_backend_and_the_options_of_their_stage(going, part, here, monkeypatch):
+    """Of small networks: those of a machine are for the machine."""
+    monkeypatch.setattr(
+        part("measuring"), "measure_ceilings", partial(measure_ceilings, gemm_sizes=(64,), sizes=(MIB,))
+    )
+    stage = part("plan").Stage("ceilings", "ceilings", 0.1, options={"optimization": "basic"}, cache="hot")
+    record = going.record(stage)
+
+    part("stages").do(going, stage, record, 20.0)
+
+    product, stream, copied = record.result["rows"]
+    assert (record.status, record.result["left"]) == ("done", 0)
+    assert [row["network"] for row in (product, stream, copied)] == [
+        f"{GEMM}64",
+        f"{STREAM}{MIB}",
+        f"{COPY}{MIB}",
+    ]
+    assert product["flops_s"] > 0
+    assert product["bytes_s"] is stream["flops_s"] is copied["flops_s"] is None
+    assert all(row["latency_ms"] > 0 and row["error"] is None for row in record.result["rows"])
+    known = [found for found, _ in stored(here / "visits")]
+    assert {found.subject for found in known} == {Subject.REFERENCE}
+    assert {found.stack for found in known} == {record.stack}
+    assert json.loads(json.dumps(record.result)) == record.result  # as it will stand in visit.json
+
+
+def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, write_branches):
+    """What a backend does when it loads a model is done here by ONNX Runtime, which is quick at it."""
+    good = [str(write_branches(here / f"m{number}.onnx")) for number in range(2)]
+    broken = here / "broken.onnx"
+    broken.write_bytes(b"no model")
+    stage = part("plan").Stage("ahead", "models", 0.1)
+
+    failed = part("compiling").compile_ahead(going, stage, [*good, str(broken)], time.monotonic() + 60)
+
+    assert [*failed] == [str(broken)]
+    assert "broken.onnx" in failed[str(broken)]
+
+
+def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, here, write_branches):
+    names = [str(write_branches(here / f"m{number}.onnx")) for number in range(4)]
+    stage = part("plan").Stage("ahead", "models", 0.1)
+    before = {*psutil.Process().children()}
+
+    for allowed_s in (0.0, 0.05):
+        begun = time.monotonic()
+        assert part("compiling").compile_ahead(going, stage, names, begun + allowed_s) == {}
+        assert time.monotonic() - begun < 5
+
+    assert {*psutil.Process().children()} <= before
+
+
+@pytest.mark.slow
+def test_compiled_models_are_compiled_ahead_and_then_measured(going, part, here, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
+    going.settings["backend"] = "torch"
+    stage = part("plan").Stage("float32-compile", "models", 0.3, options={"mode": "compile"})
+    record = going.record(stage)
+
+    part("stages").do(going, stage, record, 240.0)
+
+    assert record.status == "done"
+    assert record.result["compiling"] == {}
+    assert record.result["rows"]["branches"]["latency_ms"] > 0
+    assert [*(here / "compiled").rglob("*.so")]
 
 
 # Visits -------------------------------------------------------------------------------------------------------------

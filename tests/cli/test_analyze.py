@@ -6,30 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
-
-LRN = (
-    '<ir_version: 8, opset_import: ["": 17]> model (float[1,64,28,28] x) => (float[1,64,28,28] y)'
-    "{a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) b = Relu(a) y = Conv(b, w)}"
-)
-"""Nine tenths of it are a kernel that a power makes slow."""
-
-
-def write(path: Path) -> None:
-    model = onnx.parser.parse_model(LRN)
-    weights = np.random.default_rng(0).normal(size=(64, 64, 1, 1)).astype(np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-    onnx.save(model, path)
 
 
 @pytest.fixture
-def measured(here: Path, cli: Callable[..., Any]) -> Path:
+def measured(here: Path, write_lrn: Callable[[Path], Path], cli: Callable[..., Any]) -> Path:
     """A model whose executed operators are measured, with ``dlbricks.db`` beside it."""
-    write(here / "lrn.onnx")
+    write_lrn(here / "lrn.onnx")
     assert cli("generate", "lrn.onnx", "-g", "1", "--graph", "runtime", "-o", "suite", "-q").code == 0
     run = cli("run", "suite", "--with", "lrn.onnx", "--visits", "6", "--processes", "1", "-q")
     assert run.code == 0
@@ -66,8 +50,10 @@ def test_a_limit_that_is_crossed_ends_with_4(measured: Path, cli: Callable[..., 
     assert above.code == 0
 
 
-def test_nothing_stored_is_incomplete_with_the_command(here: Path, cli: Callable[..., Any]) -> None:
-    write(here / "lrn.onnx")
+def test_nothing_stored_is_incomplete_with_the_command(
+    here: Path, write_lrn: Callable[[Path], Path], cli: Callable[..., Any]
+) -> None:
+    write_lrn(here / "lrn.onnx")
     assert cli("measure", "lrn.onnx", "--visits", "6", "--processes", "1", "-q").code == 0
 
     done = cli("analyze", "lrn.onnx")

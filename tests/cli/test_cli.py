@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import onnx
 import pytest
 from dlbricks.db import Store, Subject
+from dlbricks.generator.machine.nvidia import has_driver
 
 Cli = Callable[..., Any]
 
@@ -561,11 +563,44 @@ def test_backends_say_whether_they_run_here(cli: Cli) -> None:
     assert all(ort["algorithms"].values())  # each says what is different
 
 
-def test_options_of_ceilings_mean_nothing_without_them(cli: Cli, here: Path) -> None:
-    done = cli("system", "--threads", "2")
+@pytest.mark.parametrize(
+    "given", [("--threads", "2"), ("--device", "cuda"), ("--device", "cpu"), ("--option", "mode=graph")], ids=" ".join
+)
+def test_options_of_ceilings_mean_nothing_without_them(cli: Cli, here: Path, given: tuple[str, ...]) -> None:
+    done = cli("system", *given)
 
     assert done.code == 2
-    assert "--ceilings" in done.error
+    assert f"{given[0]} means nothing without --ceilings" in done.error
+
+
+def test_options_of_a_runtime_are_those_of_the_ceilings_that_it_measures(cli: Cli, here: Path) -> None:
+    wrong = cli("system", "--ceilings", "--backend", "onnxruntime", "--option", "optimization=most")
+    of_none = cli("system", "--ceilings", "--option", "optimization=all")
+
+    assert (wrong.code, of_none.code) == (2, 2)
+    assert "option optimization of backend onnxruntime cannot be 'most'" in wrong.error
+    assert "options belong to one runtime; add --backend NAME" in of_none.error
+    assert not [*here.iterdir()]
+
+
+@pytest.mark.skipif(has_driver(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("given", "code", "missing"),
+    [
+        ((), 1, "no backend can run on device 'cuda' here; 'dlbricks backends list' tells what is missing"),
+        (("--backend", "torch"), 1, "backend torch cannot run on device 'cuda' here: .*no NVIDIA driver is found"),
+        (("--backend", "openvino"), 2, "backend openvino has no device 'cuda'; it has cpu"),
+    ],
+    ids=["all", "torch", "openvino"],
+)
+def test_without_a_gpu_its_ceilings_are_not_measured_and_it_is_said_why(
+    cli: Cli, here: Path, given: tuple[str, ...], code: int, missing: str
+) -> None:
+    done = cli("system", "--ceilings", "--device", "cuda", *given)
+
+    assert done.code == code
+    assert re.search(missing, done.error)
+    assert not [*here.iterdir()]
 
 
 def test_layers_are_told_with_the_command_that_measures_their_ceilings(cli: Cli, work: Path) -> None:

@@ -112,7 +112,7 @@ def _said(report: RunReport) -> list[str]:
         done = [f"{count} {what}" for count, what in ((known, "known"), (taken, "measured")) if count]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
     summary += verdict_lines(report.verdicts, _STEADIER)
-    summary += [*_algorithms(report), *_watched(report.costs), *_profiled(report.kernels)]
+    summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
     return summary + bound_lines(report.bound.items())
@@ -191,6 +191,14 @@ def _watched(costs: RunCosts) -> list[str]:
     return [f"profiled passes take {percent(abs(change))} {sign} than others: estimates may be off by as much"]
 
 
+def _held(costs: RunCosts) -> list[str]:
+    """Whether the device held its clocks back in some sessions."""
+    if not costs.again and not costs.throttled:
+        return []
+    again, kept = counted(costs.again, "session"), counted(costs.throttled, "session")
+    return [f"throttled: power or temperature held clocks back; {again} taken again, {kept} kept all the same"]
+
+
 def _profiled(report: ProfileReport | None) -> list[str]:
     """What the pass that tells kernels did."""
     if report is None:
@@ -262,6 +270,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
         *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
         *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
+        *_held(report.costs),
         *_profiled(report.kernels),
         *bound_lines((row.name, row.bound) for row in report.rows),
     ]

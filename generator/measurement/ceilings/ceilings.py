@@ -205,7 +205,9 @@ def _names(backend: str | None, device: str) -> list[str]:
         if here.ok and device in get(name).devices and not here.why_not(device)
     ]
     if not found:
-        raise BackendUnavailable("no backend can run here; 'dlbricks backends list' tells why")
+        raise BackendUnavailable(
+            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' tells what is missing"
+        )
     return found
 
 
@@ -228,7 +230,7 @@ def _measured(
         progress=progress,
     ) as session:
         session.measure(grouped([*items.values()], (), {}, memory_bytes=memory_bytes))
-    end_run(store, run)
+    end_run(store, run, more=session.throttling.found)
     call = items[OVERHEAD].result
     blank = CeilingRow(settings.backend, stack.key, settings.dtype)
     return run.id, [_row(blank, items[name], call, settings) for name in names]
@@ -261,5 +263,5 @@ def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: Sett
     if item.result is None:
         reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
         return replace(row, error=reason)
-    rate, latency_ms = rate_of(item.label, item.result, call), item.result.latency_ns / 1e6
+    rate, latency_ms = rate_of(item.label, item.result, call, settings.device), item.result.latency_ns / 1e6
     return replace(row, latency_ms=latency_ms, flops_s=rate if flops else None, bytes_s=None if flops else rate)

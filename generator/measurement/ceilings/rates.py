@@ -49,6 +49,9 @@ _MEMORY_SHARE = 16
 _HIDDEN = 0.25
 """A stream that takes less than this part of a call is hidden by it: there is no rate."""
 
+_OVERLAPPED = 4.0
+"""On a GPU, which works while the next call is on its way: one that takes less than so many calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -101,23 +104,26 @@ def ceiling_work(name: str) -> tuple[int, int]:
     return 0, max(1, int(name.removeprefix(COPY)) // 16) * 16
 
 
-def rate_of(name: str, measured: Measurement, call: Measurement | None) -> Rate | None:
+def rate_of(name: str, measured: Measurement, call: Measurement | None, device: str = "cpu") -> Rate | None:
     """The rate that a measurement of such a network means.
 
     Args:
         name: The network.
         measured: Its measurement.
         call: That of a call that does nothing, in the same runtime; a product does without.
+        device: Where.
 
     Returns:
-        FLOP/s of a product; of a stream bytes/s, less the call, or None where the call is not known or hides it.
+        FLOP/s of a product; of a stream bytes/s, less the call, or None where the call is not known or hides it. A GPU
+        works while it is called: there nothing is taken off.
     """
     flops, moved = ceiling_work(name)
     offset, offset_min, offset_half = 0.0, 0.0, 0.0
     if not flops:
-        if call is None:
+        if call is None or (device != "cpu" and measured.min_ns < _OVERLAPPED * call.min_ns):
             return None
-        offset, offset_min, offset_half = call.latency_ns, call.min_ns, _half_ns(call)
+        if device == "cpu":
+            offset, offset_min, offset_half = call.latency_ns, call.min_ns, _half_ns(call)
     least, net = measured.min_ns - offset_min, measured.latency_ns - offset
     if least <= _HIDDEN * offset_min or net <= 0:
         return None
@@ -145,7 +151,7 @@ def level_of_cache(working_set: int, system: System, threads: int, device: str =
         device: Of a GPU the system does not tell the caches: its working sets are told apart by their size.
     """
     if device != "cpu":
-        return f"{max(1, working_set >> 20)} MiB"
+        return f"{max(1, round(working_set / (1 << 20)))} MiB"  # a stream is some bytes less than its name says
     caches = sorted(system.cache_bytes, key=lambda entry: entry[1])
     for position, (name, size) in enumerate(caches):
         shared = position == len(caches) - 1

@@ -126,6 +126,7 @@ def grouped(
     *,
     memory_bytes: int,
     most_models: int = MOST_MODELS,
+    levels: Mapping[str, int] | None = None,
 ) -> list[Group]:
     """Groups that hold every item at least once, each as small as a footprint class, and within memory.
 
@@ -135,6 +136,7 @@ def grouped(
         holds: Model key to the keys of its bricks; a model that is absent is visited beside bricks of its class.
         memory_bytes: Most memory of a group.
         most_models: Of one group.
+        levels: Model key to its footprint class, where that is known; else that which is nearest to its own footprint.
     """
     by_class: dict[int, dict[str, list[Item]]] = {}
     for item in bricks:
@@ -144,7 +146,8 @@ def grouped(
     loose: list[Item] = []
     for model in models:
         wanted = holds.get(model.key)
-        footprint = _class_of(model, wanted, by_class) if wanted else None
+        own = (levels or {}).get(model.key, model.footprint_bytes or 1)
+        footprint = _class_of(own, wanted, by_class) if wanted else None
         if wanted is None or footprint is None:
             loose.append(model)
             continue
@@ -160,10 +163,9 @@ def grouped(
     return _beside(groups, loose, memory_bytes, most_models)
 
 
-def _class_of(model: Item, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
+def _class_of(own: int, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
     """The footprint class that has all bricks of a model and is nearest to its own; None where none has."""
     able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in wanted)]
-    own = max(model.footprint_bytes or 0, 1)
     return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / own)), default=None)
 
 

@@ -157,6 +157,19 @@ class Pace:
             self._until = self.elapsed_s + max(0.0, self.budget_s - self.elapsed_s) / max(1, self.waiting)
             self.waiting -= 1
 
+    def again(self, taken_s: float) -> bool:
+        """Whether there is time to take a session again; it then gets a share of what is left.
+
+        That is so where all that are to come could be half as long as the one that was taken.
+
+        Args:
+            taken_s: How long that was.
+        """
+        if self.budget_s is not None and self.budget_s - self.elapsed_s < (1 + self.waiting) * taken_s / 2:
+            return False
+        self.waiting += 1
+        return True
+
     def enough(self, done: int, planned: int) -> bool:
         """Whether a session has visited often enough.
 

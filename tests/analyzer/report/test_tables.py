@@ -1,4 +1,4 @@
-"""Answers as table, JSON and CSV."""
+"""Answers as table, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -81,11 +81,53 @@ def test_a_name_that_is_no_unicode_is_written_all_the_same() -> None:
         render(answer, form).encode("utf-8")
 
 
-def test_the_frame_has_one_column_per_key() -> None:
-    frame = Answer(ROWS).frame()
+def test_the_frame_is_flat() -> None:
+    answer = Answer(ROWS, flat=[{"name": "b", "layer.ms": 1.0, "layer.ci95_ms": (0.5, 1.5)}])
 
-    assert list(frame.columns) == ["name", "ms", "coverage", "missing"]
-    assert len(frame) == 2
+    frame, inner = answer.frame(), answer.frame(inner=True)
+
+    assert list(frame.columns) == ["name", "ms", "coverage.macs", "missing"]
+    assert list(frame["missing"]) == [[], ["k1", "k2"]]
+    assert frame["ms"].isna().tolist() == [False, True], "what is not known is no number"
+    assert inner.to_dict("records") == [
+        {"name": "b", "layer.ms": 1.0, "layer.ci95_ms_low": 0.5, "layer.ci95_ms_high": 1.5}
+    ]
+    assert len(Answer(ROWS).frame(inner=True)) == 2, "where there is nothing inside, results stay rows"
+
+
+def test_the_record_is_what_json_holds() -> None:
+    answer = Answer([{"a": math.nan, "b": (1, 2)}], totals={"c": {3}})
+
+    assert answer.record() == json.loads(render(answer, "json"))
+
+
+def test_markdown_is_a_table_with_the_lines_below_it() -> None:
+    columns = [*COLUMNS, Column("ms", "spare", spare=True)]
+
+    text = render(Answer(ROWS, columns=columns, summary=["two models", "  indented"]), "markdown", width=3)
+
+    assert text.splitlines() == [
+        "| model | ms | macs | spare |",
+        "| --- | --: | --: | --: |",
+        "| squeezenet | 12.50 | 100% | 12.5 |",
+        "| b | - | 25% | - |",
+        "",
+        "```text",
+        "two models",
+        "  indented",
+        "```",
+    ]
+
+
+def test_a_name_cannot_write_into_a_page() -> None:
+    name = "a|b<img src=x>`[c](d)\n# e"
+    answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["```", f"{name}: skipped"])
+
+    _, _, row, blank, *told = render(answer, "markdown").splitlines()
+
+    assert row == r"| a\|b\<img src=x\>\`\[c\](d)\\n\# e |"
+    assert not blank
+    assert told == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
 
 
 def test_options_are_told_where_devices_differ() -> None:

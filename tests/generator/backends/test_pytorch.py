@@ -18,10 +18,15 @@ from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.requirements import require_in_turn
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement import campaign
 from dlbricks.generator.measurement.campaign import _check_cache
+from dlbricks.generator.measurement.run import run
 from dlbricks.generator.measurement.settings import Settings as CampaignSettings
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
+from dlbricks.generator.network.reference import CHAIN
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages.protocol import Prepare
 from dlbricks.models import find_models
 
 torch = pytest.importorskip("torch")
@@ -180,6 +185,20 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
     assert "dlbricks-torch-" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
+@pytest.mark.slow
+def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    written = []
+    for _ in range(2):
+        with Worker.start("torch", options={"pinning": "off", "mode": "compile"}) as worker:
+            assert worker.prepare(Prepare(CHAIN, CHAIN, synthetic=True, unroll=1)).first_run_ns > 0
+        written.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")})
+
+    first, second = written
+    assert first
+    assert second == first
+
+
 def test_without_a_compiler_nothing_is_compiled(skeleton_of, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
@@ -253,6 +272,28 @@ def test_what_is_compiled_is_not_run_in_turn():
     assert require_in_turn(backend, backend.resolve("cpu", {})) is backend
     with pytest.raises(UsageError, match=r"backend torch cannot measure in cache mode.* compile each.*--cache hot"):
         require_in_turn(backend, backend.resolve("cpu", {"mode": "compile"}))
+
+
+@pytest.mark.parametrize("mode", ["graph", "compile-graph", "branches"])
+def test_modes_of_a_gpu_are_there_alone(mode):
+    backend = TorchBackend()
+
+    assert dict(backend.stack("cuda", {"mode": mode}).options)["mode"] == mode
+    assert backend.in_turn(backend.resolve("cuda", {"mode": mode})) is (mode == "graph")
+    assert backend.eager(backend.resolve("cuda", {"mode": mode})) is (mode != "compile-graph")
+    with pytest.raises(UsageError, match=f"'mode'.*'{mode}'|'{mode}'.*mode"):
+        backend.resolve("cpu", {"mode": mode})
+
+
+@pytest.mark.parametrize(("mode", "why"), [("compile-graph", "compile each for seconds"), ("branches", "whole models")])
+def test_bricks_are_refused_in_modes_that_are_about_whole_models(small_suite, store, monkeypatch, mode, why):
+    """Before anything is measured, and whether or not there is a GPU."""
+    monkeypatch.setattr(campaign, "require_available", lambda *_: None)
+
+    with pytest.raises(UsageError, match=f"cache mode 'model' with these options.*{why}.*whole models alone"):
+        run(small_suite, store=store, backend="torch", device="cuda", options={"mode": mode})
+
+    assert store.runs() == []
 
 
 def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):

@@ -169,6 +169,10 @@ def test_a_suite_names_no_model_unless_asked(small_models, tmp_path):
     assert b"small" not in b"".join(_content(private).values())
     assert private.annotations is None
     assert annotated.annotations[small_models[0].name] == dict.fromkeys(private.keys, 1)
+    assert private.levels == {}
+    assert annotated.levels[small_models[0].name] in {
+        level for key in private.keys for level in private.footprints(key)
+    }
 
 
 def test_decoys_are_mixed_in_and_not_counted(small_models, tmp_path):

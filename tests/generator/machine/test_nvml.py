@@ -16,7 +16,7 @@ class NVMLError(Exception):
 
 @pytest.fixture
 def nvml(monkeypatch) -> ModuleType:
-    """The functions that are asked, with what an H100 answered them on 2026-11-22; one that it does not have."""
+    """The functions that are asked, with what an H100 answered most of them on 2026-11-22; one that it has not."""
 
     def unknown(*_: object) -> None:
         raise NVMLError("Not Supported")
@@ -31,9 +31,11 @@ def nvml(monkeypatch) -> ModuleType:
         "nvmlDeviceGetEnforcedPowerLimit": unknown,
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(free=84_389_593_088),
         "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0,
+        "nvmlDeviceGetViolationStatus": lambda _, policy: SimpleNamespace(violationTime=(7_000_000, 0)[policy]),
     }
     module = ModuleType("pynvml")
     vars(module).update(answers, NVMLError=NVMLError, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0)
+    vars(module).update(NVML_PERF_POLICY_POWER=0, NVML_PERF_POLICY_THERMAL=1)
     monkeypatch.setitem(sys.modules, "pynvml", module)
     return module
 
@@ -43,10 +45,10 @@ def test_what_the_gpu_does_not_tell_is_not_there(nvml):
 
     assert state == {
         "sm_mhz": 1980, "memory_mhz": 2619, "most_sm_mhz": 1980, "temperature_c": 35, "power_w": 116.064,
-        "memory_free_bytes": 84_389_593_088, "held_back": [],
+        "memory_free_bytes": 84_389_593_088, "held_back": [], "power_held_ns": 7_000_000, "thermal_held_ns": 0,
     }  # fmt: skip
     assert machine_state()["gpu"] == state
-    assert not throttled(state)
+    assert not throttled(state, state, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,18 @@ def test_what_the_gpu_does_not_tell_is_not_there(nvml):
 def test_clocks_are_held_back_by_power_and_heat(nvml, monkeypatch, bits, reasons, held):
     monkeypatch.setattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda _: bits)
 
-    assert gpu_state()["held_back"] == reasons
-    assert throttled(gpu_state()) is held
+    state = gpu_state()
+
+    assert state["held_back"] == reasons
+    assert throttled(state, {}, 1.0) is throttled({}, state, 1.0) is held
+
+
+@pytest.mark.parametrize("name", ["power_held_ns", "thermal_held_ns"])
+@pytest.mark.parametrize(("held_ns", "held"), [(0, False), (10_000_000, False), (30_000_000, True)])
+def test_what_held_clocks_back_in_between_is_told_by_its_time(name, held_ns, held):
+    """Moments of it are usual under load: they change a mean by less than others do."""
+    assert throttled({name: 5}, {name: 5 + held_ns}, 2.0) is held
+    assert not throttled({}, {name: 5 + held_ns}, 2.0)
 
 
 def test_it_is_the_gpu_that_cuda_would_take(nvml, monkeypatch):

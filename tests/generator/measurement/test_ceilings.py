@@ -10,8 +10,10 @@ from dlbricks.db import Conditions, Measurement, Stop, Store, Subject, System, V
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
 from dlbricks.generator.measurement.ceilings.rates import (
+    STREAM_SIZES,
     ceiling_names,
     ceiling_work,
+    gemm_sizes_on,
     level_of_cache,
     node_ns,
     rate_of,
@@ -48,8 +50,8 @@ def test_ceilings_are_measured_and_stored(tmp_path):
     sizes = (1 * MIB, 2 * MIB)
     with Store.open(tmp_path / "ceilings.db") as store:
         report = measure_ceilings(
-            store=store, backend="onnxruntime", dtype="float32", gemm_sizes=(64, 128), sizes=sizes, visits=10,
-            sessions=1, processes=2,
+            store=store, backend="onnxruntime", options={"optimization": "basic"}, dtype="float32",
+            gemm_sizes=(64, 128), sizes=sizes, visits=10, sessions=1, processes=2,
         )  # fmt: skip
 
         names = [f"{GEMM}64", f"{GEMM}128", *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]
@@ -61,6 +63,9 @@ def test_ceilings_are_measured_and_stored(tmp_path):
         )  # fmt: skip
         assert len(stored) == 8
         (run,) = store.runs()
+        (stack,) = store.stacks().values()
+    assert dict(stack.options)["optimization"] == "basic"
+    assert {row.stack for row in report.rows} == {stack.key}
     assert (run.id,) == report.runs
     assert run.finished
     for row in report.rows:
@@ -110,6 +115,26 @@ def test_streams_go_well_beyond_the_caches_and_not_beyond_the_memory():
     assert stream_sizes(dataclasses.replace(XEON, memory_gib=2))[-1] == 128 * MIB
     assert stream_sizes(dataclasses.replace(XEON, cache_bytes=()))[-1] == 256 * MIB
     assert stream_sizes(dataclasses.replace(XEON, memory_gib=0)) == (32 << 10,)
+
+
+def test_on_a_gpu_sizes_are_the_same_whatever_the_host():
+    sizes = stream_sizes(XEON, "cuda")
+
+    assert sizes == tuple(MIB << power for power in range(10))
+    assert sizes == stream_sizes(dataclasses.replace(XEON, cache_bytes=(), memory_gib=0), "cuda")
+    assert {*sizes} <= {*STREAM_SIZES}  # what is stored is looked up under these
+    assert gemm_sizes_on("cpu") == (512, 1024, 2048)
+    assert min(gemm_sizes_on("cuda")) >= max(gemm_sizes_on("cpu"))  # smaller ones do not fill it
+
+
+@pytest.mark.parametrize("kind", [STREAM, COPY])
+def test_on_a_gpu_working_sets_are_named_by_their_size(kind):
+    named = {
+        size: level_of_cache(ceiling_work(f"{kind}{size}")[1], XEON, 1, "cuda") for size in stream_sizes(XEON, "cuda")
+    }
+
+    assert named == {size: f"{size // MIB} MiB" for size in named}
+    assert level_of_cache(1000, XEON, 1, "cuda") == "1 MiB"
 
 
 def test_other_precisions_have_products_only():

@@ -449,6 +449,7 @@ class WatchingBackend(OrtBackend):
         read = ctypes.CDLL(None).getenv
         read.restype = ctypes.c_char_p
         names = "ONEDNN_DEFAULT_FPMATH_MODE ATEN_CPU_CAPABILITY OMP_WAIT_POLICY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES"
+        names += " TORCHINDUCTOR_MAX_AUTOTUNE TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR"
         raise UsageError("seen: " + " ".join(name for name in names.split() if read(name.encode()) is not None))
 """
 
@@ -457,12 +458,13 @@ def test_what_tunes_a_runtime_and_is_not_recorded_does_not_reach_it(install_back
     install_backend("watching", "WatchingBackend", _WATCHING)
     tuning = {
         "ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "ATEN_CPU_CAPABILITY": "default", "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_CPU_AFFINITY": "0", "CUDA_VISIBLE_DEVICES": "0",
+        "GOMP_CPU_AFFINITY": "0", "CUDA_VISIBLE_DEVICES": "0", "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+        "TRITON_CACHE_DIR": "/nowhere", "TORCHINDUCTOR_CACHE_DIR": "/nowhere",
     }  # fmt: skip
     for name, value in tuning.items():
         monkeypatch.setenv(name, value)
 
-    with pytest.raises(UsageError, match=r"^seen: CUDA_VISIBLE_DEVICES$"):
+    with pytest.raises(UsageError, match=r"^seen: CUDA_VISIBLE_DEVICES TORCHINDUCTOR_CACHE_DIR$"):
         Worker.start("watching", options=UNPINNED)
 
 

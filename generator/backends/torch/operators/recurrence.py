@@ -82,17 +82,9 @@ def _weights(call: Call, w: Tensor, r: Tensor, bias: Tensor | None) -> list[Tens
 def _join(weights: list[Tensor], w: Tensor, size: int, mode: int) -> None:
     """Let weights lie in one piece of memory, as cuDNN wants them; else PyTorch copies them there in every call."""
     with torch._C.DisableTorchFunctionSubclass(), torch._C.DisableTorchFunction():  # noqa: SLF001  # never recorded
-        torch._cudnn_rnn_flatten_weight(  # noqa: SLF001  # as torch.nn.LSTM does
-            weights,
-            len(weights) // w.shape[0],
-            w.shape[2],
-            mode,
-            size,
-            0,
-            1,
-            False,
-            w.shape[0] == 2,  # noqa: FBT003
-        )
+        flatten = torch._cudnn_rnn_flatten_weight  # noqa: SLF001  # as torch.nn.LSTM does
+        directions = w.shape[0]
+        flatten(weights, len(weights) // directions, w.shape[2], mode, size, 0, 1, False, directions == 2)  # noqa: FBT003
 
 
 def _directions(y: Tensor, count: int) -> Tensor:

@@ -98,6 +98,15 @@ def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_it
         assert {item.footprint for item in group.items} == {nearest}
 
 
+def test_the_class_that_a_suite_notes_for_a_model_is_its_own():
+    items = [brick("a", footprint=one) for one in REUSE_LEVELS]
+
+    groups = grouped(items, [model("m", 30 * MIB)], {"m": {"a"}}, memory_bytes=1 << 40, levels={"m": LARGE})
+
+    (group,) = [one for one in groups if one.models]
+    assert {item.footprint for item in group.items} == {LARGE}
+
+
 def test_models_of_the_same_bricks_share_a_group():
     items = [brick(f"{family}{number}", 3 * MIB) for family in "ab" for number in range(2)]
     models = [model(f"{family}{number}") for number in range(3) for family in "ab"]
@@ -107,6 +116,35 @@ def test_models_of_the_same_bricks_share_a_group():
 
     assert sorted(one.key[0] for one in groups[0].models) == ["a", "a", "a", "b"]  # 6 MiB, and then 12
     assert len(groups[0].items) == 4
+
+
+@given(situations(), st.sampled_from([1, 30 * MIB, 1 << 40]))
+def test_where_a_group_has_one_model_it_has_the_bricks_of_that_one_and_no_other(situation, memory_bytes):
+    items, models, holds = situation
+
+    groups = grouped(items, models, holds, memory_bytes=memory_bytes, most_models=1)
+
+    assert all(len(group.models) <= 1 for group in groups)
+    assert {item.id for group in groups for item in group.items} == {item.id for item in items}
+    for one in models:
+        (group,) = [group for group in groups if one in group.models]
+        if one.key in holds and able(items, holds[one.key]):
+            assert sorted(item.key for item in group.items) == sorted(holds[one.key])
+            assert len({item.footprint for item in group.items}) == 1
+
+
+def test_a_brick_of_two_models_is_visited_beside_both_where_each_has_a_group_of_its_own():
+    shared, first, second, other = (brick(key) for key in "abcd")
+    holds = {"m0": {"a", "b"}, "m1": {"a", "c"}}
+
+    groups = grouped(
+        [shared, first, second, other], [model("m0"), model("m1")], holds, memory_bytes=1 << 40, most_models=1
+    )
+
+    assert {(tuple(one.key for one in group.models), tuple(item.key for item in group.items)) for group in groups} == {
+        (("m0",), ("a", "b")), (("m1",), ("a", "c")), ((), ("d",)),
+    }  # fmt: skip
+    assert [shared in group.items for group in groups] == [True, True, False]
 
 
 def test_models_of_which_nothing_is_known_are_spread():

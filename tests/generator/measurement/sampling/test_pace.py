@@ -171,3 +171,14 @@ def test_what_is_left_begins_as_the_forecast_and_keeps_to_the_budget(clock):
     bounded = paced(clock, visits=24, budget_s=30.0, forecast_s=460.0)
     clock.now += 10.0
     assert bounded.remaining_s(2, 90) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "waiting", "taken_s", "enough"),
+    [(None, 1, 1e9, True), (60.0, 0, 50.0, True), (60.0, 3, 20.0, True), (60.0, 9, 20.0, False), (0.0, 1, 1.0, False)],
+)
+def test_a_session_is_taken_again_where_half_of_its_time_is_left_for_all(clock, budget_s, waiting, taken_s, enough):
+    pace = paced(clock, visits=24, budget_s=budget_s, waiting=waiting)
+
+    assert pace.again(taken_s) is enough
+    assert pace.waiting == waiting + enough

@@ -1,0 +1,130 @@
+"""Reports as pandas frames, JSON objects and Markdown: what the command line writes, from Python.
+
+These are functions and no methods of the reports: those of ``generate``, ``run`` and ``measure`` are made far below the
+answers that tell what a row of them is, and know nothing of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ..constructor.result import Estimate
+from ..errors import UsageError
+from ..generator.decomposition.generate import GenerateReport
+from ..generator.measurement.agreement import AgreementReport
+from ..generator.measurement.measure import MeasureReport
+from ..generator.measurement.run import RunReport
+from ..generator.planning.plans import PlanReport
+from .advice import Advice
+from .comparison.compare import Comparison
+from .findings.analyze import AnalyzeReport
+from .kernels.kernels import ModelKernels
+from .report.answers import estimated, generated, measured, missed, ran
+from .report.compared import advised, compared
+from .report.inventory import agreed
+from .report.kernel_tables import told
+from .report.planned import planned
+from .report.tables import Answer, Format, render
+from .reporting import Report, reported
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Reported", "frame", "to_json", "to_markdown"]
+
+Reported = (
+    GenerateReport
+    | RunReport
+    | MeasureReport
+    | Estimate
+    | Sequence[Estimate]
+    | Sequence[ModelKernels]
+    | Comparison
+    | Advice
+    | AnalyzeReport
+    | Report
+    | AgreementReport
+    | PlanReport
+)
+"""What the public functions return; ``estimate`` and ``kernels`` return lists."""
+
+
+def frame(report: Reported, *, inner: bool = False) -> pd.DataFrame:
+    """A report as a ``pandas.DataFrame``: a flat row per result, with the keys of JSON (docs/cli.md) as columns.
+
+    What is nested has columns of its own (``coverage.macs``), an interval has two (``ci95_ms_low``, ``ci95_ms_high``),
+    and a list stays a list, which ``.str.len()`` counts and ``explode`` unfolds.
+
+    Args:
+        report: What a public function returned.
+        inner: A row for each layer, brick, kernel or finding of each result instead, as ``--format csv`` has them; a
+            result that has nothing of this kind stays a row.
+
+    Raises:
+        UsageError: It is no report.
+
+    Example:
+        >>> frame(estimate(models, store=store)).set_index("name")[["estimate_ms", "measured_ms"]]  # doctest: +SKIP
+    """
+    return _answer(report).frame(inner=inner)
+
+
+def to_json(report: Reported, *, explain: bool = False) -> dict[str, Any]:
+    """A report as the object that ``--json`` prints: plain values, and null where a number is not known.
+
+    Args:
+        report: What a public function returned.
+        explain: Estimates with all that ``--explain`` and ``--layers`` add.
+
+    Raises:
+        UsageError: It is no report.
+
+    Example:
+        >>> json.dumps(to_json(compare(models, store=store)))  # doctest: +SKIP
+    """
+    return _answer(report, explain=explain).record()
+
+
+def to_markdown(report: Reported) -> str:
+    """A report as the Markdown that ``--format markdown`` prints: a table, and what is to be said of it.
+
+    Args:
+        report: What a public function returned.
+
+    Raises:
+        UsageError: It is no report.
+
+    Example:
+        >>> IPython.display.Markdown(to_markdown(analyze(models, store=store)))  # doctest: +SKIP
+    """
+    return render(_answer(report), Format.MARKDOWN)
+
+
+def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911  (one for each kind)
+    match report:
+        case GenerateReport():
+            return generated(report)
+        case RunReport():
+            return ran(report)
+        case MeasureReport():
+            return measured(report)
+        case Comparison():
+            return compared(report)
+        case Advice():
+            return advised(report)
+        case AnalyzeReport():
+            return missed(report)
+        case Report():
+            return reported(report)
+        case AgreementReport():
+            return agreed(report)
+        case PlanReport():
+            return planned(report)
+        case Estimate():
+            return estimated([report], explain=explain, layers=explain)
+        case [ModelKernels(), *_]:
+            return told(cast("Sequence[ModelKernels]", report))
+        case [Estimate(), *_] | []:
+            return estimated(cast("Sequence[Estimate]", report), explain=explain, layers=explain)
+    raise UsageError(f"{type(report).__name__} is no report", remedy="hand on what a function of dlbricks returned")
