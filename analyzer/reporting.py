@@ -367,10 +367,7 @@ def reported(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     entries = [section.estimate for section in result.sections]
     short, told = estimated(entries), estimated(entries, explain=True)
-    rows = [
-        {**row, "findings": None if one.findings is None else [finding.record() for finding in one.findings]}
-        for row, one in zip(told.results, result.sections, strict=True)
-    ]
+    rows = [{**row, **one.missed()} for row, one in zip(told.results, result.sections, strict=True)]
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:

@@ -46,7 +46,7 @@ ROOMS = {
                  "frames", "demo"],
     "analyzer/estimation": ["selection", "views", "profiled", "ceilings", "runtime", "commands", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
-    "analyzer/findings": ["finding", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
+    "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
     "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries",

@@ -28,7 +28,9 @@ from ..estimation.runtime import Place, chosen_stack, executes_as_written
 from ..estimation.selection import Query, choose
 from ..estimation.survey import decompose_all
 from .analysis import BRICKS, LATENCY, Idea
+from .cold_start import ColdStart, cold_start_in
 from .finding import Finding
+from .joint import Joint, joint_of
 from .proof.proof import Workbench
 from .registry import ANALYSES
 from .subject import Subject
@@ -61,6 +63,7 @@ class ModelFindings:
         findings: What would save something, the largest saving first: by what was proven, else as predicted.
         tried: What was tried and saves nothing, or could not be tried.
         unasked: Analyses that could not be asked, each with the reason.
+        cold_start: What loading and the first run cost; None where that is not stored.
         commands: What would measure what is missing.
         error: Why the model could not be analysed.
     """
@@ -79,6 +82,7 @@ class ModelFindings:
     findings: tuple[Finding, ...] = ()
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
+    cold_start: ColdStart | None = None
     commands: tuple[str, ...] = ()
     error: str | None = None
 
@@ -90,12 +94,19 @@ class ModelFindings:
     @property
     def largest_share(self) -> float:
         """The largest share that one finding saves; 0 where there is none."""
-        return max((share_of(one) for one in self.findings), default=0.0)
+        return max((share_of(one) for one in self.findings if not one.at_most), default=0.0)
+
+    @property
+    def joint(self) -> Joint | None:
+        """What all findings would give together; None where there are none."""
+        return joint_of(self.findings, self.latency_ms)
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
         record = {name: getattr(self, name) for name in self.__slots__}
-        return record | {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
+        record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
+        told = {"joint": self.joint, "cold_start": self.cold_start}
+        return record | {name: None if one is None else one.record() for name, one in told.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +256,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         threads=estimate.threads,
         cache=estimate.cache,
         dtype=estimate.dtype,
+        cold_start=cold_start_in(subject),
         commands=tuple(dict.fromkeys(one.command for one in estimate.missing if one.command)),
     )
     lacking = _lacking(subject)
@@ -305,4 +317,5 @@ def _shown(found: Finding, minimum_share: float) -> bool:
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=share_of, reverse=True))
+    """The largest saving first; after them what could be saved at most."""
+    return tuple(sorted(found, key=lambda one: (one.at_most, -share_of(one))))

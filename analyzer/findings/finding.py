@@ -66,6 +66,7 @@ class Finding:
         remedy: What to do.
         proof: What came of trying it; None where it was not tried.
         unproven: Why it was not tried, or why trying it failed; None where it was.
+        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Finding:
     remedy: Remedy
     proof: Proof | None = None
     unproven: str | None = None
+    at_most: bool = False
 
     @property
     def proven_share(self) -> float | None:

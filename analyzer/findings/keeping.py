@@ -1,6 +1,7 @@
 """Findings kept in the database beside the measurements that they rest on, so that proofs are not run again.
 
-They are found by the model and the measurement of it that their savings are of: measured again, it is analysed again.
+They are found by the model, the measurement of it that their savings are of, and the analyses that were asked: measured
+again, it is analysed again, and so it is by a version that has others.
 Like decompositions they are private to a database, in no export and no merge; where it cannot be written, nothing is
 kept.
 """
@@ -13,9 +14,11 @@ from typing import Any
 
 from ...db import Measurement, Store
 from ...db.decompositions import keep_records, kept_records
+from ...db.values import content_key
 from ...errors import DatabaseLocked, DatabaseReadOnly
 from ..estimation.archive import maker
 from .finding import Finding, Proof, Remedy
+from .registry import ANALYSES
 
 __all__ = ["keep_findings", "kept_findings"]
 
@@ -59,7 +62,8 @@ def keep_findings(store: Store, truth: Measurement, findings: Sequence[Finding],
 
 
 def _part(truth: Measurement, *, proven: bool) -> str:
-    return f"{'proofs' if proven else 'findings'} {truth.id}"
+    asked = content_key([one.name for one in ANALYSES])[:8]
+    return f"{'proofs' if proven else 'findings'} {truth.id} {asked}"
 
 
 def _read(record: Mapping[str, Any]) -> Finding:

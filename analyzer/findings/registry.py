@@ -5,6 +5,7 @@ from __future__ import annotations
 from .analyses import (
     activations,
     alternatives,
+    attention,
     branches,
     conversions,
     denormals,
@@ -20,6 +21,7 @@ from .analyses import (
     transposes,
     unfolded,
 )
+from .analyses.measured import batch, padding, roofline
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -29,6 +31,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
     for module in (
         activations,
         normalisations,
+        attention,
         transposes,
         conversions,
         float64,
@@ -37,9 +40,12 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         one_hot,
         local_response,
         unfolded,
+        padding,
         slow_kernels,
+        roofline,
         denormals,
         alternatives,
+        batch,
         threads,
         branches,
         inserted,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
@@ -17,6 +18,7 @@ from ...constructor.roofline.roofline import LayerRoof
 from ...db import Kernel, KernelView, Measurement, Run, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ..findings.finding import Finding
+from ..findings.joint import Joint, joint_of
 
 __all__ = ["LayerRow", "Section", "layer_rows", "sections"]
 
@@ -55,6 +57,19 @@ class Section:
     def name(self) -> str:
         """The model's name."""
         return self.estimate.name
+
+    @property
+    def joint(self) -> Joint | None:
+        """What all findings would give together; None where there are none."""
+        measured_ms = self.estimate.measured_ms
+        return joint_of(self.findings or (), self.estimate.estimate_ms if measured_ms is None else measured_ms)
+
+    def missed(self) -> dict[str, Any]:
+        """Its findings, and what they give together, as a JSON object."""
+        return {
+            "findings": None if self.findings is None else [one.record() for one in self.findings],
+            "joint": None if self.joint is None else self.joint.record(),
+        }
 
     @property
     def profile(self) -> tuple[Kernel, ...]:

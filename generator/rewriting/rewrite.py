@@ -16,7 +16,18 @@ from ...errors import ModelError, UsageError
 from ...models import ModelSource
 from ...models.loading import load_full
 from ..network.export import export_model
-from . import activations, casts, duplicates, expansions, islands, local_response, normalisations, one_hot, transposes
+from . import (
+    activations,
+    attention,
+    casts,
+    duplicates,
+    expansions,
+    islands,
+    local_response,
+    normalisations,
+    one_hot,
+    transposes,
+)
 from .draft import Draft
 from .pattern import Match, View
 
@@ -40,6 +51,7 @@ class Rewrite:
 
 REWRITES: Mapping[str, Rewrite] = {
     "activations": Rewrite(activations.find, activations.apply, 1e-3),
+    "attention": Rewrite(attention.find, attention.apply, 1e-3),
     "casts": Rewrite(casts.find, casts.apply, 1e-6),
     "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
     "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),

@@ -55,6 +55,8 @@ class Bench:
         system: System = SYSTEM,
         variant: str = "",
         key: str = "",
+        references: Mapping[str, float] | None = None,
+        start_ms: tuple[float, float] | None = None,
     ) -> str:
         """Store a run: two processes of three rounds, some percent of noise.
 
@@ -68,6 +70,8 @@ class Bench:
             system: Where it ran.
             variant: Algorithm of bricks and model.
             key: Key of the model; empty for that of the bench.
+            start_ms: What loading the model and its first run took.
+            references: Latency of further networks of our own in ms, by name.
         """
         id_ = str(uuid.uuid4())
         self.minute += 1
@@ -92,10 +96,13 @@ class Bench:
                 ci95_ns=found.ci95_ns, samples=found.samples, block_medians_ns=found.block_medians_ns,
                 verdict=Verdict.STABLE, stop=Stop.CONVERGED, reference_ns=reference_ns,
                 variant="" if subject is Subject.REFERENCE else variant,
+                load_ns=None if start_ms is None else int(start_ms[0] * 1e6),
+                first_run_ns=None if start_ms is None else int(start_ms[1] * 1e6),
             )  # fmt: skip
             return measurement, blocks
 
         wanted = [taken(Subject.REFERENCE, built_in_key(OVERHEAD), reference_us / 1e3)]
+        wanted += [taken(Subject.REFERENCE, built_in_key(name), found) for name, found in (references or {}).items()]
         wanted += [taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items()]
         wanted += [] if ms is None else [taken(Subject.MODEL, key or self.key, ms)]
         self.store.add(wanted)

@@ -7,15 +7,13 @@ the fastest of its kind. Measurements of different runs have in their interval w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
-from ....constructor.uncertainty.interval import NORMAL
 from ....db import Measurement, Stack, Subject
-from ...comparison.timeline import Timeline, visited_in_turn
 from ..analysis import LATENCY, Analysis
 from ..finding import Finding, Remedy
 from ..subject import Subject as Model
+from .measured.beside import Beside
 
 __all__ = ["ANALYSIS"]
 
@@ -39,19 +37,15 @@ def _run(model: Model) -> Iterable[Finding]:
     if not own:
         return
     base, stacks, found = own[-1], model.store.stacks(), dict[str, Finding]()
-    timeline = Timeline(model.store)
-    blocks = model.store.blocks_of([one.id for one in stored])
+    beside = Beside(model.store, stored)
     for other in stored:
         way = _difference(base, other, stacks)
         if way is None:
             continue
         kind, remedy = way
-        together = visited_in_turn(base, other, blocks.get(base.id, ()), blocks.get(other.id, ()))
-        stand = timeline.between(base, other, in_turn=together)
-        ratio = stand.other_ns / stand.base_ns
-        half = math.hypot(_relative(base), _relative(other), NORMAL * stand.apart)
-        low, high = (model.latency_ms * (1 - ratio * math.exp(sign * half)) for sign in (1, -1))
-        saving = model.latency_ms * (1 - ratio)
+        ratio = beside.ratio(base, other)
+        least, most = ratio.between()
+        saving = model.latency_ms * (1 - ratio.value)
         if kind not in found or saving > found[kind].saving_ms:
             found[kind] = Finding(
                 kind=kind,
@@ -60,9 +54,9 @@ def _run(model: Model) -> Iterable[Finding]:
                 current_ms=model.latency_ms,
                 achievable_ms=model.latency_ms - saving,
                 saving_ms=saving,
-                ci95_ms=(low, high),
+                ci95_ms=(model.latency_ms * (1 - most), model.latency_ms * (1 - least)),
                 share=saving / model.latency_ms,
-                evidence=(_measured(base, other, together=together),),
+                evidence=(_measured(base, other, together=ratio.in_turn),),
                 keys=(),
                 remedy=remedy,
             )
@@ -72,11 +66,6 @@ def _run(model: Model) -> Iterable[Finding]:
 def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
     here, there = base.latency_ns / _NS_PER_MS, other.latency_ns / _NS_PER_MS
     return f"measured: {there:.4g} ms there, {here:.4g} ms here, {'in turn' if together else 'in different runs'}"
-
-
-def _relative(one: Measurement) -> float:
-    low, high = one.ci95_ns
-    return (high - low) / 2 / one.latency_ns
 
 
 def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:

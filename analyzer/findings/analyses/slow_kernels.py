@@ -18,7 +18,7 @@ from ..analysis import Analysis, finding, told
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject
 
-__all__ = ["ANALYSIS"]
+__all__ = ["ANALYSIS", "slow"]
 
 _SLOW = 4.0
 _WORTH = 0.002
@@ -27,20 +27,25 @@ _ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot"})
 """What has an analysis of its own."""
 
 
-def _run(subject: Subject) -> Iterable[Finding]:
+def slow(subject: Subject) -> dict[str, list[tuple[Node, float]]]:
+    """The slow operators by kind, each with what is expected of it in ms."""
     latency = subject.latency_ms
     if subject.bytes_per_ms is None or latency is None:
-        return
+        return {}
     shortest = min((node.ms for node in subject.nodes if node.ms), default=0.0)
-    slow: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
     for node in subject.nodes:
         expected = _expected(subject, node)
         if expected is None or not node.ms or node.layer.op_type in _ELSEWHERE:
             continue
         expected = max(expected, shortest)
         if node.ms > max(_SLOW * expected, _WORTH * latency):
-            slow[node.layer.op_type].append((node, expected))
-    for operator, found in slow.items():
+            found[node.layer.op_type].append((node, expected))
+    return found
+
+
+def _run(subject: Subject) -> Iterable[Finding]:
+    for operator, found in slow(subject).items():
         nodes = [node for node, _ in found]
         current = subject.spent(nodes)
         if current is None:

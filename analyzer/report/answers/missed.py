@@ -64,6 +64,7 @@ def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
         "proven_ms": found.proven_ms,
         "proven_share": found.proven_share,
         "unproven": found.unproven,
+        "at_most": found.at_most,
         "remedy": found.remedy.text,
         "artefact": None if proof is None else proof.artefact,
     }
@@ -79,6 +80,10 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         threads = counted(row.threads or 1, "thread")
         where = f"{row.backend}, {threads}, {row.dtype}"
         yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
+    if row.cold_start is not None:
+        start = row.cold_start
+        load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
+        yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
     if not row.findings:
         yield f"{row.name}: nothing is found that saves enough to tell"
     shown = row.findings[:most]
@@ -86,6 +91,11 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         yield from _explained(found)
     if len(row.findings) > len(shown):
         yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
+    if row.joint is not None and len(row.findings) > 1:
+        low, high = map(milliseconds, row.joint.ci95_ms)
+        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
+        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
+        yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
         yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to tell'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
@@ -95,6 +105,8 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
 def _explained(found: Finding) -> Iterator[str]:
     layers = _few(found.layers)
     yield f"  {found.kind}{f' ({layers})' if layers else ''}: {found.remedy.text}"
+    if found.at_most:
+        yield "    its saving is the most that there could be, and no prediction"
     yield from (f"    {line}" for line in found.evidence)
     if found.proof is not None:
         proof = found.proof

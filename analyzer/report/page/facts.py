@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ....db import Stack, System
+from ...findings.cold_start import cold_start_of
 from ..section import Section
 from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
 
@@ -73,6 +74,11 @@ def figures_of(section: Section) -> list[Fact]:
     if entry.roofline_ms is not None:
         headroom = f"headroom {ratio(entry.roofline_headroom)}×" if entry.roofline_headroom else ""  # noqa: RUF001
         rows.append(Fact("Bound of the machine", _ms(entry.roofline_ms) or "", headroom))
+    start = cold_start_of(truth)
+    if start is not None:
+        both = start.load_ms + start.first_run_ms
+        told = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{told}: as long as {start.runs:.3g} runs", found))
     return rows
 
 

@@ -43,7 +43,7 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
     """Findings by kind, those of most saving first."""
     kinds: dict[str, list[tuple[str, Any]]] = {}
     for section in sections:
-        for finding in section.findings or ():
+        for finding in (one for one in section.findings or () if not one.at_most):
             kinds.setdefault(finding.kind, []).append((section.name, finding))
     found = []
     for kind, pairs in kinds.items():
@@ -74,7 +74,8 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
 
 def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     entry, told = section.estimate, headline(section, rows)
-    savings = None if section.findings is None else math.fsum(one.saving_ms for one in section.findings[:3])
+    largest = [one.saving_ms for one in section.findings or () if not one.at_most][:3]
+    savings = None if section.findings is None else math.fsum(largest)
     return {
         "name": clipped(section.name),
         "layers": len(rows),

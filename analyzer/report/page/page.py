@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....version import __version__
 from ...findings.finding import Finding
+from ...findings.joint import Joint
 from ..causes import Row, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import counted, margin, milliseconds, percent, short
@@ -90,7 +91,8 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
         "falls": [*_falls([*rows_of(section.estimate)])],
         "findings": section.findings,
-        "top": (section.findings or ())[:_TOP],
+        "top": [one for one in section.findings or () if not one.at_most][:_TOP],
+        "joint": section.joint,
     }
 
 
@@ -142,7 +144,7 @@ def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
 
 
-def _saving(finding: Finding) -> str:
+def _saving(finding: Finding | Joint) -> str:
     half = "" if finding.ci95_ms is None else f" ± {margin((finding.ci95_ms[1] - finding.ci95_ms[0]) / 2)}"
     return f"{milliseconds(finding.saving_ms)}{half} ms"
 

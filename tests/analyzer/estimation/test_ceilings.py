@@ -67,5 +67,5 @@ def test_on_a_gpu_the_larger_products_count_and_working_sets_are_told_by_size(la
     assert ceilings.compute.network == f"{GEMM}4096"
     assert [name for name, _ in ceilings.levels] == ["2 MiB", "512 MiB"]
     moved = ceiling_work(f"{COPY}{2 * MIB}")[1]
-    assert dict(ceilings.levels)["2 MiB"].rate.best == moved / 0.004e-3
+    assert dict(ceilings.levels)["2 MiB"].rate.best == moved / 0.005e-3  # the GPU works while it is called
     assert found(lab, stack("torch", "cpu")).compute is None  # another device

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dlbricks.analyzer.estimation.cutting import cut_of
-from dlbricks.analyzer.estimation.estimate import estimates_under
-from dlbricks.analyzer.estimation.selection import Query, choose
-from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analyses import alternatives, branches, denormals, slow_kernels, threads
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject
-from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.constructor.result import Estimate
 from dlbricks.db import Conditions
-from dlbricks.generator.decomposition.decomposer import Cut
-from dlbricks.generator.decomposition.oracle import WorkerOracle
 
-
-def subject_of(bench: Any, query: Query | None = None) -> Subject:
-    """The model of the bench as analyses see it, as if its own graph were executed."""
-    query = query or Query(backend="onnxruntime", threads=1, dtype="float32")
-    blank = Estimate(name="", granularity=1)
-    with WorkerOracle() as oracle:
-        (model,) = decompose_all([bench.source], cut_of(Cut(1), "source"), oracle)
-        assert isinstance(model, Decomposition)
-        choice = choose(bench.store, {part.key for part in model.sequences}, query)
-        (estimate,) = estimates_under(choice, [model], store=bench.store, query=query, blank=blank, oracle=oracle)
-    return Subject(model, estimate, choice, bench.store)
+SubjectOf = Callable[[Any], Subject]
 
 
 def by_operator(bench: Any, latencies: dict[str, float]) -> dict[str, float]:
@@ -41,7 +24,7 @@ def found_by(analysis: Any, subject: Subject) -> dict[str, Finding]:
     return {found.kind: found for found in analysis.ANALYSIS.run(subject)}
 
 
-def test_other_stored_ways_are_found_by_what_differs(bench: Any) -> None:
+def test_other_stored_ways_are_found_by_what_differs(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=10.0, bricks=bench.bricks(1.0))
     bench.run(ms=6.0, conditions=Conditions(2, "hot"))
     bench.run(ms=8.0, conditions=Conditions(4, "hot"))
@@ -67,7 +50,7 @@ def test_other_stored_ways_are_found_by_what_differs(bench: Any) -> None:
         assert one.ci95_ms[0] < one.saving_ms < one.ci95_ms[1]
 
 
-def test_a_kernel_far_slower_than_others_is_found(bench: Any) -> None:
+def test_a_kernel_far_slower_than_others_is_found(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.5}))
 
     (found,) = slow_kernels.ANALYSIS.run(subject_of(bench))
@@ -78,13 +61,13 @@ def test_a_kernel_far_slower_than_others_is_found(bench: Any) -> None:
     assert 0 < found.achievable_ms < 0.1
 
 
-def test_kernels_that_are_alike_are_none(bench: Any) -> None:
+def test_kernels_that_are_alike_are_none(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.015}))
 
     assert not list(slow_kernels.ANALYSIS.run(subject_of(bench)))
 
 
-def test_operators_never_take_more_than_the_model(bench: Any) -> None:
+def test_operators_never_take_more_than_the_model(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
 
     subject = subject_of(bench)
@@ -94,7 +77,7 @@ def test_operators_never_take_more_than_the_model(bench: Any) -> None:
     assert spent.ms == pytest.approx(subject.latency_ms)
 
 
-def test_what_is_not_measured_has_no_sum(bench: Any) -> None:
+def test_what_is_not_measured_has_no_sum(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=3.0, bricks=dict(list(bench.bricks(1.0).items())[:2]))
 
     subject = subject_of(bench)
@@ -105,7 +88,7 @@ def test_what_is_not_measured_has_no_sum(bench: Any) -> None:
 
 @pytest.mark.parametrize(("count", "wanted"), [(1, None), (4, "4")])
 def test_cores_that_are_idle_are_tried(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, count: int, wanted: str | None
+    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, count: int, wanted: str | None
 ) -> None:
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
     for module in (threads, branches):
@@ -121,14 +104,16 @@ def test_cores_that_are_idle_are_tried(
     )
 
 
-def test_a_chain_has_no_branches_to_run_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_has_no_branches_to_run_at_once(
+    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(branches, "physical_cores", lambda: (0, 1))
     bench.run(ms=3.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.001, "Add": 0.1}))
 
     assert not list(branches.ANALYSIS.ideas(subject_of(bench)))
 
 
-def test_denormals_are_tried_where_nothing_is_stored(bench: Any) -> None:
+def test_denormals_are_tried_where_nothing_is_stored(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
     subject = subject_of(bench)
 

@@ -66,6 +66,16 @@ TWICE = (
 """A product that is computed twice, of equal weights under two names; an Expand for an operator that broadcasts; a
 conversion there and back, which ONNX Runtime removes."""
 
+ATTENDED = (
+    "(float[2,32,64] x, float[2,1,1,32] m) => (float[2,32,64] y)"
+    "<int64[4] s = {0, 0, 4, 16}, int64[3] o = {0, 0, 64}, float k = {4.0}>"
+    "{xq = MatMul(x, w) xk = MatMul(x, v) xv = Sin(xk)"
+    " rq = Reshape(xq, s) q = Transpose<perm=[0,2,1,3]>(rq) rk = Reshape(xk, s) t = Transpose<perm=[0,2,3,1]>(rk)"
+    " rv = Reshape(xv, s) u = Transpose<perm=[0,2,1,3]>(rv) a = MatMul(q, t) d = Div(a, k) e = Add(d, m)"
+    " p = Softmax<axis=-1>(e) c = MatMul(p, u) f = Transpose<perm=[0,2,1,3]>(c) h = Reshape(f, o) y = Tanh(h)}"
+)
+"""An attention of four heads."""
+
 CLEAN = (
     "(float[4,64] x) => (float[4,64] y)"
     "<float k = {1.4142135}, float one = {1.0}, float half = {0.5}>"
@@ -95,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Iterator[Store]:
     """The models and what is executed of them, measured."""
-    models = {"seeded": SEEDED, "twice": TWICE, "clean": CLEAN}
+    models = {"seeded": SEEDED, "twice": TWICE, "attended": ATTENDED, "clean": CLEAN}
     sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
     assert isinstance(suite, Suite)
@@ -137,6 +147,7 @@ def named(name: str) -> Analysis:
         ("seeded", "unfused_activation", {"Div", "Erf", "Add", "Mul"}),
         ("twice", "duplicates", {"MatMul", "Relu"}),
         ("twice", "needless_expansions", {"Expand"}),
+        ("attended", "unfused_attention", {"Add", "Div", "MatMul", "Reshape", "Softmax", "Transpose"}),
     ],
 )
 def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str, operators: set[str]) -> None:
@@ -165,7 +176,16 @@ def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["unfused_activation", "transposes", "duplicates", "conversions", "float64", "one_hot", "unfolded_constants"],
+    [
+        "unfused_activation",
+        "unfused_attention",
+        "transposes",
+        "duplicates",
+        "conversions",
+        "float64",
+        "one_hot",
+        "unfolded_constants",
+    ],
 )
 def test_what_the_runtime_does_by_itself_is_no_finding(subject_of: SubjectOf, name: str) -> None:
     assert not list(named(name).run(subject_of("clean")))
@@ -183,7 +203,11 @@ def test_findings_are_sorted_and_of_one_latency(folder: Path, store: Store) -> N
 
     assert row.complete
     assert row.basis == "measured"
-    savings = [one.saving_ms for one in row.findings]
+    assert row.cold_start is not None
+    assert row.cold_start.runs > 0
+    assert row.joint is not None
+    assert row.record()["joint"]["findings"] == row.joint.findings
+    savings = [one.saving_ms for one in row.findings if not one.at_most]
     assert savings == sorted(savings, reverse=True)
     assert row.latency_ms is not None
     assert all(one.saving_ms == pytest.approx(one.share * row.latency_ms) for one in row.findings)
@@ -281,6 +305,19 @@ def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Pat
 
     assert tried.proof is not None, tried.unproven
     assert tried.proof.largest_error == 0
+
+
+def test_attention_is_tried_as_one_operator_and_keeps_the_outputs(folder: Path, store: Store, tmp_path: Path) -> None:
+    (source,) = find_models([folder / "attended.onnx"])
+    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
+    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
+
+    tried = Workbench(source, choice, tmp_path, visits=6, processes=1).prove(
+        finding_with(Remedy("rewrite", "", {"rewrite": "attention"}))
+    )
+
+    assert tried.proof is not None, tried.unproven
+    assert tried.proof.largest_error < 1e-3
 
 
 def test_a_rewrite_that_changes_the_outputs_is_not_timed(

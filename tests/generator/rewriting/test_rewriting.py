@@ -61,6 +61,26 @@ NEEDED = (
     "(float[4,8,1] x) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
     "{r = Abs(x) e = Expand(r, s) d = Mul(e, e) y = Relu(d)}"
 )
+ATTENTION = (
+    "(float[2,6,64] x, float[2,1,1,6] m) => (float[2,6,64] y)"
+    "<int64[4] s = {0, 0, 4, 16}, int64[3] o = {0, 0, 64}, float k = {4.0}>"
+    "{xq = MatMul(x, w) xk = Tanh(xq) xv = Sin(xq)"
+    " rq = Reshape(xq, s) q = Transpose<perm=[0,2,1,3]>(rq)"
+    " rk = Reshape(xk, s) t = Transpose<perm=[0,2,3,1]>(rk)"
+    " rv = Reshape(xv, s) u = Transpose<perm=[0,2,1,3]>(rv)"
+    " a = MatMul(q, t) d = Div(a, k) e = Add(d, m) p = Softmax<axis=-1>(e) c = MatMul(p, u)"
+    " f = Transpose<perm=[0,2,1,3]>(c) h = Reshape(f, o) y = Relu(h)}"
+)
+"""As PyTorch's exporter writes it: the mask is the same for all queries."""
+SCALED_BEFORE = (
+    ATTENTION
+    .replace("a = MatMul(q, t) d = Div(a, k) e = Add(d, m)", "n = Mul(q, z) a = MatMul(n, i) e = Add(m, a)")
+    .replace("t = Transpose<perm=[0,2,3,1]>(rk)", "g = Transpose<perm=[0,2,1,3]>(rk) t = Transpose<perm=[0,1,3,2]>(g)"
+             " i = Mul(z, t)")
+    .replace("float k = {4.0}", "float z = {0.3}")
+)  # fmt: skip
+"""Queries and keys are scaled, keys transposed twice."""
+UNMASKED = ATTENTION.replace(", float[2,1,1,6] m", "").replace("e = Add(d, m) ", "").replace("(e)", "(d)")
 
 
 def write(path: Path, graph: str) -> ModelSource:
@@ -103,6 +123,9 @@ CASES = [
     ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
     ("one_hot", ONE_HOT, 1, {"Gather"}, {"OneHot", "MatMul"}),
     ("local_response", LRN, 1, {"Conv"}, {"LRN"}),
+    ("attention", ATTENTION, 1, {"MultiHeadAttention", "Expand"}, {"Softmax", "Transpose"}),
+    ("attention", SCALED_BEFORE, 1, {"MultiHeadAttention"}, {"Softmax", "Transpose", "Mul"}),
+    ("attention", UNMASKED, 1, {"MultiHeadAttention"}, {"Softmax", "Transpose", "Expand"}),
 ]
 
 
@@ -179,6 +202,26 @@ def test_what_breaks_a_fusion_is_named(tmp_path: Path) -> None:
     (match,) = matches("activations", build_graph(source.skeleton()))
 
     assert match.broken_by == ("output c",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("Transpose<perm=[0,2,3,1]>(rk)", "Transpose<perm=[0,2,1,3]>(rk)"),  # keys that are not transposed
+        ("axis=-1", "axis=1"),
+        ("float[2,6,64] y)", "float[2,6,64] y, float[2,4,6,6] p)"),
+        ("float k = {4.0}", "float[1,4,1,1] k = {1, 2, 3, 4}"),
+        ("e = Add(d, m)", "e = Sub(d, m)"),
+    ],
+)
+def test_what_only_looks_like_an_attention_is_none(tmp_path: Path, change: tuple[str, str]) -> None:
+    graph = ATTENTION.replace(",6,64]", ",16,64]").replace(",1,1,6]", ",1,1,16]").replace("4,6,6]", "4,16,16]")
+    assert matches("attention", build_graph(write(tmp_path / "true.onnx", graph).skeleton()))
+    change = (change[0].replace(",6,64]", ",16,64]"), change[1].replace(",6,", ",16,").replace(",6]", ",16]"))
+    assert change[0] in graph
+    source = write(tmp_path / "model.onnx", graph.replace(*change))
+
+    assert not matches("attention", build_graph(source.skeleton()))
 
 
 def test_equal_weights_under_two_names_are_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_a_finding_is_shown_with_evidence_remedy_and_proof(reported: Reported, f
     assert "0.400 ± 0.10 ms" in text  # proven
     for words in (*finding.evidence, finding.remedy.text, finding.remedy.code, "improved.onnx"):
         assert words in text
+
+
+def test_findings_together_are_summed_up_and_bounds_are_no_savings(reported: Reported, finding: Finding) -> None:
+    other = replace(finding, title="Elsewhere", layers=("elsewhere",), proof=None)
+    bound = replace(finding, title="Far from the roof", layers=("far",), proof=None, at_most=True)
+
+    text = Page(reported.page("branches", findings={"branches": (finding, other, bound)})).text
+    only = Page(reported.page("branches", findings={"branches": (bound,)})).text
+
+    assert "All together: 0.900 ± 0.20 ms" in text  # what is proven of one, what is predicted of the other
+    assert "no layer counted twice: 2 of 3 findings" in text
+    assert text.index("Elsewhere") < text.index("All together") < text.index("Far from the roof")
+    assert text.count("Saving at most") == 1
+    assert "found nothing that would make it faster" in only
+    assert "Far from the roof" in only
 
 
 def test_every_number_of_a_layer_is_a_row_of_the_database(reported: Reported) -> None:
