@@ -195,13 +195,14 @@ def analyze(
     blank = Estimate(name="", granularity=1, graph="runtime", backend=backend, device=device, threads=threads,
                      cache=cache, dtype=dtype)  # fmt: skip
     place = chosen_stack(store, query)
-    if place.why_not is not None:
+    written = executes_as_written(place.stack)
+    if place.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
         rows = [ModelFindings(source.name, error=place.why_not) for source in models]
         return AnalyzeReport(tuple(rows), minimum_share)
-    if executes_as_written(place.stack):
+    if written:
         blank = replace(blank, graph="source")
     cut = cut_of(Cut(1), blank.graph, place.stack if blank.graph == "runtime" else None, place.threads)
-    if place.stack.key in store.stacks():
+    if place.why_not is None and place.stack.key in store.stacks():
         query = replace(query, stack=place.stack.key)
     with WorkerOracle() as worker:
         shapes = oracle or worker

@@ -150,8 +150,8 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
     distance = parse_level(state) or 0
     near = ceilings.bandwidth(max(work.working_set, least))
     far = ceilings.bandwidth(max(work.working_set, least, distance))
-    if far is None:
-        return None
+    if far is None or (near is None and 2 * work.weight_bytes < work.bytes):
+        return None  # most of what it moves lies in a cache whose bandwidth is not known
     # What comes from afar passes what is near as well, at the same time as the rest does.
     nearby = work.bytes / near.rate.best if near is not None else 0.0
     return max(nearby, work.weight_bytes / far.rate.best) * 1e3

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ....constructor.choice import narrows
 from ....db import Measurement, Stack, Subject
+from ....generator.backends.base import TF32
 from ..analysis import LATENCY, Analysis
 from ..finding import Finding, Remedy
 from ..subject import Subject as Model
@@ -36,18 +38,19 @@ def _run(model: Model) -> Iterable[Finding]:
     ]
     if not own:
         return
-    base, stacks, found = own[-1], model.store.stacks(), dict[str, Finding]()
+    base, stacks, found = own[-1], model.store.stacks(), dict[tuple[str, str], Finding]()
     beside = Beside(model.store, stored)
     for other in stored:
-        way = _difference(base, other, stacks)
-        if way is None:
+        difference = _difference(base, other, stacks)
+        if difference is None:
             continue
-        kind, remedy = way
+        kind, remedy = difference
         ratio = beside.ratio(base, other)
         least, most = ratio.between()
         saving = model.latency_ms * (1 - ratio.value)
-        if kind not in found or saving > found[kind].saving_ms:
-            found[kind] = Finding(
+        way = (kind, remedy.action)
+        if way not in found or saving > found[way].saving_ms:
+            found[way] = Finding(
                 kind=kind,
                 title=remedy.text,
                 layers=(),
@@ -72,24 +75,27 @@ def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stac
     """What kind of other way it is, where it differs from the base in one thing alone."""
     ours, theirs = stacks[base.stack], stacks[other.stack]
     threads, dtype = other.conditions.threads, other.conditions.dtype
+    changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
     differs = {
         "threads": threads != base.conditions.threads,
-        "precision": dtype != base.conditions.dtype,
+        "precision": dtype != base.conditions.dtype or narrows(ours) != narrows(theirs),
         "framework": ours.backend != theirs.backend,
-        "options": ours.backend == theirs.backend and ours.options != theirs.options,
+        "options": ours.backend == theirs.backend and bool(changed.keys() - {TF32.name}),
         "": ours.device != theirs.device or (ours.backend == theirs.backend and ours.versions != theirs.versions),
     }
     kinds = [kind for kind, one in differs.items() if one]
     match kinds:
         case ["threads"]:
             remedy = Remedy("threads", f"Run with {threads} threads.", {"threads": str(threads)})
+        case ["precision"] if dtype == base.conditions.dtype:
+            how = "in TF32, where the accuracy allows it" if narrows(theirs) else "exactly"
+            remedy = Remedy("session_option", f"Compute products and convolutions of float32 {how}.", changed)
         case ["precision"]:
             remedy = Remedy("precision", f"Compute in {dtype}, where the accuracy allows it.", {"dtype": dtype})
         case ["framework"]:
             versions = " ".join(f"{name} {version}" for name, version in theirs.versions)
             remedy = Remedy("backend", f"Run with {versions or theirs.backend}.", {"backend": theirs.backend})
         case ["options"]:
-            changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
             words = ", ".join(f"{name}={value}" for name, value in changed.items())
             remedy = Remedy("session_option", f"Run with {words}.", changed)
         case _:

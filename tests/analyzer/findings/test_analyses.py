@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from dlbricks.analyzer.findings.analyses import alternatives, branches, denormals, slow_kernels, threads
+from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.db import Conditions
@@ -48,6 +50,33 @@ def test_other_stored_ways_are_found_by_what_differs(bench: Any, subject_of: Sub
     for one in found.values():
         assert one.ci95_ms is not None
         assert one.ci95_ms[0] < one.saving_ms < one.ci95_ms[1]
+
+
+def test_a_stack_that_computes_in_tf32_is_another_precision_and_no_framework(bench: Any, subject_of: SubjectOf) -> None:
+    tf32 = (("tf32", "on"),)
+    bench.run(ms=10.0, bricks=bench.bricks(1.0))
+    bench.run(bench.torch, ms=9.0)
+    bench.run(replace(bench.torch, options=tf32), ms=2.0)
+    bench.run(replace(bench.plain, options=bench.plain.options + tf32), ms=4.0)
+    bench.run(replace(bench.disabled, options=bench.disabled.options + tf32), ms=1.0)  # differs in two things
+
+    found = found_by(alternatives, subject_of(bench))
+
+    assert {kind: round(one.saving_ms, 1) for kind, one in found.items()} == {"framework": 1.0, "precision": 6.0}
+    assert found["precision"].remedy.settings == {"tf32": "on"}
+    assert "in TF32" in found["precision"].title
+
+
+def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench: Any) -> None:
+    bench.run(bench.torch, ms=10.0, bricks=bench.bricks(1.0))
+    bench.run(replace(bench.torch, options=(("mode", "eager"), ("onednn", "off"))), ms=6.0)
+
+    (row,) = analyze([bench.source], store=bench.store, backend="torch", stack=bench.torch.key).rows
+    (tried,) = analyze([bench.source], store=bench.store, backend="torch", stack=bench.torch.key, prove=True).rows
+
+    assert row.error is None
+    assert {one.kind: round(one.saving_ms, 1) for one in row.findings}["options"] == 4.0
+    assert "not the one that is installed" in (tried.error or "")
 
 
 def test_a_kernel_far_slower_than_others_is_found(bench: Any, subject_of: SubjectOf) -> None:
