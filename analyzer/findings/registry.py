@@ -6,6 +6,7 @@ from .analyses import (
     activations,
     alternatives,
     branches,
+    broken_fusion,
     conversions,
     denormals,
     duplicates,
@@ -30,6 +31,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
     for module in (
         activations,
         normalisations,
+        broken_fusion,
         transposes,
         conversions,
         roundings,

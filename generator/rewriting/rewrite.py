@@ -18,7 +18,18 @@ from ...models import ModelSource
 from ...models.external import ExternalFolder
 from ...models.loading import load_full
 from ..network.export import export_model
-from . import activations, casts, duplicates, expansions, islands, local_response, normalisations, one_hot, transposes
+from . import (
+    activations,
+    casts,
+    constants,
+    duplicates,
+    expansions,
+    islands,
+    local_response,
+    normalisations,
+    one_hot,
+    transposes,
+)
 from .draft import Draft
 from .pattern import Array, Match, View
 
@@ -43,6 +54,7 @@ class Rewrite:
 REWRITES: Mapping[str, Rewrite] = {
     "activations": Rewrite(activations.find, activations.apply, 1e-3),
     "casts": Rewrite(casts.find, casts.apply, 1e-6),
+    "constants": Rewrite(constants.find, constants.apply, 1e-5),
     "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
     "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),
     "islands": Rewrite(islands.find, islands.apply, 1e-3),

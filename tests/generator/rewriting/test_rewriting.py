@@ -78,6 +78,10 @@ COMPARED = (  # with more indices than a graph holds beside its structure
 ROWS = "(float[64,3] x) => (float[64,3] y) {a = MatMul(p, x) y = Relu(a)}"
 AXIS = "(float[2,5,64] x) => (float[2,5,64] y) {a = MatMul(x, p) y = Relu(a)}"
 CHANNELS = "(float[1,64,3,3] x) => (float[1,64,3,3] y) {a = Conv(x, q) y = Relu(a)}"
+STORED = (
+    "(float[1,4,6,6] x) => (float[1,2,6,6] y) <int8[2,4,1,1] f = {1, 2, 3, 4, 5, 6, 7, 8}, float s = {0.25}>"
+    "{a = DequantizeLinear(f, s) n = Neg(a) b = Conv(x, n) y = Relu(b)}"
+)
 LRN = "(float[1,8,6,6] x) => (float[1,8,6,6] y) {a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) y = Relu(a)}"
 EXPAND = (
     "(float[4,8,1] x, float[4,8,16] z) => (float[4,8,16] y) <int64[3] s = {4, 8, 16}>"
@@ -101,7 +105,7 @@ def write(path: Path, graph: str) -> ModelSource:
     values["p"] = np.eye(64, dtype=np.float32)[generator.permutation(64)]
     values["q"] = values["p"][:, :, None, None]
     read = {name for node in model.graph.node for name in node.input}
-    made = {name for node in model.graph.node for name in node.output}
+    made = {name for node in model.graph.node for name in node.output} | {one.name for one in model.graph.initializer}
     for name in sorted((read & values.keys()) - made):
         model.graph.initializer.append(numpy_helper.from_array(values[name], name))
     onnx.save(model, path)
@@ -134,6 +138,7 @@ CASES = [
     ("transposes", DEPTH, 1, {"Sigmoid"}, {"DepthToSpace", "SpaceToDepth"}),
     ("casts", DETOUR, 1, {"Reshape"}, {"Cast"}),
     ("roundings", NARROW, 1, {"Relu"}, {"Cast"}),
+    ("constants", STORED, 1, {"Conv"}, {"DequantizeLinear", "Neg"}),
     ("expansions", EXPAND, 1, {"Mul"}, {"Expand"}),
     ("islands", ISLAND, 1, {"Exp"}, set[str]()),
     ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
