@@ -25,6 +25,7 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_known
+from .analyses import slow_kernels
 from .analysis import BRICKS, LATENCY, Idea
 from .finding import Finding
 from .proof.proof import Workbench
@@ -257,6 +258,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         except DlbricksError as error:
             unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
     unasked += lacking.values()
+    found = _told_once(found)
     if not bench.prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
     known = {one.kind for one in found}
@@ -299,6 +301,12 @@ def _lacking(subject: Subject) -> dict[str, str]:
 def _shown(found: Finding, minimum_share: float) -> bool:
     """Whether it is worth telling: it saves enough, and by more than chance."""
     return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
+
+
+def _told_once(found: Sequence[Finding]) -> list[Finding]:
+    """Without slow kernels whose layers are all in findings that say what is wrong with them."""
+    known = {name for one in found if one.kind != slow_kernels.ANALYSIS.name for name in one.layers}
+    return [one for one in found if one.kind != slow_kernels.ANALYSIS.name or not known.issuperset(one.layers)]
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
