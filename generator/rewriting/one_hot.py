@@ -74,7 +74,7 @@ def _filters(view: View, layer: Layer) -> Array | None:
 
 def _picked(matrix: Array) -> list[int] | None:
     """Where each row has its one; None where a row is not one-hot."""
-    if not np.array_equal(np.count_nonzero(matrix, axis=1), np.ones(len(matrix))):
+    if np.count_nonzero(matrix[0]) != 1 or not np.array_equal(np.count_nonzero(matrix, axis=1), np.ones(len(matrix))):
         return None
     places = matrix.argmax(axis=1)
     return [int(one) for one in places] if bool((matrix[np.arange(len(matrix)), places] == 1).all()) else None

@@ -25,16 +25,18 @@ _LONGEST = 24
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
-    """Layers that move data and leave it where it was.
+class _Step:
+    """One layer of a chain, which ends with the last.
 
     Attributes:
-        source: What they read.
-        layers: Those that nobody else needs.
+        layer: It.
+        source: What it reads.
+        kept: Whether others read what it makes, or what is made of that within the chain: then it stays.
     """
 
+    layer: Layer
     source: str
-    layers: tuple[Layer, ...]
+    kept: bool
 
 
 def find(view: View) -> list[Match]:
@@ -44,47 +46,49 @@ def find(view: View) -> list[Match]:
     for last in reversed(list(view.live(*MOVING))):
         if last.index in taken:
             continue
-        chain = _cancelling(view, last)
-        match = _fusing(view, last, taken) if chain is None else _match(view, last, chain)
+        match = _cancelling(view, last) or _fusing(view, last, taken)
         if match is not None:
             taken |= set(match.layers)
             found.append(match)
     return found[::-1]
 
 
-def _match(view: View, last: Layer, chain: _Chain) -> Match:
-    members = [layer.index for layer in chain.layers]
-    return view.match(members, last.outputs[0], [chain.source], form="cancel")
-
-
-def _cancelling(view: View, last: Layer) -> _Chain | None:
-    """The longest chain that ends with a layer and leaves every element where it was."""
-    places = source_of(view, last)
-    if places is None:
-        return None
-    still = np.arange(places.size)
-    chain, best = _Chain(str(last.node.input[0]), (last,)), None
-    shared, passed = False, 0
-    while passed < _LONGEST:
-        value = chain.source
-        shared = shared or not alone(view, value)
+def _chain(view: View, last: Layer) -> list[_Step]:
+    """The layers before one that moves data, backwards, as far as they only move it or work on single elements."""
+    steps = [_Step(last, str(last.node.input[0]), kept=False)]
+    while len(steps) < _LONGEST:
+        value = steps[-1].source
+        kept = steps[-1].kept or not alone(view, value)
         layer = view.maker(value, *MOVING, *VIEWS)
+        if layer is None and not kept:  # what others read is not computed twice
+            layer = element_by_element(view, value)
         if layer is None:
-            layer = None if shared else element_by_element(view, value)  # what others read is not computed twice
-            if layer is None:
-                break
-        else:
-            before = source_of(view, layer)
+            break
+        steps.append(_Step(layer, activation(view, layer), kept))
+    return steps
+
+
+def _cancelling(view: View, last: Layer) -> Match | None:
+    """The longest chain that ends with a layer and leaves every element where it was."""
+    steps = _chain(view, last)
+    places, still, best = None, None, 0
+    for number, step in enumerate(steps):
+        operator = step.layer.op_type
+        if operator in MOVING:
+            if not any(one.layer.op_type in MOVING for one in steps[1:]):
+                return None
+            before = source_of(view, step.layer)
             if before is None:
                 break
-            places = before[places]
-        passed += 1
-        # Where others read what was moved, that stays.
-        chain = _Chain(activation(view, layer), chain.layers if shared else (*chain.layers, layer))
-        moves = layer.op_type in MOVING or (best is not None and best.source == value and layer.op_type in VIEWS)
-        if moves and np.array_equal(places, still):
-            best = chain
-    return best
+            places = before if places is None else before[places]
+            still = np.arange(places.size) if still is None else still
+        if (operator in MOVING or (operator in VIEWS and best == number)) and np.array_equal(places, still):
+            best = number + 1
+    if not best:
+        return None
+    # Where others read what was moved, that stays.
+    members = [step.layer.index for step in steps[:best] if not step.kept]
+    return view.match(members, last.outputs[0], [steps[best - 1].source], form="cancel")
 
 
 def _fusing(view: View, last: Layer, taken: set[int]) -> Match | None:
