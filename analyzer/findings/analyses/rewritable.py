@@ -42,14 +42,15 @@ def of_rewrite(
         text: What to do.
         priced: What would go.
         fused: Operators that the runtime does it with: a place where one of them is executed is none.
-        why: Why the runtime does not do it by itself.
+        why: Why the runtime does not do it by itself. Where something else reads a value in the midst, a rewrite could
+            not leave out what makes that either: that is a finding of ``broken_fusion``.
     """
 
     def going(subject: Subject) -> Iterable[tuple[Match, list[Node], list[Node] | Spent | None]]:
         """The places where something would go, with what is executed there and what of it goes."""
         for match, nodes in executed(subject, rewrite, fused):
             gone = priced(subject, match, nodes)
-            if gone != []:
+            if gone != [] and not (why and match.broken_by):
                 yield match, nodes, gone
 
     def run(subject: Subject) -> Iterable[Finding]:
