@@ -71,19 +71,20 @@ def _chain(view: View, last: Layer) -> list[_Step]:
 def _cancelling(view: View, last: Layer) -> Match | None:
     """The longest chain that ends with a layer and leaves every element where it was."""
     steps = _chain(view, last)
-    places, still, best = None, None, 0
-    for number, step in enumerate(steps):
+    places = source_of(view, last) if any(one.layer.op_type in MOVING for one in steps[1:]) else None
+    if places is None:
+        return None
+    still, best = np.arange(places.size), 0
+    for number, step in enumerate(steps[1:], start=2):
         operator = step.layer.op_type
         if operator in MOVING:
-            if not any(one.layer.op_type in MOVING for one in steps[1:]):
-                return None
             before = source_of(view, step.layer)
             if before is None:
                 break
-            places = before if places is None else before[places]
-            still = np.arange(places.size) if still is None else still
-        if (operator in MOVING or (operator in VIEWS and best == number)) and np.array_equal(places, still):
-            best = number + 1
+            places = before[places]
+        behind = operator in VIEWS and best == number - 1
+        if (operator in MOVING or behind) and np.array_equal(places, still):
+            best = number
     if not best:
         return None
     # Where others read what was moved, that stays.
