@@ -20,6 +20,7 @@ from .analyses import (
     slow_kernels,
     threads,
     transposes,
+    unbatched,
     unfolded,
 )
 from .analysis import Analysis
@@ -38,6 +39,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         float64,
         duplicates,
         expansions,
+        unbatched,
         one_hot,
         local_response,
         unfolded,
