@@ -1,8 +1,8 @@
 """The same weights applied to several inputs one after another, where one batch would do.
 
 Saving: all but one reading of the weights, at the rate at which this model's own operators move data, and never more
-than the repeated operators take. That is the least: what a larger product saves besides (registers that are reused,
-steps of a recurrence that are made together) is not priced. Batching for the reuse of weights as in Williams, Waterman
+than the repeated operators take. What a larger product saves besides (registers that are reused, steps of a recurrence
+that are made together) is not priced. Batching for the reuse of weights as in Williams, Waterman
 and Patterson (2009): it raises the operations per byte.
 """
 
@@ -17,17 +17,16 @@ from ..analysis import Analysis, finding, told
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject
 
-__all__ = ["ANALYSIS"]
+__all__ = ["ANALYSIS", "groups"]
 
 _SHOWN = 3
-_RECURRENT = 2
 
 
 def _run(subject: Subject) -> Iterable[Finding]:
     rate, places = subject.bytes_per_ms, list[tuple[list[Layer], list[Node], Spent]]()
     if rate is None:
         return
-    for group in _groups(subject.graph):
+    for group in groups(subject.graph):
         nodes = [subject.touching([layer.index]) for layer in group]
         if any(len(one) != 1 for one in nodes) or len({id(one[0]) for one in nodes}) < len(group):
             continue  # parted, or run at once already
@@ -54,7 +53,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
     )
 
 
-def _groups(graph: ModelGraph) -> Iterator[list[Layer]]:
+def groups(graph: ModelGraph) -> Iterator[list[Layer]]:
     """Layers with the same weights, of inputs of one shape, none of which waits for another."""
     alike: defaultdict[tuple[object, ...], list[Layer]] = defaultdict(list)
     for layer in graph.layers:
@@ -65,25 +64,18 @@ def _groups(graph: ModelGraph) -> Iterator[list[Layer]]:
         )
         attributes = tuple(sorted(attribute.SerializeToString() for attribute in layer.node.attribute))
         alike[layer.domain, layer.op_type, attributes, reads].append(layer)
-    for group in alike.values():
-        indices = {layer.index for layer in group}
-        inputs = {layer.operands[0].value for layer in group}
-        if len(inputs) == len(group) > 1 and not any(_behind(graph, layer) & indices for layer in group):
+    for layers in alike.values():
+        group, behind = list[Layer](), set[int]()
+        for layer in layers if len(layers) > 1 else ():
+            if layer.index not in behind and layer.operands[0].value not in {one.operands[0].value for one in group}:
+                group.append(layer)
+                behind |= _behind(graph, layer)
+        if len(group) > 1:
             yield group
 
 
 def _weight_bytes(layer: Layer) -> int:
-    """What is read of weights: of a recurrence (GRU, LSTM, RNN), the third input at every step."""
-    read = 0
-    for slot, operand in enumerate(layer.operands):
-        if operand.role is Role.WEIGHT and operand.type is not None:
-            read += operand.type.nbytes * (_steps(layer) if slot == _RECURRENT else 1)
-    return read
-
-
-def _steps(layer: Layer) -> int:
-    sequence = layer.operands[0].type
-    return sequence.shape[0] if layer.op_type in {"GRU", "LSTM", "RNN"} and sequence is not None else 1
+    return sum(one.type.nbytes for one in layer.operands if one.role is Role.WEIGHT and one.type is not None)
 
 
 def _behind(graph: ModelGraph, layer: Layer) -> set[int]:
