@@ -20,7 +20,6 @@ from .analyses import (
     slow_kernels,
     threads,
     transposes,
-    unbatched,
     unfolded,
 )
 from .analysis import Analysis
@@ -39,7 +38,6 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         float64,
         duplicates,
         expansions,
-        unbatched,
         one_hot,
         local_response,
         unfolded,

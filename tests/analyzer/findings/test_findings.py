@@ -10,14 +10,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyses import unbatched
 from dlbricks.analyzer.findings.analysis import Analysis
 from dlbricks.analyzer.findings.analyze import analyze, told_once
 from dlbricks.analyzer.findings.finding import Finding, Remedy
 from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
 from dlbricks.analyzer.findings.registry import ANALYSES
 from dlbricks.analyzer.findings.subject import Subject
-from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor.decomposition import Decomposition, cut_of
 from dlbricks.constructor.estimate import estimates_under
@@ -100,12 +98,6 @@ PRODUCT = (
 )
 """A GELU that ONNX Runtime does not know."""
 
-VIEWS = (
-    "(float[1,64] x, float[1,64] t) => (float[1,64] y)"
-    "{a = MatMul(x, w) b = Relu(a) c = MatMul(t, w) d = Tanh(c) e = Add(b, d) f = MatMul(e, w) y = Sigmoid(f)}"
-)
-"""A product with the same matrix for two inputs, and one for what comes of both."""
-
 SubjectOf = Callable[[str], Subject]
 
 
@@ -139,7 +131,6 @@ def store(folder: Path) -> Iterator[Store]:
         "images": IMAGES,
         "plain": PLAIN,
         "product": PRODUCT,
-        "views": VIEWS,
     }
     sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
@@ -207,20 +198,6 @@ def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str,
     assert set(found.keys) <= keys
 
 
-def test_weights_that_are_read_for_one_input_after_another_are_found(subject_of: SubjectOf) -> None:
-    (found,) = named("unbatched").run(subject_of("views"))
-
-    assert found.layers == ("MatMul_0", "MatMul_2")
-    assert 0 < found.saving_ms < found.current_ms
-
-
-def test_layers_that_wait_for_each_other_cannot_be_one_batch(folder: Path) -> None:
-    chained = VIEWS.replace("MatMul(t, w)", "MatMul(b, w)")
-    source = write(folder / "chained.onnx", chained)
-
-    assert not list(unbatched.groups(build_graph(source.skeleton())))
-
-
 def test_a_normalisation_that_is_not_folded_is_found_with_what_prevents_it(subject_of: SubjectOf) -> None:
     subject = subject_of("images")
 
@@ -246,7 +223,6 @@ def test_a_filter_that_is_computed_costs_its_normalisation_too(subject_of: Subje
     "name",
     [
         "broken_fusion",
-        "unbatched",
         "roundings",
         "conversions",
         "transposes",
