@@ -116,7 +116,11 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
             quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
         said = dict(zip(models, told.rows, strict=True))
         answers += [
-            {"model": source.name, "findings": [_told(one) for one in said[place].findings]}
+            {
+                "model": source.name,
+                "findings": [_told(one) for one in said[place].findings],
+                "unasked": list(said[place].unasked),
+            }
             for place, source in models.items()
         ]
         for plant in members:

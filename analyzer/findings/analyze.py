@@ -27,6 +27,7 @@ from ..estimation.estimate import estimates_under
 from ..estimation.runtime import Place, chosen_stack, executes_as_written
 from ..estimation.selection import Query, choose
 from ..estimation.survey import decompose_all
+from .analyses import slow_kernels
 from .analysis import BRICKS, LATENCY, Idea
 from .cold_start import ColdStart, cold_start_in
 from .finding import Finding
@@ -35,7 +36,7 @@ from .proof.proof import Workbench
 from .registry import ANALYSES
 from .subject import Subject
 
-__all__ = ["AnalyzeReport", "ModelFindings", "analyze"]
+__all__ = ["AnalyzeReport", "ModelFindings", "analyze", "told_once"]
 
 MINIMUM_SHARE = 0.01
 """Share of the model's latency that a finding saves at least."""
@@ -273,6 +274,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         except DlbricksError as error:
             unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
     unasked += lacking.values()
+    found = told_once(found)
     if not bench.prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
     known = {one.kind for one in found}
@@ -315,6 +317,12 @@ def _lacking(subject: Subject) -> dict[str, str]:
 def _shown(found: Finding, minimum_share: float) -> bool:
     """Whether it is worth telling: it saves enough, and by more than chance."""
     return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
+
+
+def told_once(found: Sequence[Finding]) -> list[Finding]:
+    """Without slow kernels whose layers are all in findings that say what is wrong with them."""
+    known = {name for one in found if one.kind != slow_kernels.ANALYSIS.name for name in one.layers}
+    return [one for one in found if one.kind != slow_kernels.ANALYSIS.name or not known.issuperset(one.layers)]
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:

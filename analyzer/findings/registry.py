@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .analyses import (
     activations,
-    alternatives,
     attention,
     branches,
+    broken_fusion,
     conversions,
     denormals,
     duplicates,
@@ -16,12 +16,13 @@ from .analyses import (
     local_response,
     normalisations,
     one_hot,
+    roundings,
     slow_kernels,
     threads,
     transposes,
     unfolded,
 )
-from .analyses.measured import batch, padding, roofline
+from .analyses.measured import alternatives, batch, padding, roofline
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -32,8 +33,10 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         activations,
         normalisations,
         attention,
+        broken_fusion,
         transposes,
         conversions,
+        roundings,
         float64,
         duplicates,
         expansions,

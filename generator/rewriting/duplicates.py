@@ -8,47 +8,55 @@ their names, or by what they hold, where that is known.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from ...bricks.layer import Layer, LayerState, Operand, Role
+from ...bricks.layer import Layer, LayerState, Role
 from ...models.subgraphs import may_have_bodies
 from .draft import Draft
 from .pattern import Match, View
 
-__all__ = ["apply", "candidates", "find"]
+__all__ = ["apply", "find"]
 
 _RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike"})  # fmt: skip
 
 
-def find(view: View, digests: Mapping[str, str] | None = None) -> list[Match]:
-    """Every layer that repeats an earlier one.
+def find(view: View) -> list[Match]:
+    """Every layer that repeats an earlier one; large constants that are not known differ from all others."""
+    wanted = _candidates(view)
+    held: dict[str, str] = {}
 
-    Args:
-        view: The model.
-        digests: What large constants hold, by name; those that are not named differ from all others.
-    """
-    known = digests or {}
+    def spelt(layer: Layer, slot: int) -> str:
+        name = layer.operands[slot].value
+        if name in wanted and name not in held:
+            array = view.content(layer, slot)
+            held[name] = name if array is None else f"{array.dtype}{array.shape}{_digest(array.tobytes())}"
+        return held.get(name, name)
+
     return [
         view.match([layer.index], mine, [theirs], twin=theirs)
-        for layer, original in _repeated(view, lambda operand: known.get(operand.value, operand.value))
+        for layer, original in _repeated(view, spelt)
         for mine, theirs in zip(layer.outputs, original.outputs, strict=True)
         if mine
     ]
 
 
-def candidates(view: View) -> set[str]:
+def _candidates(view: View) -> set[str]:
     """Large constants that are worth reading: of layers that were one if those of one type held the same."""
     return {
         operand.value
-        for pair in _repeated(view, lambda operand: str(operand.type))
+        for pair in _repeated(view, lambda layer, slot: str(layer.operands[slot].type))
         for layer in pair
         for operand in layer.operands
         if operand.role is Role.WEIGHT
     }
 
 
-def _repeated(view: View, spelt: Callable[[Operand], str]) -> Iterator[tuple[Layer, Layer]]:
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _repeated(view: View, spelt: Callable[[Layer, int], str]) -> Iterator[tuple[Layer, Layer]]:
     """Layers that repeat another one, with that; large constants are told apart by how they are spelt."""
     numbers: dict[str, str] = {}
     first: dict[tuple[object, ...], Layer] = {}
@@ -56,11 +64,11 @@ def _repeated(view: View, spelt: Callable[[Operand], str]) -> Iterator[tuple[Lay
         if layer.state is not LayerState.LIVE or may_have_bodies(layer.node) or layer.op_type in _RANDOM:
             continue
         reads = []
-        for operand in layer.operands:
+        for slot, operand in enumerate(layer.operands):
             if operand.role is Role.CONSTANT and operand.data is not None:
-                reads.append(hashlib.sha256(operand.data).hexdigest())
+                reads.append(_digest(operand.data))
             elif operand.role is Role.WEIGHT:
-                reads.append(spelt(operand))
+                reads.append(spelt(layer, slot))
             else:
                 reads.append(numbers.get(operand.value, operand.value))
         attributes = tuple(sorted(attribute.SerializeToString() for attribute in layer.node.attribute))

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from ...bricks.layer import Layer
 from ...models.subgraphs import may_have_bodies
 from .draft import Draft
+from .movement import IDLE
 from .pattern import Match, View
 
 __all__ = ["apply", "find"]
@@ -32,6 +33,8 @@ def find(view: View) -> list[Match]:
         seen |= members
         layers = [view.graph.layers[one] for one in sorted(members)]
         ends = [name for one in layers for name in one.outputs if name and view.dtype(name) != _WIDE]
+        if all(one.op_type in IDLE | {"Cast"} for one in layers):
+            continue  # conversions there and back, which are no part that computes in anything
         hard = any(may_have_bodies(one.node) or one.op_type in _TYPED or one.domain for one in layers)
         if hard or not ends or any(view.is_output(name) for one in layers for name in _wide_values(view, one)):
             continue

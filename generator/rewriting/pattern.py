@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...bricks.constants import decode_constant
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer, LayerState, Operand, Role
 
-__all__ = ["ELEMENTWISE", "Match", "View"]
+__all__ = ["ELEMENTWISE", "Array", "Match", "View"]
 
 Array = npt.NDArray[Any]
 
@@ -53,10 +53,12 @@ class View:
 
     Args:
         graph: The model's own graph.
+        contents: Tells what a large constant holds, by its name, None where that is not known.
     """
 
-    def __init__(self, graph: ModelGraph) -> None:
+    def __init__(self, graph: ModelGraph, contents: Callable[[str], Array | None] | None = None) -> None:
         self.graph = graph
+        self._contents = contents
         self._outputs = frozenset(graph.outputs)
 
     def live(self, *operators: str) -> Iterator[Layer]:
@@ -110,6 +112,13 @@ class View:
         if operand.role is not Role.CONSTANT or operand.data is None:
             return None
         return np.asarray(decode_constant(operand.data))
+
+    def content(self, layer: Layer, slot: int) -> Array | None:
+        """The values of a constant input, of a large one too where they are known; None for anything else."""
+        operand = self.weight(layer, slot)
+        if operand is None or operand.data is not None or self._contents is None:
+            return self.array(layer, slot)
+        return self._contents(operand.value)
 
     def weight(self, layer: Layer, slot: int) -> Operand | None:
         """A constant input, small or large; None for what is computed."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...errors import ModelError, UsageError
 from ...models import ModelSource
+from ...models.external import ExternalFolder
 from ...models.loading import load_full
 from ..network.export import export_model
 from . import (
     activations,
     attention,
     casts,
+    constants,
     duplicates,
     expansions,
     islands,
@@ -29,7 +32,7 @@ from . import (
     transposes,
 )
 from .draft import Draft
-from .pattern import Match, View
+from .pattern import Array, Match, View
 
 __all__ = ["REWRITES", "Rewrite", "Rewritten", "as_file", "matches", "rewritten"]
 
@@ -53,12 +56,14 @@ REWRITES: Mapping[str, Rewrite] = {
     "activations": Rewrite(activations.find, activations.apply, 1e-3),
     "attention": Rewrite(attention.find, attention.apply, 1e-3),
     "casts": Rewrite(casts.find, casts.apply, 1e-6),
+    "constants": Rewrite(constants.find, constants.apply, 1e-5),
     "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
     "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),
     "islands": Rewrite(islands.find, islands.apply, 1e-3),
     "local_response": Rewrite(local_response.find, local_response.apply),
     "normalisations": Rewrite(normalisations.find, normalisations.apply, 1e-3),
     "one_hot": Rewrite(one_hot.find, one_hot.apply, 1e-6),
+    "roundings": Rewrite(casts.find_rounding, casts.apply, 2e-2),
     "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
 }
 """By name, each with what it may change an output by."""
@@ -93,24 +98,38 @@ def matches(name: str, graph: ModelGraph, source: ModelSource | None = None) -> 
     """
     if name not in REWRITES:
         raise UsageError(f"there is no rewrite {name!r}", remedy=f"known are {', '.join(REWRITES)}")
-    view = View(graph)
-    if name == "duplicates" and source is not None and source.path is not None:
-        wanted = duplicates.candidates(view)
-        return duplicates.find(view, _digests(source, wanted) if wanted else None)
-    return REWRITES[name].find(view)
+    return REWRITES[name].find(_view(graph, source))
 
 
-def _digests(source: ModelSource, names: Collection[str]) -> dict[str, str]:
-    """What constants hold, by name."""
-    assert source.path is not None  # noqa: S101  # the caller looked
-    model, folder = load_full(source.path, batch=source.batch, dims=dict(source.dims))
-    found = {}
-    for tensor in model.graph.initializer:
-        if tensor.name in names:
-            external = tensor.data_location == onnx.TensorProto.EXTERNAL
-            data = folder.locate(tensor).read() if external else onnx.numpy_helper.to_array(tensor).tobytes()
-            found[tensor.name] = hashlib.sha256(data).hexdigest() + f"{tensor.data_type}{list(tensor.dims)}"
-    return found
+def _view(graph: ModelGraph, source: ModelSource | None) -> View:
+    return View(graph, None if source is None or source.path is None else _Contents(source))
+
+
+class _Contents:
+    """What a model's large constants hold; the file is read when the first is asked for.
+
+    Args:
+        source: A model that is a file.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+
+    @cached_property
+    def _file(self) -> tuple[Mapping[str, onnx.TensorProto], ExternalFolder]:
+        assert self._source.path is not None  # noqa: S101  # the caller looked
+        model, folder = load_full(self._source.path, batch=self._source.batch, dims=dict(self._source.dims))
+        return {tensor.name: tensor for tensor in model.graph.initializer}, folder
+
+    def __call__(self, name: str) -> Array | None:
+        tensors, folder = self._file
+        tensor = tensors.get(name)
+        if tensor is None:
+            return None
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return np.asarray(onnx.numpy_helper.to_array(tensor))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return np.frombuffer(folder.locate(tensor).read(), dtype=dtype).reshape(tuple(tensor.dims))
 
 
 def as_file(source: ModelSource, folder: Path) -> ModelSource:
@@ -154,7 +173,7 @@ def rewritten(
     if not found:
         return None
     model, folder = load_full(source.path, batch=source.batch, dims=dict(source.dims))
-    draft, view = Draft(model), View(graph)
+    draft, view = Draft(model), _view(graph, source)
     for match in found:
         REWRITES[name].apply(draft, view, match)
     changed = draft.finish()

@@ -1,109 +1,136 @@
-"""Transpositions that undo each other, or are two where one would do, also around operators on single elements."""
+"""Data that is moved there and back: orders of elements that undo each other, or are two where one would do.
+
+What a chain of Transpose, Reshape, Einsum, DepthToSpace and SpaceToDepth does is told by where each element goes, so
+that it does not matter how it is spelt: heads that are split and joined, windows, and channels that are shuffled are
+found as a pair of transpositions is. Operators on single elements may stand anywhere between.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from onnx import NodeProto
 
 from ...bricks.layer import Layer
 from .draft import Draft
-from .pattern import ELEMENTWISE, Match, View
+from .movement import MOVING, VIEWS, activation, alone, element_by_element, order, source_of
+from .pattern import Match, View
 
 __all__ = ["apply", "find"]
 
-_WITH_NUMBER = frozenset({"Add", "Div", "Mul", "Pow", "Sub", "Max", "Min"})
-_LONGEST = 8
-"""Most operators between two transpositions."""
+_LONGEST = 24
+"""Most operators of one chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One layer of a chain, which ends with the last.
+
+    Attributes:
+        layer: It.
+        source: What it reads.
+        kept: Whether others read what it makes, or what is made of that within the chain: then it stays.
+    """
+
+    layer: Layer
+    source: str
+    kept: bool
 
 
 def find(view: View) -> list[Match]:
-    """Pairs of transpositions: ``cancel`` where the second undoes the first, ``fuse`` where one would do for both."""
+    """Chains of moves: ``cancel`` where nothing is moved in the end, ``fuse`` where one Transpose would do for two."""
     found: list[Match] = []
-    for second in view.live("Transpose"):
-        between: list[Layer] = []
-        value = second.node.input[0]
-        while len(between) < _LONGEST and (layer := _element_by_element(view, value)) is not None:
-            if view.readers(value) != [between[-1] if between else second] or view.is_output(value):
-                break  # somebody else wants it transposed
-            between.append(layer)
-            value = _activation(view, layer)
-        first = view.maker(value, "Transpose")
-        if first is None:
+    taken = set[int]()
+    for last in reversed(list(view.live(*MOVING))):
+        if last.index in taken:
             continue
-        if between and (len(view.readers(value)) > 1 or view.is_output(value)):
-            continue
-        combined = [_order(view, first)[axis] for axis in _order(view, second)]
-        if combined == sorted(combined):
-            form = "cancel"
-        elif between:
-            continue
-        else:
-            form = "fuse"
-        # Where others read the first, it stays: the second alone is gone.
-        members = [second.index, *(layer.index for layer in between)]
-        members += [] if _shared(view, first) else [first.index]
-        numbers = {str(place): float(axis) for place, axis in enumerate(combined)}
-        found.append(view.match(members, second.outputs[0], [first.node.input[0], value], form=form, numbers=numbers))
-    return found
+        match = _cancelling(view, last) or _fusing(view, last, taken)
+        if match is not None:
+            taken |= set(match.layers)
+            found.append(match)
+    return found[::-1]
 
 
-def _shared(view: View, first: Layer) -> bool:
-    return len(view.readers(first.outputs[0])) > 1 or view.is_output(first.outputs[0])
+def _chain(view: View, last: Layer) -> list[_Step]:
+    """The layers before one that moves data, backwards, as far as they only move it or work on single elements."""
+    steps = [_Step(last, str(last.node.input[0]), kept=False)]
+    while len(steps) < _LONGEST:
+        value = steps[-1].source
+        kept = steps[-1].kept or not alone(view, value)
+        layer = view.maker(value, *MOVING, *VIEWS)
+        if layer is None and not kept:  # what others read is not computed twice
+            layer = element_by_element(view, value)
+        if layer is None:
+            break
+        steps.append(_Step(layer, activation(view, layer), kept))
+    return steps
 
 
-def _order(view: View, layer: Layer) -> list[int]:
-    given = view.attribute(layer, "perm")
-    shape = view.shape(layer.outputs[0])
-    assert shape is not None  # noqa: S101  # the layer is live
-    return list(given) if given is not None else list(reversed(range(len(shape))))
-
-
-def _element_by_element(view: View, value: str) -> Layer | None:
-    layer = view.maker(value, *ELEMENTWISE, *_WITH_NUMBER, "Cast")
-    if layer is None:
+def _cancelling(view: View, last: Layer) -> Match | None:
+    """The longest chain that ends with a layer and leaves every element where it was."""
+    steps = _chain(view, last)
+    places = source_of(view, last) if any(one.layer.op_type in MOVING for one in steps[1:]) else None
+    if places is None:
         return None
-    if layer.op_type in ELEMENTWISE | {"Cast"}:
-        return layer
-    numbers = [view.number(layer, slot) for slot in range(len(layer.node.input))]
-    scalars = [operand.type is not None and operand.type.elements == 1 for operand in layer.operands[: len(numbers)]]
-    fits = sum(number is None for number in numbers) == 1
-    fits = fits and all(small for number, small in zip(numbers, scalars, strict=True) if number is not None)
-    return layer if fits else None
+    still, best = np.arange(places.size), 0
+    for number, step in enumerate(steps[1:], start=2):
+        operator = step.layer.op_type
+        if operator in MOVING:
+            before = source_of(view, step.layer)
+            if before is None:
+                break
+            places = before[places]
+        behind = operator in VIEWS and best == number - 1
+        if (operator in MOVING or behind) and np.array_equal(places, still):
+            best = number
+    if not best:
+        return None
+    # Where others read what was moved, that stays.
+    members = [step.layer.index for step in steps[:best] if not step.kept]
+    return view.match(members, last.outputs[0], [steps[best - 1].source], form="cancel")
 
 
-def _activation(view: View, layer: Layer) -> str:
-    """The one input that is computed."""
-    if layer.op_type in ELEMENTWISE | {"Cast"}:
-        return str(layer.node.input[0])
-    return next(str(name) for slot, name in enumerate(layer.node.input) if view.number(layer, slot) is None)
+def _fusing(view: View, last: Layer, taken: set[int]) -> Match | None:
+    first = view.maker(last.node.input[0], "Transpose", "Einsum")
+    if first is None or first.index in taken:
+        return None
+    before, after = order(view, first), order(view, last)
+    if before is None or after is None:
+        return None
+    members = [last.index, first.index] if alone(view, first.outputs[0]) else [last.index]
+    numbers = {str(place): float(before[axis]) for place, axis in enumerate(after)}
+    return view.match(members, last.outputs[0], [first.node.input[0]], form="fuse", numbers=numbers)
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:
-    """Read what was before the first transposition, and transpose once or not at all."""
-    source, transposed = match.reads
-    chain = [view.graph.layers[index] for index in match.layers]
-    between = [layer.node for layer in chain if layer.op_type != "Transpose"]
+    """Read what was before the first move, and move once or not at all."""
+    (source,) = match.reads
     if match.form == "fuse":
-        order = [int(match.numbers[str(place)]) for place in range(len(match.numbers))]
-        draft.redefine(match.value, [draft.node("Transpose", [source], match.value, perm=order)])
+        perm = [int(match.numbers[str(place)]) for place in range(len(match.numbers))]
+        draft.redefine(match.value, [draft.node("Transpose", [source], match.value, perm=perm)])
         return
-    draft.redefine(match.value, _without(draft, between, source, transposed, match.value))
+    between = [view.graph.layers[index] for index in match.layers]
+    between = [layer for layer in between if layer.op_type not in MOVING | VIEWS]
+    draft.redefine(match.value, _unmoved(draft, view, between, source, match.value))
 
 
-def _without(draft: Draft, between: Sequence[NodeProto], source: str, transposed: str, value: str) -> list[NodeProto]:
-    """The operators in between, on what is not transposed."""
-    made, current, before = [], source, transposed
-    for number, node in enumerate(between):
+def _unmoved(draft: Draft, view: View, between: Sequence[Layer], source: str, value: str) -> list[NodeProto]:
+    """The operators in between, on what is not moved, and the shape that is wanted."""
+    made, current = list[NodeProto](), source
+    for layer in between:
         copy = NodeProto()
-        copy.CopyFrom(node)
-        copy.name = draft.fresh(f"rewritten_{node.op_type}")
-        last = number == len(between) - 1
-        target = value if last else draft.fresh("untransposed")
+        copy.CopyFrom(layer.node)
+        copy.name = draft.fresh(f"rewritten_{layer.op_type}")
+        before = activation(view, layer)
         for slot, name in enumerate(copy.input):
             if name == before:
                 copy.input[slot] = current
-        before, current = node.output[0], target
-        copy.output[0] = target
+        current = draft.fresh("unmoved")
+        copy.output[0] = current
         made.append(copy)
-    return made or [draft.node("Identity", [source], value)]
+    shape = view.shape(value)
+    assert shape is not None  # noqa: S101  # its chain was found by shapes
+    target = draft.constant(np.array(shape, dtype=np.int64), "shape")
+    return [*made, draft.node("Reshape", [current, target], value)]

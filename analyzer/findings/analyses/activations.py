@@ -11,19 +11,18 @@ from ....generator.rewriting.pattern import Match
 from ..subject import Node, Subject
 from .rewritable import of_rewrite
 
-__all__ = ["ANALYSIS", "why_unfused"]
+__all__ = ["ANALYSIS", "FUSED", "gone", "why_unfused"]
 
-_FUSED = ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")
+FUSED = ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")
 
 
-def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+def gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+    """All executed operators but the longest."""
     return sorted(nodes, key=lambda node: node.ms or 0.0)[:-1]
 
 
-def why_unfused(match: Match) -> str:
+def why_unfused(_match: Match) -> str:
     """Why the runtime does not fuse a pattern by itself."""
-    if match.broken_by:
-        return f"fusion is broken: {', '.join(match.broken_by[:3])} also reads a value in its midst"
     return "nothing else reads its interior values: the runtime does not fuse this order of its factors, or this form"
 
 
@@ -32,7 +31,7 @@ ANALYSIS = of_rewrite(
     "activations",
     title="{} activation functions (GELU) run operator by operator",
     text="Write the function as one operator (Gelu), which runs in one pass over the data.",
-    priced=_gone,
-    fused=_FUSED,
+    priced=gone,
+    fused=FUSED,
     why=why_unfused,
 )

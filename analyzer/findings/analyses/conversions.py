@@ -1,7 +1,7 @@
 """Conversions of element types there and back, without any loss on the way.
 
 Saving: what the executed conversions take. Only pairs whose middle type holds every value count: all others change
-numbers, and may be meant.
+numbers, and may be meant (``roundings``).
 """
 
 from __future__ import annotations

@@ -11,12 +11,13 @@ from ..subject import Node, Subject
 from .activations import why_unfused
 from .rewritable import of_rewrite
 
-__all__ = ["ANALYSIS"]
+__all__ = ["ANALYSIS", "FUSED", "gone"]
 
-_FUSED = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization", "SimplifiedLayerNormalization")
+FUSED = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization", "SimplifiedLayerNormalization")
 
 
-def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+def gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+    """All executed operators but the longest that reduces and the longest that does not."""
     ordered = sorted(nodes, key=lambda node: -(node.ms or 0.0))
     reducing = [node for node in ordered if node.layer.op_type == "ReduceMean"]
     others = [node for node in ordered if node.layer.op_type != "ReduceMean"]
@@ -28,7 +29,7 @@ ANALYSIS = of_rewrite(
     "normalisations",
     title="{} layer normalisations run operator by operator",
     text="Write it as one LayerNormalization.",
-    priced=_gone,
-    fused=_FUSED,
+    priced=gone,
+    fused=FUSED,
     why=why_unfused,
 )

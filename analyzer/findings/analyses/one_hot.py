@@ -1,4 +1,4 @@
-"""A product with one-hot rows, which picks rows of a matrix.
+"""A product with one-hot rows, computed or constant, which picks rows, columns or channels.
 
 Saving: what the executed operators take, less the rows that must be read and written in any case, at the rate at which
 this model's own operators move data.

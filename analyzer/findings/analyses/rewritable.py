@@ -42,13 +42,21 @@ def of_rewrite(
         text: What to do.
         priced: What would go.
         fused: Operators that the runtime does it with: a place where one of them is executed is none.
-        why: Why the runtime does not do it by itself.
+        why: Why the runtime does not do it by itself. Where something else reads a value in the midst, a rewrite could
+            not leave out what makes that either: that is a finding of ``broken_fusion``.
     """
+
+    def going(subject: Subject) -> Iterable[tuple[Match, list[Node], list[Node] | Spent | None]]:
+        """The places where something would go, with what is executed there and what of it goes."""
+        for match, nodes in executed(subject, rewrite, fused):
+            gone = priced(subject, match, nodes)
+            if gone != [] and not (why and match.broken_by):
+                yield match, nodes, gone
 
     def run(subject: Subject) -> Iterable[Finding]:
         places = []
-        for match, nodes in executed(subject, rewrite, fused):
-            current, gone = subject.spent(nodes), priced(subject, match, nodes)
+        for match, nodes, gone in going(subject):
+            current = subject.spent(nodes)
             saving = subject.spent(gone) if isinstance(gone, list) else gone
             if current is not None and saving is not None:
                 places.append((match, nodes, current, saving))
@@ -73,20 +81,27 @@ def of_rewrite(
         )
 
     def ideas(subject: Subject) -> Iterable[Idea]:
-        found = executed(subject, rewrite, fused)
+        found = [match for match, *_ in going(subject)]
         if found:
-            layers = subject.names(index for match, _ in found for index in match.layers)
-            remedy = _remedy(subject, rewrite, text, [match for match, _ in found])
+            layers = subject.names(index for match in found for index in match.layers)
+            remedy = _remedy(subject, rewrite, text, found)
             yield Idea(name, title.format(len(found)), remedy, layers=layers)
 
     return Analysis(name, run=run, ideas=ideas)
 
 
 def executed(subject: Subject, rewrite: str, fused: Collection[str] = ()) -> list[tuple[Match, list[Node]]]:
-    """The places where a rewrite applies, with the operators that are executed there and nowhere else."""
-    found = []
-    for match in matches(rewrite, subject.graph, subject.source):
-        nodes = subject.of(match.layers)
+    """The places where a rewrite applies, with the operators that are executed there and nowhere else.
+
+    An operator that came from the layers of several places (a product and an activation that are fused) goes where the
+    first of them is: the rewrite changes them all.
+    """
+    places = matches(rewrite, subject.graph, subject.source)
+    found, taken = [], set[int]()
+    everywhere = subject.of({index for match in places for index in match.layers})
+    for match in places:
+        nodes = [node for node in everywhere if node.origins & set(match.layers) and id(node) not in taken]
+        taken |= {id(node) for node in nodes}
         if nodes and not any(node.layer.op_type in fused for node in subject.touching(match.layers)):
             found.append((match, nodes))
     return found

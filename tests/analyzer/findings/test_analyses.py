@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dlbricks.analyzer.findings.analyses import alternatives, branches, denormals, slow_kernels, threads
+from dlbricks.analyzer.findings.analyses import branches, denormals, slow_kernels, threads
+from dlbricks.analyzer.findings.analyses.measured import alternatives
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject

@@ -15,7 +15,7 @@ from dlbricks.analyzer.estimation.estimate import estimates_under
 from dlbricks.analyzer.estimation.selection import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analysis import Analysis
-from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.analyzer.findings.analyze import analyze, told_once
 from dlbricks.analyzer.findings.finding import Finding, Remedy
 from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
 from dlbricks.analyzer.findings.registry import ANALYSES
@@ -84,14 +84,45 @@ CLEAN = (
 )
 """A GELU that ONNX Runtime fuses, transpositions that it removes, and work done twice that it does once."""
 
+IMAGES = (
+    "(float[1,16,32,32] x) => (float[1,16,32,32] y, float[1,16,32,32] c)"
+    "{c = Conv<pads=[1,1,1,1]>(x, q) n = BatchNormalization(c, one, zero, zero, one) a = Relu(n)"
+    " h = Cast<to=10>(a) b = Cast<to=1>(h)"
+    ' e = Einsum<equation="abcd->acdb">(b) s = Sigmoid(e) t = Transpose<perm=[0,3,1,2]>(s)'
+    " f = DequantizeLinear(stored, scale) d = Conv<pads=[1,1,1,1]>(t, f)"
+    " m = BatchNormalization(d, one, zero, zero, one) g = Relu(m)"
+    " i = Conv<pads=[1,1,1,1]>(g, q) j = Relu(i) k = Conv<pads=[1,1,1,1]>(g, p) l = Relu(k) o = Tanh(l) y = Add(j, o)}"
+)
+"""A convolution that is an output, so that its normalisation runs by itself; a rounding; axes that are moved there and
+back; a filter that is computed; and a convolution that is there twice, each fused with what follows."""
+
+PLAIN = (
+    "(float[1,16,32,32] x) => (float[1,16,32,32] y)"
+    "{c = Conv<pads=[1,1,1,1]>(x, q) n = BatchNormalization(c, one, zero, zero, one) a = Relu(n) s = Sigmoid(a)"
+    " d = Conv<pads=[1,1,1,1]>(s, p) m = BatchNormalization(d, one, zero, zero, one) g = Relu(m)"
+    " i = Conv<pads=[1,1,1,1]>(g, q) j = Relu(i) o = Tanh(j) y = Add(j, o)}"
+)
+"""The same without any of that."""
+
+PRODUCT = (
+    "(float[32,64] x) => (float[32,64] y) <float k = {0.70710677}, float one = {1.0}, float half = {0.5}>"
+    "{m = MatMul(x, w) a = Mul(m, k) b = Erf(a) e = Add(b, one) p = Mul(m, e) q = Mul(p, half) y = Relu(q)}"
+)
+"""A GELU that ONNX Runtime does not know."""
+
 SubjectOf = Callable[[str], Subject]
 
 
 def write(path: Path, graph: str) -> ModelSource:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
-    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    read = {name for node in model.graph.node for name in node.input}
-    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name in ("w", "v") if name in read)
+    generator = np.random.default_rng(0)
+    matrix, filters = (generator.normal(size=size).astype(np.float32) for size in ((64, 64), (16, 16, 3, 3)))
+    values = {"w": matrix, "v": matrix, "q": filters, "p": filters, "stored": np.rint(10 * filters).astype(np.int8),
+              "scale": np.float32(0.1), "one": np.ones(16, np.float32), "zero": np.zeros(16, np.float32)}  # fmt: skip
+    made = {one.name for one in model.graph.initializer} | {name for node in model.graph.node for name in node.output}
+    read = {name for node in model.graph.node for name in node.input} - made
+    wanted = ((name, np.asarray(value)) for name, value in values.items() if name in read)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in wanted)
     onnx.save(model, path)
     (source,) = find_models([path])
     return source
@@ -105,7 +136,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Iterator[Store]:
     """The models and what is executed of them, measured."""
-    models = {"seeded": SEEDED, "twice": TWICE, "attended": ATTENDED, "clean": CLEAN}
+    models = {
+        "seeded": SEEDED,
+        "twice": TWICE,
+        "attended": ATTENDED,
+        "clean": CLEAN,
+        "images": IMAGES,
+        "plain": PLAIN,
+        "product": PRODUCT,
+    }
     sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
     assert isinstance(suite, Suite)
@@ -144,10 +183,14 @@ def named(name: str) -> Analysis:
         ("seeded", "local_response", {"LRN"}),
         ("seeded", "float64", {"Cast", "Mul", "Sin"}),
         ("seeded", "one_hot", {"OneHot", "MatMul"}),
-        ("seeded", "unfused_activation", {"Div", "Erf", "Add", "Mul"}),
+        ("product", "unfused_activation", {"Mul", "Erf", "Add"}),
         ("twice", "duplicates", {"MatMul", "Relu"}),
         ("twice", "needless_expansions", {"Expand"}),
         ("attended", "unfused_attention", {"Add", "Div", "MatMul", "Reshape", "Softmax", "Transpose"}),
+        ("images", "roundings", {"Cast"}),
+        ("images", "transposes", {"Einsum", "Sigmoid", "Transpose"}),
+        ("images", "duplicates", {"Conv"}),  # the activation is fused with it
+        ("images", "unfolded_constants", {"DequantizeLinear"}),
     ],
 )
 def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str, operators: set[str]) -> None:
@@ -168,10 +211,64 @@ def test_what_was_planted_is_found(subject_of: SubjectOf, model: str, name: str,
     assert set(found.keys) <= keys
 
 
+def test_a_normalisation_that_is_not_folded_is_found_with_what_prevents_it(subject_of: SubjectOf) -> None:
+    subject = subject_of("images")
+
+    (found,) = named("broken_fusion").run(subject)
+
+    assert found.layers == ("BatchNormalization_1", "Relu_2")  # and not the second, whose filter is computed
+    assert found.saving_ms > 0
+    assert "output c" in found.evidence[0]
+
+
+def test_a_filter_that_is_computed_costs_its_normalisation_too(subject_of: SubjectOf) -> None:
+    subject = subject_of("images")
+
+    (found,) = named("unfolded_constants").run(subject)
+
+    layer = next(one.index for one in subject.graph.layers if one.op_type == "DequantizeLinear")
+    spent = subject.spent(subject.of([layer]))
+    assert spent is not None
+    assert found.current_ms > spent.ms
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "broken_fusion",
+        "roundings",
+        "conversions",
+        "transposes",
+        "duplicates",
+        "unfolded_constants",
+        "one_hot",
+    ],
+)
+def test_nothing_is_said_of_what_is_written_well(subject_of: SubjectOf, name: str) -> None:
+    subject = subject_of("plain")
+
+    assert not list(named(name).run(subject))
+    assert not list(named(name).ideas(subject))
+
+
+def test_a_slow_operator_is_told_once() -> None:
+    slow = replace(finding_with(Remedy("manual", "")), kind="slow_kernel", layers=("a", "b"))
+    other = replace(slow, kind="transposes", layers=("a", "b", "c"))
+    elsewhere = replace(slow, layers=("a", "d"))
+
+    assert told_once([slow, elsewhere, other]) == [elsewhere, other]
+    assert told_once([slow, elsewhere]) == [slow, elsewhere]
+
+
 def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
-    (found,) = named("unfused_activation").run(subject_of("seeded"))
+    subject = subject_of("seeded")
+
+    (found,) = named("broken_fusion").run(subject)
 
     assert any("output e" in line for line in found.evidence)
+    assert found.remedy.action == "manual"
+    assert found.saving_ms < found.current_ms
+    assert not list(named("unfused_activation").run(subject))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,26 @@ ISLAND = (
     "(float[4,8] x) => (float[4,8] y) <double k = {1.5}>"
     "{r = Relu(x) a = Cast<to=11>(r) b = Mul(a, k) c = Exp(b) d = Cast<to=1>(c) y = Neg(d)}"
 )
+HEADS = (  # the order of axes, a move of heads through a shape that joins what was permuted, and back
+    "(float[1,6,8] x) => (float[1,6,8] y)"
+    "<int64[4] split = {1, 6, 2, 4}, int64[3] flat = {1, 2, 24}, int64[4] again = {1, 2, 6, 4},"
+    " int64[3] all = {1, 6, 8}, float k = {0.5}>"
+    "{r = Relu(x) a = Reshape(r, split) b = Transpose<perm=[0,2,1,3]>(a) c = Reshape(b, flat) d = Mul(c, k)"
+    " e = Reshape(d, again) f = Transpose<perm=[0,2,1,3]>(e) g = Reshape(f, all) y = Tanh(g)}"
+)
+EINSUM = (
+    "(float[1,4,6,8] x) => (float[1,4,6,8] y)"
+    '{a = Einsum<equation="abcd->acdb">(x) b = Relu(a) c = Transpose<perm=[0,3,1,2]>(b) y = Sigmoid(c)}'
+)
+DEPTH = (
+    "(float[1,8,4,6] x) => (float[1,8,4,6] y)"
+    "{r = Relu(x) a = DepthToSpace<blocksize=2>(r) b = Sigmoid(a) c = SpaceToDepth<blocksize=2>(b) y = Tanh(c)}"
+)
+COLUMNS = DEPTH.replace("<blocksize=2>(r)", '<blocksize=2, mode="CRD">(r)')
+DETOUR = (
+    "(float[4,8] x) => (float[8,4] y) <int64[1] flat = {32}, int64[2] s = {8, 4}>"
+    "{a = Cast<to=11>(x) b = Reshape(a, flat) c = Cast<to=1>(b) d = Reshape(c, s) y = Relu(d)}"
+)
 TWICE = (
     "(float[4,64] x) => (float[4,64] y)"
     "{a = MatMul(x, w) b = Relu(a) c = MatMul(x, v) d = Relu(c) e = Tanh(d) y = Add(b, e)}"
@@ -51,6 +71,16 @@ TWICE = (
 ONE_HOT = (
     "(int64[2,5] x) => (float[2,5,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
     "{a = OneHot(x, depth, values) b = MatMul(a, w) y = Relu(b)}"
+)
+COMPARED = (  # with more indices than a graph holds beside its structure
+    "(int64[2,5,1] x) => (float[2,5,8] y) {a = Equal(x, range) b = Cast<to=1>(a) c = MatMul(b, table) y = Relu(c)}"
+)
+ROWS = "(float[64,3] x) => (float[64,3] y) {a = MatMul(p, x) y = Relu(a)}"
+AXIS = "(float[2,5,64] x) => (float[2,5,64] y) {a = MatMul(x, p) y = Relu(a)}"
+CHANNELS = "(float[1,64,3,3] x) => (float[1,64,3,3] y) {a = Conv(x, q) y = Relu(a)}"
+STORED = (
+    "(float[1,4,6,6] x) => (float[1,2,6,6] y) <int8[2,4,1,1] f = {1, 2, 3, 4, 5, 6, 7, 8}, float s = {0.25}>"
+    "{a = DequantizeLinear(f, s) n = Neg(a) b = Conv(x, n) y = Relu(b)}"
 )
 LRN = "(float[1,8,6,6] x) => (float[1,8,6,6] y) {a = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x) y = Relu(a)}"
 EXPAND = (
@@ -87,10 +117,15 @@ def write(path: Path, graph: str) -> ModelSource:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
     generator = np.random.default_rng(0)
     weights = {"w": (64, 64), "g": (64,), "b": (64,)}
-    values = {name: generator.normal(size=shape).astype(np.float32) for name, shape in weights.items()}
+    values: dict[str, Array] = {
+        name: generator.normal(size=shape).astype(np.float32) for name, shape in weights.items()
+    }
     values["v"] = values["w"]
+    values["range"], values["table"] = np.arange(500), generator.normal(size=(500, 8)).astype(np.float32)
+    values["p"] = np.eye(64, dtype=np.float32)[generator.permutation(64)]
+    values["q"] = values["p"][:, :, None, None]
     read = {name for node in model.graph.node for name in node.input}
-    made = {name for node in model.graph.node for name in node.output}
+    made = {name for node in model.graph.node for name in node.output} | {one.name for one in model.graph.initializer}
     for name in sorted((read & values.keys()) - made):
         model.graph.initializer.append(numpy_helper.from_array(values[name], name))
     onnx.save(model, path)
@@ -118,10 +153,20 @@ CASES = [
     ("normalisations", NORM, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt"}),
     ("transposes", TRANSPOSES, 1, {"Relu"}, {"Transpose"}),
     ("casts", CASTS, 1, {"Relu"}, {"Cast"}),
+    ("transposes", HEADS, 1, {"Relu", "Mul"}, {"Transpose"}),
+    ("transposes", EINSUM, 1, {"Relu"}, {"Transpose", "Einsum"}),
+    ("transposes", DEPTH, 1, {"Sigmoid"}, {"DepthToSpace", "SpaceToDepth"}),
+    ("casts", DETOUR, 1, {"Reshape"}, {"Cast"}),
+    ("roundings", NARROW, 1, {"Relu"}, {"Cast"}),
+    ("constants", STORED, 1, {"Conv"}, {"DequantizeLinear", "Neg"}),
     ("expansions", EXPAND, 1, {"Mul"}, {"Expand"}),
     ("islands", ISLAND, 1, {"Exp"}, set[str]()),
     ("duplicates", TWICE, 2, {"Tanh"}, set[str]()),
     ("one_hot", ONE_HOT, 1, {"Gather"}, {"OneHot", "MatMul"}),
+    ("one_hot", COMPARED, 1, {"Gather"}, {"Equal", "MatMul"}),
+    ("one_hot", ROWS, 1, {"Gather"}, {"MatMul"}),
+    ("one_hot", AXIS, 1, {"Gather"}, {"MatMul"}),
+    ("one_hot", CHANNELS, 1, {"Gather"}, {"Conv"}),
     ("local_response", LRN, 1, {"Conv"}, {"LRN"}),
     ("attention", ATTENTION, 1, {"MultiHeadAttention", "Expand"}, {"Softmax", "Transpose"}),
     ("attention", SCALED_BEFORE, 1, {"MultiHeadAttention"}, {"Softmax", "Transpose", "Mul"}),
@@ -160,6 +205,63 @@ def test_a_conversion_that_loses_digits_stays(tmp_path: Path) -> None:
     source = write(tmp_path / "model.onnx", NARROW)
 
     assert not matches("casts", build_graph(source.skeleton()))
+
+
+def test_numbers_that_are_computed_between_conversions_are_no_rounding_alone(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", NARROW.replace("b = Cast<to=1>(a)", "h = Relu(a) b = Cast<to=1>(h)"))
+    integers = write(tmp_path / "integers.onnx", NARROW.replace("to=10", "to=7"))
+
+    assert not matches("roundings", build_graph(source.skeleton()))
+    assert not matches("roundings", build_graph(integers.skeleton()))
+
+
+@pytest.mark.parametrize("graph", [AXIS, CHANNELS, ROWS])
+def test_a_product_that_does_more_than_pick_stays(tmp_path: Path, graph: str) -> None:
+    source = write(tmp_path / "model.onnx", graph)
+    assert source.path is not None
+    model = onnx.load(source.path)
+    (tensor,) = model.graph.initializer
+    array = numpy_helper.to_array(tensor).copy()
+    array[0] *= 2
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, source.path)
+
+    assert not matches("one_hot", build_graph(source.skeleton()), source)
+
+
+def test_conversions_alone_are_no_part_in_float64(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.onnx", DETOUR)
+
+    assert not matches("islands", build_graph(source.skeleton()))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        COLUMNS,
+        HEADS.replace("float k = {0.5}", "float[24] k = {" + ", ".join(str(0.5 + one) for one in range(24)) + "}"),
+        HEADS.replace("f = Transpose<perm=[0,2,1,3]>(e)", "f = Transpose<perm=[0,1,3,2]>(e)"),
+        EINSUM.replace("acdb", "adcb"),
+    ],
+)
+def test_moves_that_do_not_undo_each_other_stay(tmp_path: Path, graph: str) -> None:
+    source = write(tmp_path / "model.onnx", graph)
+
+    assert not matches("transposes", build_graph(source.skeleton()))
+
+
+def test_what_somebody_else_wants_moved_is_still_moved(tmp_path: Path) -> None:
+    shared = HEADS.replace("(float[1,6,8] y)", "(float[1,6,8] y, float[1,2,24] z)").replace(
+        "d = Mul", "z = Neg(c) d = Mul"
+    )
+    source = write(tmp_path / "model.onnx", shared)
+
+    changed = rewritten(source, "transposes", tmp_path / "new.onnx")
+
+    assert changed is not None
+    assert [node.op_type for node in onnx.load(changed.path).graph.node].count("Transpose") == 1
+    for mine, theirs in zip(outputs(changed.path), outputs(source.path), strict=True):
+        assert np.array_equal(mine, theirs)
 
 
 def test_an_expansion_that_nothing_else_makes_up_for_stays(tmp_path: Path) -> None:

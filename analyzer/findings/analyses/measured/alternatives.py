@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ....constructor.choice import narrows
-from ....db import Measurement, Stack, Subject
-from ....generator.backends.base import TF32
-from ..analysis import LATENCY, Analysis
-from ..finding import Finding, Remedy
-from ..subject import Subject as Model
-from .measured.beside import Beside
+from .....constructor.choice import narrows
+from .....db import Measurement, Stack, Subject
+from .....generator.backends.base import TF32
+from ...analysis import LATENCY, Analysis
+from ...finding import Finding, Remedy
+from ...subject import Subject as Model
+from .beside import Beside
 
 __all__ = ["ANALYSIS"]
 
