@@ -19,7 +19,7 @@ from types import ModuleType
 
 import psutil
 import pytest
-from dlbricks.bricks.reference import COPY, GEMM, STREAM
+from dlbricks.bricks.reference import COPY, GEMM, STREAM, built_in_key
 from dlbricks.db import Conditions, Store, Subject
 from dlbricks.errors import StoreError, UsageError
 from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
@@ -304,24 +304,18 @@ def test_ceilings_are_those_of_the_backend_and_the_options_of_their_stage(going,
 
     part("stages").do(going, stage, record, 20.0)
 
-    product, stream, copied = record.result["rows"]
-    assert (record.status, record.result["left"]) == ("done", 0)
-    assert [row["network"] for row in (product, stream, copied)] == [
-        f"{GEMM}64",
-        f"{STREAM}{MIB}",
-        f"{COPY}{MIB}",
-    ]
-    assert product["flops_s"] > 0
-    assert product["bytes_s"] is stream["flops_s"] is copied["flops_s"] is None
-    assert all(row["latency_ms"] > 0 and row["error"] is None for row in record.result["rows"])
+    assert (record.status, record.result) == ("done", {"left": 0, "failures": {}})
     known = [found for found, _ in stored(here / "visits")]
     assert {found.subject for found in known} == {Subject.REFERENCE}
     assert {found.stack for found in known} == {record.stack}
-    assert json.loads(json.dumps(record.result)) == record.result  # as it will stand in visit.json
+    assert {found.key for found in known} >= {
+        built_in_key(name) for name in (f"{GEMM}64", f"{STREAM}{MIB}", f"{COPY}{MIB}")
+    }
 
 
-def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, write_branches):
+def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, write_branches, monkeypatch):
     """What a backend does when it loads a model is done here by ONNX Runtime, which is quick at it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
     good = [str(write_branches(here / f"m{number}.onnx")) for number in range(2)]
     broken = here / "broken.onnx"
     broken.write_bytes(b"no model")
@@ -333,7 +327,8 @@ def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, wr
     assert "broken.onnx" in failed[str(broken)]
 
 
-def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, here, write_branches):
+def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, here, write_branches, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
     names = [str(write_branches(here / f"m{number}.onnx")) for number in range(4)]
     stage = part("plan").Stage("ahead", "models", 0.1)
     before = {*psutil.Process().children()}

@@ -302,8 +302,9 @@ def test_findings_are_sorted_and_of_one_latency(folder: Path, store: Store) -> N
     assert row.basis == "measured"
     assert row.cold_start is not None
     assert row.cold_start.runs > 0
-    assert row.joint is not None
-    assert row.record()["joint"]["findings"] == row.joint.findings
+    assert (row.joint is not None) == any(not one.at_most for one in row.findings)  # a busy machine may show none
+    if row.joint is not None:
+        assert row.record()["joint"]["findings"] == row.joint.findings
     savings = [one.saving_ms for one in row.findings if not one.at_most]
     assert savings == sorted(savings, reverse=True)
     assert row.latency_ms is not None
