@@ -2,7 +2,7 @@
 
     python benchmarks/visit_compiling.py BACKEND DEVICE DTYPE BATCH OPTIONS MODEL
 
-compiles one; the folder that ``TORCHINDUCTOR_CACHE_DIR`` names keeps it.
+compiles one; the folder that ``DLBRICKS_COMPILED`` names keeps it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlbricks.models import find_models
 from visit_plan import Stage
 from visit_state import Visit
 
-FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+FOLDER = "DLBRICKS_COMPILED"
 
 
 def compile_ahead(visit: Visit, stage: Stage, names: Sequence[str], until: float) -> dict[str, str]:

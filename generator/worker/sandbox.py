@@ -22,8 +22,8 @@ _TUNING = (
 )  # fmt: skip
 """Environment variables by which runtimes and the libraries inside them choose threads, kernels and precisions."""
 
-_KEPT = frozenset({"ORT_DISABLE_TELEMETRY", "TORCHINDUCTOR_CACHE_DIR"})
-"""Of these, what changes no latency but says a user's will: where compiled code is kept."""
+_KEPT = frozenset({"ORT_DISABLE_TELEMETRY"})
+"""Of these, what changes no latency but says a user's will."""
 
 
 def confine() -> None:

@@ -315,7 +315,7 @@ def test_ceilings_are_those_of_the_backend_and_the_options_of_their_stage(going,
 
 def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, write_branches, monkeypatch):
     """What a backend does when it loads a model is done here by ONNX Runtime, which is quick at it."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
+    monkeypatch.setenv("DLBRICKS_COMPILED", str(here / "compiled"))
     good = [str(write_branches(here / f"m{number}.onnx")) for number in range(2)]
     broken = here / "broken.onnx"
     broken.write_bytes(b"no model")
@@ -328,7 +328,7 @@ def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, wr
 
 
 def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, here, write_branches, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
+    monkeypatch.setenv("DLBRICKS_COMPILED", str(here / "compiled"))
     names = [str(write_branches(here / f"m{number}.onnx")) for number in range(4)]
     stage = part("plan").Stage("ahead", "models", 0.1)
     before = {*psutil.Process().children()}
@@ -344,7 +344,7 @@ def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, h
 @pytest.mark.slow
 def test_compiled_models_are_compiled_ahead_and_then_measured(going, part, here, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(here / "compiled"))
+    monkeypatch.setenv("DLBRICKS_COMPILED", str(here / "compiled"))
     going.settings["backend"] = "torch"
     stage = part("plan").Stage("float32-compile", "models", 0.3, options={"mode": "compile"})
     record = going.record(stage)

@@ -360,9 +360,10 @@ def _require_compiler() -> None:
 def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
     """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home.
 
-    Whoever names one in ``TORCHINDUCTOR_CACHE_DIR`` keeps it, and compiles nothing twice.
+    Whoever names one in ``DLBRICKS_COMPILED`` keeps it, and compiles nothing twice. PyTorch's own variable does not
+    tell: PyTorch sets it by itself.
     """
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
-    kept = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder.name)
-    os.environ["TRITON_CACHE_DIR"] = kept
+    kept = os.environ.get("DLBRICKS_COMPILED") or folder.name
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = kept
     return folder

@@ -187,7 +187,7 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
 
 @pytest.mark.slow
 def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("DLBRICKS_COMPILED", str(tmp_path))
     written = []
     for _ in range(2):
         with Worker.start("torch", options={"pinning": "off", "mode": "compile"}) as worker:
