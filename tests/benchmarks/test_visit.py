@@ -297,7 +297,7 @@ def test_kernels_are_of_what_is_measured(going, part):
 def test_ceilings_are_those_of_the_backend_and_the_options_of_their_stage(going, part, here, monkeypatch):
     """Of small networks: those of a machine are for the machine."""
     monkeypatch.setattr(
-        part("measuring"), "measure_ceilings", partial(measure_ceilings, gemm_sizes=(64,), sizes=(MIB,))
+        part("measuring"), "measure_ceilings", partial(measure_ceilings, gemm_sizes=(512,), sizes=(MIB,))
     )
     stage = part("plan").Stage("ceilings", "ceilings", 0.1, options={"optimization": "basic"}, cache="hot")
     record = going.record(stage)
@@ -308,9 +308,15 @@ def test_ceilings_are_those_of_the_backend_and_the_options_of_their_stage(going,
     known = [found for found, _ in stored(here / "visits")]
     assert {found.subject for found in known} == {Subject.REFERENCE}
     assert {found.stack for found in known} == {record.stack}
-    assert {found.key for found in known} >= {
-        built_in_key(name) for name in (f"{GEMM}64", f"{STREAM}{MIB}", f"{COPY}{MIB}")
-    }
+    names = (f"{GEMM}512", f"{STREAM}{MIB}", f"{COPY}{MIB}")
+    assert {found.key for found in known} >= {built_in_key(name) for name in names}
+    found = part("tables").results([going.folder])
+    rows = {row["network"]: row for row in found["ceilings"][0]["rows"]}
+    assert {*rows} == {*names}
+    assert rows[f"{GEMM}512"]["flops_s"] > 0
+    assert rows[f"{GEMM}512"]["bytes_s"] is rows[f"{STREAM}{MIB}"]["flops_s"] is rows[f"{COPY}{MIB}"]["flops_s"] is None
+    assert all(row["latency_ms"] > 0 for row in rows.values())
+    assert f"| ceilings | {GEMM}512 |" in part("tables").markdown(found)
 
 
 def test_models_are_compiled_ahead_and_what_fails_says_why(going, part, here, write_branches, monkeypatch):

@@ -10,10 +10,11 @@ from ....generator.rewriting.pattern import Match
 from ..subject import Node, Subject
 from .rewritable import of_rewrite
 
-__all__ = ["ANALYSIS"]
+__all__ = ["ANALYSIS", "gone"]
 
 
-def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+def gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
+    """The executed conversions."""
     return [node for node in nodes if node.layer.op_type == "Cast"]
 
 
@@ -22,5 +23,5 @@ ANALYSIS = of_rewrite(
     "casts",
     title="{} pairs of conversions that undo each other",
     text="Leave both conversions out.",
-    priced=_gone,
+    priced=gone,
 )

@@ -7,21 +7,15 @@ finding is to be left alone: that is for the model's owner to judge.
 
 from __future__ import annotations
 
-from ....generator.rewriting.pattern import Match
-from ..subject import Node, Subject
+from .conversions import gone
 from .rewritable import of_rewrite
 
 __all__ = ["ANALYSIS"]
-
-
-def _gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.layer.op_type == "Cast"]
-
 
 ANALYSIS = of_rewrite(
     "roundings",
     "roundings",
     title="{} values are converted to a narrower type and back, and nothing is computed in it",
     text="Leave both conversions out, where the rounding is not meant: the outputs become more exact.",
-    priced=_gone,
+    priced=gone,
 )

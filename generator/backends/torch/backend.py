@@ -69,8 +69,10 @@ _ALGORITHMS = {
 
 
 _COMPILED = frozenset({"compile", "compile-graph"})
+"""Modes that TorchInductor compiles for."""
+
 _GRAPHS = frozenset({"graph", "compile-graph", "branches"})
-"""Modes that TorchInductor compiles for; modes of a GPU that launch everything at once."""
+"""Modes of a GPU that launch everything at once."""
 
 _LARGE = 1024
 """Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""

@@ -7,10 +7,10 @@ own, which as one CUDA graph are its branches, so that the promise can be measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -19,8 +19,6 @@ __all__ = ["MOST_LANES", "CudaStreams", "Place", "Streams", "branched", "lanes"]
 
 MOST_LANES = 8
 """Streams at most: the branches of one module of a CNN are fewer."""
-
-T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
