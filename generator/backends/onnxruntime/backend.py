@@ -16,7 +16,7 @@ from ..base import Executable, ExecutedGraph, Option, PackedExecutable, Settings
 from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
-from .configuration import SILENT, has_global_pool, level, session_options
+from .configuration import SILENT, graph_options, has_global_pool, level, session_options
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming
 from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
@@ -159,13 +159,13 @@ class OrtBackend(PackagedBackend):
         return optimised if blocked is None else self.optimised(blocked, settings)
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Of the very session that ``prepare`` creates (see ``GraphBackend``)."""
+        """Of a session like that of ``prepare``, but for packed weights (see ``GraphBackend``)."""
         from .graph import executed_graph
 
         weights = {name: value_of(array) for name, array in network.weights.items()}
         feeds = {name: value_of(array) for name, array in network.feeds.items()}
         settings = streaming(settings)
-        make_options = partial(session_options, network, settings)
+        make_options = partial(graph_options, network, settings)
         try:
             return executed_graph(
                 network, weights, feeds, make_options, level=level(network, settings), providers=providers(settings)
@@ -186,7 +186,7 @@ class OrtBackend(PackagedBackend):
 
         network, settings = _in_precision(network, settings), streaming(settings)
         weights = {name: value_of(array) for name, array in network.weights.items()}
-        make_options = partial(session_options, network, settings)
+        make_options = partial(graph_options, network, settings)
         try:
             found = optimised_network(network, weights, make_options, providers(settings))
             if settings.device != "cpu":
