@@ -32,6 +32,9 @@ _PAIRS = 30
 _TWIN_NODES = 200
 """Nodes of the network that these are of, the shortest ones: what the clock costs weighs most there."""
 
+_TWIN_NS = 1e6
+"""What its bricks take together at most: what a longer one takes scatters by more than what the clock costs."""
+
 _QUIET = 0.1
 
 _FEWEST_IDLE = 20
@@ -206,8 +209,10 @@ class _Profiled:
             shortest += zip(sums.tolist(), group.values(), strict=True)
         shortest.sort(key=lambda pair: pair[0])
         chosen: list[Executed] = []
-        for _, brick in shortest:
-            if sum(map(_count, chosen)) >= _TWIN_NODES:
+        total = 0.0
+        for ns, brick in shortest:
+            total += ns
+            if chosen and (sum(map(_count, chosen)) >= _TWIN_NODES or total > _TWIN_NS):
                 break
             chosen.append(brick)
         places = max(grouped([one.network for one in chosen]), key=len)
