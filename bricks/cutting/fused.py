@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["edge_layouts", "fused_sequences", "fused_units"]
 
-_BLOCKED = "com.microsoft.nchwc"
-_REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
-
 
 def fused_units(executed: ExecutedModel) -> Units:
     """The layers of a model in groups that no operator of the executed graph reaches beyond.
@@ -135,15 +132,16 @@ class _Edges:
 
     def __init__(self, executed: ExecutedModel, homes: List[frozenset[int]]) -> None:
         self._graph = executed.graph
+        self._is_own = executed.layouts.is_own
         self._homes = homes
         self._changes = {
             layer.index
             for layer, origin in zip(executed.graph.layers, executed.origins, strict=True)
-            if layer.op_type in _REORDERS or (layer.op_type == "Transpose" and not origin)
+            if executed.layouts.is_change(layer, origin)
         }
         self._members: defaultdict[int, list[Layer]] = defaultdict(list)
         for layer, places in zip(executed.graph.layers, homes, strict=True):
-            for place in places if layer.index not in self._changes and _is_blocked(layer) else ():
+            for place in places if layer.index not in self._changes and self._is_own(layer) else ():
                 self._members[place].append(layer)
 
     def entering(self, number: int) -> Iterator[tuple[int, float]]:
@@ -159,7 +157,7 @@ class _Edges:
                 if behind is None or number not in self._homes[behind]:
                     sharers = self._readers_of([value])
                     yield self._bytes(value), 1.0 / max(1, len(sharers))
-            elif _is_blocked(self._graph.layers[maker]):
+            elif self._is_own(self._graph.layers[maker]):
                 yield self._bytes(value), 0.0
 
     def leaving(self, number: int) -> Iterator[tuple[int, float]]:
@@ -193,9 +191,3 @@ class _Edges:
 
 def _activations(layer: Layer) -> Iterator[str]:
     return (operand.value for operand in layer.operands if operand.role is Role.ACTIVATION)
-
-
-def _is_blocked(layer: Layer) -> bool:
-    """Whether a layer works in a layout of the runtime's own: channels in blocks, or last."""
-    last = any(attribute.name == "channels_last" and attribute.i for attribute in layer.node.attribute)
-    return layer.domain == _BLOCKED or last or layer.op_type.startswith("Nhwc")

@@ -193,7 +193,7 @@ def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: 
     return Brick(
         key=sequence.key,
         model=data,
-        operators=tuple(f"{layer.domain}.{layer.op_type}" if layer.domain else layer.op_type for layer in layers),
+        operators=tuple(layer.kind for layer in layers),
         cost=cost,
         layers=len(layers),
         weight_bytes=sum(types[value].nbytes for value in sequence.weights),

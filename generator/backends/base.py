@@ -20,6 +20,7 @@ from ...db.values import AS_GIVEN, KernelView, Stack
 from ...errors import BackendError, UsageError
 from ..machine.cores import pin
 from ..network.network import Network
+from .optimiser import OptimiserTraits
 
 __all__ = [
     "TF32",
@@ -219,6 +220,9 @@ class ExecutedGraph:
 @runtime_checkable
 class GraphBackend(Backend, Protocol):
     """A backend that can tell which graph it executes; not every runtime can."""
+
+    optimiser: OptimiserTraits
+    """What its optimiser leaves in that graph."""
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """The graph that ``prepare`` would execute for a network with these settings.

@@ -17,6 +17,7 @@ from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
 from .configuration import SILENT, has_global_pool, level, session_options
+from .optimiser import REORDERS, TRAITS
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming
 from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
@@ -35,9 +36,6 @@ _FLOAT16 = "float16"
 _FIRST_RUNS = 3
 """Runs after which nothing changes any more: cuDNN's algorithms are chosen, outputs bound, a graph captured."""
 
-_REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
-"""Changes between the network's own layout and the blocked one."""
-
 
 class OrtBackend(PackagedBackend):
     """ONNX Runtime on the CPU, or on a GPU through CUDA: sessions with bound inputs and outputs."""
@@ -50,6 +48,7 @@ class OrtBackend(PackagedBackend):
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
     )  # fmt: skip
     install = "pip install onnxruntime"
+    optimiser = TRAITS
 
     def declared(self, device: str) -> Sequence[Option]:
         """Those of the device: threads and memory of the CPU, or what the CUDA provider can be told."""
@@ -143,7 +142,7 @@ class OrtBackend(PackagedBackend):
         outside = {*network.feeds, *network.outputs}
         found: set[int] = set()
         for place, node in enumerate(network.model.graph.node):
-            if node.op_type in _REORDERS and outside.intersection((node.input[0], node.output[0])):
+            if node.op_type in REORDERS and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
             elif is_idle_pooling(node) and node.input[0] in outside:

@@ -11,15 +11,17 @@ import pytest
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences, fused_units
 from dlbricks.bricks.cutting.wiring import make_sequence
 from dlbricks.bricks.graph.executed import ExecutedModel
+from dlbricks.bricks.layer import kind_of
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.onnxruntime.optimiser import TRAITS
 from dlbricks.generator.decomposition.executed import executed_model
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.decomposition.origins import LAYOUT
+from dlbricks.generator.decomposition.origins import FORMS
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
@@ -73,8 +75,9 @@ def operators(found: ExecutedModel, layers: tuple[int, ...]) -> list[str]:
 
 def kinds(nodes: list[onnx.NodeProto]) -> list[str]:
     """What a runtime runs beside layout changes; Gelu is one kernel in two domains."""
-    spelt = (f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type for node in nodes)
-    return sorted("Gelu" if kind == "com.microsoft.Gelu" else kind for kind in spelt if kind not in LAYOUT)
+    layout = FORMS | TRAITS.layouts.changes
+    spelt = map(kind_of, nodes)
+    return sorted("Gelu" if kind == "com.microsoft.Gelu" else kind for kind in spelt if kind not in layout)
 
 
 # units --------------------------------------------------------------------------------------------------------------
