@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
     from .bricks.layer import Layer
-    from .bricks.sequence import Sequence
+    from .bricks.sequence import LayerSequence
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
@@ -60,6 +60,7 @@ __all__ = [
     "Finding",
     "GenerateReport",
     "Layer",
+    "LayerSequence",
     "MeasureReport",
     "Measurement",
     "ModelGraph",
@@ -69,7 +70,6 @@ __all__ = [
     "Report",
     "Run",
     "RunReport",
-    "Sequence",
     "Stack",
     "Store",
     "Suite",
@@ -114,6 +114,7 @@ __getattr__, __dir__ = lazy(
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
         "Layer": "bricks.layer",
+        "LayerSequence": "bricks.sequence",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "ModelGraph": "bricks.graph.graph",
@@ -123,7 +124,6 @@ __getattr__, __dir__ = lazy(
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
-        "Sequence": "bricks.sequence",
         "Stack": "db.values",
         "Store": "db.store",
         "Suite": "bricks.suite.suite",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .graph.graph import ModelGraph, build_graph
     from .graph.similarity import Repetition, SimilarityMatrix, jaccard, layer_keys, repetition, similarity_matrix
     from .layer import Layer, LayerState, Operand, Role
-    from .sequence import Sequence
+    from .sequence import LayerSequence
     from .suite.brick import Brick, build_brick, load_brick
     from .suite.suite import Suite
     from .suite.writing import write_suite
@@ -27,12 +27,12 @@ __all__ = [
     "Brick",
     "Cost",
     "Layer",
+    "LayerSequence",
     "LayerState",
     "ModelGraph",
     "Operand",
     "Repetition",
     "Role",
-    "Sequence",
     "SimilarityMatrix",
     "Suite",
     "TensorType",
@@ -60,7 +60,7 @@ __getattr__, __dir__ = lazy(
         "Operand": "layer",
         "Repetition": "graph.similarity",
         "Role": "layer",
-        "Sequence": "sequence",
+        "LayerSequence": "sequence",
         "SimilarityMatrix": "graph.similarity",
         "Suite": "suite.suite",
         "TensorType": "tensor",

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.graph.footprint import is_level
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..db import Measurement
 from .choice import COLD
 from .composition.bound import Cover, further_covers, lower_bound
@@ -62,7 +62,7 @@ class Bounds:
 
 def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
     model: Decomposition,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     quotient: Quotient,
     shelf: Shelf,
     doubts: Uncertainty,

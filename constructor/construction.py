@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bricks.layer import LayerState
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
 from ..db import Measurement
 from ..errors import InvalidSequence
@@ -135,7 +135,7 @@ def construct(
     return beside_roofline(estimate, model, parts, quotient, stored, remedies)
 
 
-def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
+def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[LayerSequence, ...]:
     """Of overlapping sequences, those to compose the model from, in its order."""
     position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
 from .decomposition import Decomposition
 from .form import form_of
@@ -18,7 +18,7 @@ from .stored import Shelf
 __all__ = ["cannot_be_bricks", "coverage_of", "missing_of", "row_of"]
 
 
-def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Part]) -> Coverage:
+def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], measured: Sequence[LayerSequence]) -> Coverage:
     """How much of a model is measured.
 
     Args:
@@ -27,7 +27,7 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
         measured: Those of them that are measured.
     """
 
-    def macs(some: Sequence[Part]) -> int:
+    def macs(some: Sequence[LayerSequence]) -> int:
         costs = (graph.layers[layer].cost for part in some for layer in part.layers)
         return sum(cost.macs for cost in costs if cost is not None)
 
@@ -39,7 +39,9 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
     )
 
 
-def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, remedies: Remedies) -> Iterator[Missing]:
+def missing_of(
+    model: Decomposition, parts: Sequence[LayerSequence], shelf: Shelf, remedies: Remedies
+) -> Iterator[Missing]:
     """What is not measured, one entry per brick; and the layers that cannot be bricks.
 
     Args:
@@ -86,7 +88,7 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
 
 def row_of(
     index: int,
-    part: Part,
+    part: LayerSequence,
     model: Decomposition,
     shelf: Shelf,
     *,

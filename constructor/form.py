@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature, signature_in
 from .decomposition import Decomposition
 
@@ -31,7 +31,7 @@ class Form(Signature):
 
 def form_of(
     model: Decomposition,
-    part: Part,
+    part: LayerSequence,
     *,
     kernels: Mapping[str, tuple[str, ...]] | None = None,
     known: MutableMapping[str, Signature] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..db.values import AS_GIVEN
 from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
@@ -21,7 +21,7 @@ __all__ = ["beside_roofline"]
 def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     estimate: Estimate,
     model: Decomposition,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     quotient: Quotient,
     stored: Stored,
     remedies: Remedies,

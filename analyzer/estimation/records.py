@@ -13,7 +13,7 @@ from ...bricks.cutting.windows import KeyedWindow
 from ...bricks.graph.executed import ExecutedModel, Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...constructor.decomposition import Decomposition, alone
 from ...db.decompositions import Record
 
@@ -25,7 +25,7 @@ _LARGEST = 1 << 63
 class Parts(NamedTuple):
     """What a graph was cut into, as ``Decomposition`` has it."""
 
-    sequences: tuple[Part, ...]
+    sequences: tuple[LayerSequence, ...]
     units: tuple[tuple[int, ...], ...]
     windows: tuple[KeyedWindow, ...]
 

@@ -9,14 +9,13 @@ cut.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..graph.flow import flow_of, flow_over
 from ..graph.graph import ModelGraph
 from ..layer import Layer, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from .split import spans
 from .units import Units, units_of
 from .wiring import make_sequence
@@ -43,7 +42,7 @@ def fused_units(executed: ExecutedModel) -> Units:
 
 def fused_sequences(
     executed: ExecutedModel, granularity: int, *, overlap: bool = False, connected: bool = False
-) -> list[Sequence]:
+) -> list[LayerSequence]:
     """Cut a model as ``bricks.cutting.split`` does, with units in place of layers.
 
     Args:
@@ -90,7 +89,7 @@ def _neighbour(graph: ModelGraph, index: int) -> int | None:
     return next(iter((*live, *readers)), None)
 
 
-def edge_layouts(executed: ExecutedModel, sequences: List[Sequence]) -> list[float]:
+def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) -> list[float]:
     """Of the layout changes at the edges of each brick, the part that the model itself has at the same edges.
 
     A runtime that runs a brick in a layout of its own changes the layout of everything that the brick reads and
@@ -130,7 +129,7 @@ def edge_layouts(executed: ExecutedModel, sequences: List[Sequence]) -> list[flo
 class _Edges:
     """Where values cross between sequences in the executed graph, and in which layout."""
 
-    def __init__(self, executed: ExecutedModel, homes: List[frozenset[int]]) -> None:
+    def __init__(self, executed: ExecutedModel, homes: Sequence[frozenset[int]]) -> None:
         self._graph = executed.graph
         self._is_own = executed.layouts.is_own
         self._homes = homes
@@ -175,7 +174,7 @@ class _Edges:
                 continue
             yield self._bytes(value), 1.0 if self._leaves(changed, number) else 0.0
 
-    def _leaves(self, values: List[str], number: int) -> bool:
+    def _leaves(self, values: Sequence[str], number: int) -> bool:
         """Whether another sequence or the caller reads one of the values, which layout changes do not count as."""
         outputs = not {*self._graph.outputs}.isdisjoint(values)
         return outputs or bool(self._readers_of(values) - {number})

@@ -8,8 +8,7 @@ that they count in; it may come from a file that anybody wrote, so that reading 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -20,7 +19,7 @@ import onnx
 from ...models.subgraphs import captures
 from ..cost import Cost
 from ..layer import Layer, LayerState, Operand, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from ..tensor import ELEMENT_BITS, TensorType
 from .footprint import footprint
 from .graph import ModelGraph
@@ -71,7 +70,7 @@ class Outline(ModelGraph):
     size: int
     footprint: int
     edges: tuple[tuple[int, int], ...]
-    alone: tuple[Sequence, ...]
+    alone: tuple[LayerSequence, ...]
     _values: list[str]
     _types: list[TensorType | None]
     _numbers: list[int]
@@ -168,7 +167,7 @@ class Outline(ModelGraph):
         return tuple(layers)
 
 
-def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
+def outline_of(graph: ModelGraph, alone: Sequence[LayerSequence]) -> Record:
     """Write down a graph.
 
     Args:
@@ -223,7 +222,7 @@ def _operator(layer: Layer) -> Operator:
     return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
 
 
-def record(sequences: List[Sequence], values: Table[str]) -> Record:
+def record(sequences: Sequence[LayerSequence], values: Table[str]) -> Record:
     """Write down sequences.
 
     Args:
@@ -241,7 +240,7 @@ def record(sequences: List[Sequence], values: Table[str]) -> Record:
     }
 
 
-def read_sequences(written: Record, values: List[str], layers: int) -> tuple[Sequence, ...]:
+def read_sequences(written: Record, values: Sequence[str], layers: int) -> tuple[LayerSequence, ...]:
     """Read sequences that were written down.
 
     Args:
@@ -258,7 +257,7 @@ def read_sequences(written: Record, values: List[str], layers: int) -> tuple[Seq
     named: Callable[[list[int]], tuple[str, ...]] = lambda numbers: tuple([values[number] for number in numbers])  # noqa: E731
     return tuple(
         [
-            Sequence(tuple(held), keys[key], named(inputs), named(weights), named(outputs))
+            LayerSequence(tuple(held), keys[key], named(inputs), named(weights), named(outputs))
             for held, key, inputs, weights, outputs in zip(
                 members,
                 integers(written["key"], len(keys)),

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from .graph import ModelGraph
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def repetition(graphs: Iterable[ModelGraph]) -> Repetition:
     return _count((graph.layers[index].op_type, graph.layers[index].key) for graph in graphs for index in graph.live)
 
 
-def sequence_repetition(models: Iterable[tuple[ModelGraph, Iterable[Sequence]]]) -> Repetition:
+def sequence_repetition(models: Iterable[tuple[ModelGraph, Iterable[LayerSequence]]]) -> Repetition:
     """Repetition of the sequences of one model or of a zoo; an operator is the chain of a sequence's operators."""
     return _count(
         ("+".join(graph.layers[index].op_type for index in sequence.layers), sequence.key)

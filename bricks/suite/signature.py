@@ -9,7 +9,7 @@ import onnx
 
 from ...models.skeleton import is_weight
 from ..graph.graph import ModelGraph
-from ..sequence import Sequence as Part
+from ..sequence import LayerSequence
 from ..tensor import TensorType
 from .brick import Brick
 
@@ -49,7 +49,7 @@ def signature_of(brick: Brick) -> Signature:
     )
 
 
-def signature_in(graph: ModelGraph, part: Part) -> Signature:
+def signature_in(graph: ModelGraph, part: LayerSequence) -> Signature:
     """The signature of a sequence of a model: equal to that of its brick, but for constants that are no weights.
 
     Args:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ..choice import COLD, MODEL
 from ..composition.composition import Quotient
 from ..decomposition import Interventions
@@ -83,7 +83,7 @@ class Asked:
     model: str
     graph: ModelGraph
     kind: str
-    parts: tuple[Part, ...]
+    parts: tuple[LayerSequence, ...]
     quotient: Quotient
     state: str
     level: str

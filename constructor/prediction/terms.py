@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...bricks.cutting.fused import edge_layouts
 from ...bricks.graph.footprint import is_level
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...db import Measurement
 from ..choice import COLD
 from ..composition.composition import Quotient, critical_path
@@ -61,7 +61,7 @@ class Total:
         state: Their cache state.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[LayerSequence, ...]
     members: tuple[Measurement, ...]
     state: str
 
@@ -76,7 +76,9 @@ class Total:
         return 0.0 if is_level(self.state) else math.fsum(1 / one.unroll for one in self.members)
 
 
-def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool) -> Total:
+def total_of(
+    parts: tuple[LayerSequence, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool
+) -> Total:
     """All sequences; where branches run at once, those on the critical path.
 
     Where a processor enqueues for a device, both work at the same time: what the slower of the two takes counts.
@@ -91,7 +93,7 @@ def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: s
     return Total(parts, members, state)
 
 
-def host_of(parts: tuple[Part, ...], shelf: Shelf) -> tuple[Measurement, ...] | None:
+def host_of(parts: tuple[LayerSequence, ...], shelf: Shelf) -> tuple[Measurement, ...] | None:
     """What the processor takes to enqueue sequences; None where that is not known of one of them."""
     if not all(part.key in shelf.host for part in parts):
         return None
@@ -151,7 +153,9 @@ def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
     return unknown or minus(net(there, call), net(same, call))
 
 
-def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Part], command: str | None) -> Known:
+def fusion_saving(
+    shelf: Shelf, interventions: Interventions, parts: Iterable[LayerSequence], command: str | None
+) -> Known:
     """What the runtime saves by fusing layers that are in different bricks.
 
     Of each window of layers that it fuses, as often as it occurs: the window as it is written, less the same window
@@ -168,7 +172,7 @@ def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Pa
     return combined(*((1, {plain.id: 1.0, fused.id: -1.0}) for plain, fused in both))
 
 
-def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, parts: tuple[Part, ...]) -> Known:
+def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, parts: tuple[LayerSequence, ...]) -> Known:
     """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
 
     A brick without a measurement of its inner part has no layout changes, where other bricks have one.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...bricks.cutting.wiring import sequences
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.sequence import Sequence
+from ...bricks.sequence import LayerSequence
 from ...bricks.suite.manifest import GRAPHS
 from ...errors import UsageError, WorkerError
 from ...models import ModelSource
@@ -77,7 +77,7 @@ class Cuttings:
 
     source: ModelGraph
     graph: ModelGraph
-    sequences: List[Sequence]
+    sequences: Sequence[LayerSequence]
     executed: ExecutedModel | None = None
 
 

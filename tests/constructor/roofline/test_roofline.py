@@ -12,7 +12,7 @@ from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
-from dlbricks.bricks.sequence import Sequence
+from dlbricks.bricks.sequence import LayerSequence
 from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of
@@ -51,7 +51,7 @@ def ceilings(compute: float = 1e9, near: float = 4e9, far: float = 1e9, **change
     return dataclasses.replace(Ceilings("float32", ceiling(compute), steps), **changes)
 
 
-def parts_of(graph, granularity: int = 1) -> list[Sequence]:
+def parts_of(graph, granularity: int = 1) -> list[LayerSequence]:
     return list(sequences(graph, granularity))
 
 
