@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..bricks.sequence import LayerSequence
-from ..db.values import AS_GIVEN
+from ..db.values import NATIVE
 from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition, state_of
@@ -46,7 +46,7 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     if bounds is None:
         single = ceilings.known  # what is not computed in the precision is in float32, and that is missing
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
-        dtype = AS_GIVEN if single else ceilings.dtype
+        dtype = NATIVE if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
         return replace(estimate, roofline_reason=f"{reason}: {remedies.ceilings()}")
     if cannot_be_bricks(model.graph):

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 __all__ = [
-    "AS_GIVEN",
     "DATA",
     "HOST",
     "INNER",
+    "NATIVE",
     "PARTS",
     "PROTOCOL",
     "Block",
@@ -55,7 +55,7 @@ PROTOCOL = 3
 such visits whose packs always shared memory between tensors of one shape, 1 for bursts and rotations. Rows of
 different protocols are never combined."""
 
-AS_GIVEN = "float32"
+NATIVE = "float32"
 """The precision that every backend has: each value in the network's own type, which is float32 in most models."""
 
 INNER = "inner"

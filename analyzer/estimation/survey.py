@@ -12,7 +12,7 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL, Choice
 from ...constructor.decomposition import Decomposition, Failed, Interventions, as_written, intervened, state_of
 from ...db import Store, Subject
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import DlbricksError
 from ...generator.decomposition.decompose import unforeseen
 from ...generator.decomposition.decomposer import Cut, Decomposer
@@ -136,7 +136,7 @@ def _with_units(
 
 def _why_not(choice: Choice) -> str | None:
     """Why executed graphs cannot be told of a combination; None where they can."""
-    if choice.conditions.dtype != AS_GIVEN:
+    if choice.conditions.dtype != NATIVE:
         return f"the graph that the runtime executes in {choice.conditions.dtype} is not told"
     return why_not_here(choice.stack, choice.system)
 

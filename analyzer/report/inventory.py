@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...db import Store, Transferred
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendUnavailable
 from ...generator.backends import registry
 from ...generator.backends.algorithms import AlgorithmBackend
@@ -112,7 +112,7 @@ def _abilities(name: str) -> dict[str, Any]:
         return {"devices": [], "dtypes": [], "dtypes_by_device": {}, "algorithms": {}, "options_by_device": {}}
     options = {device: backend.resolve(device, {}) for device in backend.devices}
     device = backend.devices[0]
-    offered = backend.algorithms(device, options[device], AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
+    offered = backend.algorithms(device, options[device], NATIVE) if isinstance(backend, AlgorithmBackend) else ()
     return {
         "devices": list(backend.devices),
         "dtypes": list(backend.dtypes),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...bricks.reference import CHAIN_NODES, COPY, GEMM, STREAM
-from ..values import AS_GIVEN, Measurement, System
+from ..values import NATIVE, Measurement, System
 
 __all__ = [
     "GEMM_SIZES",
@@ -85,10 +85,10 @@ def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
     return tuple(size for size in STREAM_SIZES if size <= max(most, STREAM_SIZES[0]))
 
 
-def ceiling_names(sizes: Sequence[int], *, dtype: str = AS_GIVEN, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
+def ceiling_names(sizes: Sequence[int], *, dtype: str = NATIVE, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
     """The networks to measure in a precision: a stream of bytes is one in all of them."""
     products = [f"{GEMM}{size}" for size in gemm_sizes]
-    if dtype != AS_GIVEN:
+    if dtype != NATIVE:
         return products
     return [*products, *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...db.values import AS_GIVEN, KernelView, Stack
+from ...db.values import NATIVE, KernelView, Stack
 from ...errors import BackendError, UsageError
 from ..machine.cores import pin
 from ..network.network import Network
@@ -124,7 +124,7 @@ class Settings:
     options: Mapping[str, str]
     cores: tuple[int, ...] = ()
     together: bool = False
-    dtype: str = AS_GIVEN
+    dtype: str = NATIVE
     channels: int = 1
     memory_reuse: bool = True
 
@@ -160,7 +160,7 @@ class Backend(Protocol):
     name: str
     devices: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """Precisions that it can compute a network in, ``AS_GIVEN`` first."""
+    """Precisions that it can compute a network in, ``NATIVE`` first."""
 
     def probe(self) -> Availability:
         """Whether the runtime can run here; never raises, imports nothing heavy."""

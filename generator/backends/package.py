@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from ...db.values import AS_GIVEN, Stack
+from ...db.values import NATIVE, Stack
 from ...errors import BackendUnavailable, UsageError
 from .base import WORKER_COMMAND, Availability, Backend, Option
 
@@ -27,7 +27,7 @@ class PackagedBackend(Backend):
     """
 
     devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    dtypes: tuple[str, ...] = (NATIVE,)
     module: str
     distributions: tuple[str, ...]
     install: str

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import psutil
 
 from ...bricks.suite.suite import Suite
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
 from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
@@ -32,7 +32,7 @@ from ..worker.messages.protocol import Prepare
 
 __all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
 
-TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
+TOLERANCES: Mapping[str, float] = {NATIVE: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
 """Largest error by precision, as a share of the output's largest value: sums are added up in another order.
 
 Of an integer or truth-valued output so many elements may differ: what lies on an edge may fall to either side.
@@ -105,7 +105,7 @@ def check_agreement(
     against: str = "onnxruntime",
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
-    dtype: str = AS_GIVEN,
+    dtype: str = NATIVE,
     seed: int = 0,
     timeout_s: float = 120.0,
     progress: ProgressCallback | None = None,
@@ -157,7 +157,7 @@ def agreements(
     against: str = "onnxruntime",
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
-    dtype: str = AS_GIVEN,
+    dtype: str = NATIVE,
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> Generator[Agreement, None, None]:
@@ -194,7 +194,7 @@ def agreements(
             )
             for role, name, on, chosen, precision in [
                 ("own", backend, device, options or {}, dtype),
-                ("other", against, "cpu", {}, AS_GIVEN),
+                ("other", against, "cpu", {}, NATIVE),
             ]
         ]
         for runner in both:

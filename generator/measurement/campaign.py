@@ -16,7 +16,7 @@ from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import AS_GIVEN, Conditions, Measurement, Stack, Subject, System
+from ...db.values import NATIVE, Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
 from ..backends.algorithms import Algorithm
@@ -139,7 +139,7 @@ def conduct(
         together = settings.cache == "model" and in_turn(backend, effective)
         choices = _choices(backend, settings, effective, wanted=algorithms)
         system, conditions = probe_system(), settings.conditions
-        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
+        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == NATIVE)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
 
@@ -295,7 +295,7 @@ def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given:
         )
     if not as_given:
         raise UsageError(
-            f"suite {suite.path} holds graphs that are executed as they stand, in {AS_GIVEN}: neither --dtype nor "
+            f"suite {suite.path} holds graphs that are executed as they stand, in {NATIVE}: neither --dtype nor "
             "--algorithms applies to them",
             remedy="use a suite of --graph source or fused",
         )

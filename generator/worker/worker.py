@@ -21,7 +21,7 @@ from typing import IO, Any
 import onnx
 
 from ...bricks.reference import GEMM, built_in
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendError, UsageError
 from ..backends.base import Backend, Executable, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
@@ -181,7 +181,7 @@ class _Worker:
     def _settings_of(self, request: Prepare | Profile | Pack) -> Settings:
         """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
         if not isinstance(request, Pack) and request.path.startswith("@") and not request.path.startswith(GEMM):
-            return replace(self._settings, dtype=AS_GIVEN)
+            return replace(self._settings, dtype=NATIVE)
         if not request.variant:
             return self._settings
         return with_algorithm(self._greeted(), self._settings, request.variant)
@@ -237,7 +237,7 @@ class _Worker:
             raise UsageError(
                 f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
             )
-        if self._settings.dtype != AS_GIVEN:
+        if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
         network = _model_network(request)
         write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))

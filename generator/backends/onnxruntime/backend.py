@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ....db.values import AS_GIVEN, KernelView
+from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Device, Run
 from ...device.opening import open_device
@@ -42,7 +42,7 @@ class OrtBackend(PackagedBackend):
 
     name = "onnxruntime"
     devices = ("cpu", "cuda")
-    dtypes = (AS_GIVEN, _INT8, _FLOAT16)
+    dtypes = (NATIVE, _INT8, _FLOAT16)
     module = "onnxruntime"
     distributions = (
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
@@ -209,7 +209,7 @@ class OrtBackend(PackagedBackend):
 
 def _in_precision(network: Network, settings: Settings) -> Network:
     """The network in the precision that was asked for; what runs as it stands is so already."""
-    if settings.dtype == AS_GIVEN or network.as_is:
+    if settings.dtype == NATIVE or network.as_is:
         return network
     if settings.dtype == _INT8:
         from .quantised import quantised_network

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ....db.values import AS_GIVEN, KernelView
+from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Run
 from ...device.opening import open_device
@@ -83,7 +83,7 @@ class TorchBackend(CallingBackend):
 
     name = "torch"
     devices = ("cpu", "cuda")
-    dtypes = (AS_GIVEN, "bfloat16", "float16")
+    dtypes = (NATIVE, "bfloat16", "float16")
     module = "torch"
     distributions = ("torch",)
     install = "pip install torch"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.db.values import AS_GIVEN
+from dlbricks.db.values import NATIVE
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.measurement.agreement import TOLERANCES, Verdict, agreements, check_agreement, difference
 
@@ -85,7 +85,7 @@ def test_a_lower_precision_is_held_against_the_network_s_own_with_its_own_tolera
 
     assert report.complete, report.rows
     assert (report.dtype, report.tolerance) == ("bfloat16", TOLERANCES["bfloat16"])
-    assert TOLERANCES[AS_GIVEN] < max(row.error for row in report.rows) <= TOLERANCES["bfloat16"]
+    assert TOLERANCES[NATIVE] < max(row.error for row in report.rows) <= TOLERANCES["bfloat16"]
     with pytest.raises(UsageError, match="does not compute in 'int8'"):
         check_agreement(small_suite, "torch", dtype="int8")
 
