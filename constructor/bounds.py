@@ -20,7 +20,7 @@ from .composition.composition import CriticalPath, Quotient
 from .composition.luck import luck_of
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition, edges
-from .stored import Shelf, Stored
+from .stored import BrickMeasurements, Stored
 from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, Uncertainty, Weights
 from .uncertainty.pairing import paired
@@ -64,7 +64,7 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
     model: Decomposition,
     parts: Sequence[LayerSequence],
     quotient: Quotient,
-    shelf: Shelf,
+    bricks: BrickMeasurements,
     doubts: Uncertainty,
     path: CriticalPath | None,
 ) -> Bounds | None:
@@ -78,7 +78,7 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
         model: As decomposed.
         parts: The sequences that it was asked to be composed of.
         quotient: Their quotient DAG.
-        shelf: What is known of the bricks.
+        bricks: What is known of the bricks.
         doubts: Has their raw samples.
         path: The critical path of the sequences on the stack that was asked for, where they are all measured.
     """
@@ -87,7 +87,7 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
         return None
     asked = Cover(quotient, tuple(part.key for part in parts))
     competing = {*asked.keys, *(window.key for window in model.windows)}
-    rivals = {key: shelf.rivals[key] for key in sorted(competing) if key in shelf.rivals}
+    rivals = {key: bricks.rivals[key] for key in sorted(competing) if key in bricks.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
     further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
     # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.

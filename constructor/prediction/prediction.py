@@ -126,13 +126,13 @@ def predict(
         command: The command that measures bricks, given graph and cache state; given ``data`` as the graph, the one
             that examines the model's values.
     """
-    total = total_of(asked.parts, asked.quotient, stored.shelf(asked.state), asked.state, parallel=asked.parallel)
+    total = total_of(asked.parts, asked.quotient, stored.bricks_in(asked.state), asked.state, parallel=asked.parallel)
     there = executed_total(interventions, stored, asked.level, command, parallel=asked.parallel)
     call = call_cost(stored, asked.state, command(asked.kind, asked.state))
     written = interventions.written is not None
     layout: Known = {}
     if asked.kind != "runtime" and not written:
-        layout = layout_changes(total, stored.shelf(asked.state), interventions, asked.parts)
+        layout = layout_changes(total, stored.bricks_in(asked.state), interventions, asked.parts)
     fusion: Known = {}
     cache: Known = {}
     if asked.state != asked.level:
@@ -140,7 +140,7 @@ def predict(
         cache = change(there, same, call)
     if asked.kind == "source" and not written:
         measured = command("fusion", asked.state)
-        fusion = fusion_saving(stored.shelf(asked.state), interventions, asked.parts, measured)
+        fusion = fusion_saving(stored.bricks_in(asked.state), interventions, asked.parts, measured)
     terms: dict[str, Known] = {
         "bricks": total.weights,
         "fusion": fusion,
