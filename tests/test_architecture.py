@@ -34,7 +34,7 @@ ROOMS = {
     "generator/backends": ["base", "streams", "algorithms", "wording", "launches", "package", "registry",
                            "environments", "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas",
                            "cudnn", "cupy"],
-    "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
+    "generator/worker": ["redaction", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
                          "worker"],
     "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "holdings",
                               "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",

@@ -53,8 +53,8 @@ class Journal:
         """What the probes take when it is quiet, as far as this run and earlier ones tell."""
         return Baseline.of(self._visits, self._earlier)
 
-    def take_up(self, items: Sequence[Item]) -> int:
-        """Take up what interrupted runs left of these items, under these conditions.
+    def resume(self, items: Sequence[Item]) -> int:
+        """Resume what interrupted runs left of these items, under these conditions.
 
         What a run left that began more than an hour ago, or that another protocol took, is no part of today's
         measurements: where it has enough samples it becomes a measurement of its own, of that run, and the item is

@@ -112,7 +112,7 @@ def test_an_unknown_backend_is_named():
         Worker.start("no_such_backend")
 
 
-def test_a_crash_tells_signal_and_last_words():
+def test_a_crash_reports_signal_and_the_end_of_stderr():
     command = _ends_with("print('about to fall', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)")
 
     with pytest.raises(WorkerCrashed, match="SIGSEGV: about to fall"):
