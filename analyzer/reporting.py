@@ -18,7 +18,7 @@ from ..db.values import NATIVE
 from ..generator.backends.base import GraphBackend
 from ..generator.backends.registry import get, require_available
 from ..generator.backends.requirements import in_turn
-from ..generator.decomposition.decomposer import Cut
+from ..generator.decomposition.cutter import Cut
 from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system

@@ -25,7 +25,7 @@ from ...db import Stack, Store
 from ...db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
 from ...errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
 from ...generator.backends.registry import get, optimiser_of
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.executed import instruction_set, runtime_salt
 from ...models import ModelSource
 from ...models.fingerprint import FileContent, FileState, fingerprint, read_content

@@ -13,7 +13,7 @@ from ...constructor.result import Estimate
 from ...db import Store
 from ...db.values import NATIVE
 from ...errors import UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource, require_known
 from .commands import Commands

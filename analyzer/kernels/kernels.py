@@ -16,7 +16,7 @@ from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
 from ...db.values import NATIVE
 from ...errors import UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource, require_known

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
 from ...errors import DlbricksError
-from ..decomposition.decomposer import Cut, Decomposer
+from ..decomposition.cutter import Cut, Cutter
 from .item import Item
 from .selection import Selection
 from .subjects import ModelItems
@@ -45,7 +45,7 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
     found: dict[str, frozenset[str]] = {}
     apart: dict[str, str] = {}
     cut = Cut(suite.granularity, suite.overlap, suite.connected, "source")
-    with Decomposer(cut, oracle=oracle) as decomposer:
+    with Cutter(cut, oracle=oracle) as cutter:
         for name, key in sources.names:
             if key is None or key in found:
                 continue
@@ -55,7 +55,7 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
                 keys = frozenset(noted[name])
             elif own and name in sources.models:
                 try:
-                    keys = frozenset(part.key for part in decomposer(sources.models[name]).sequences)
+                    keys = frozenset(part.key for part in cutter(sources.models[name]).sequences)
                 except DlbricksError:  # it is visited beside other bricks; ``estimate`` says what is wrong with it
                     continue
             else:
