@@ -288,7 +288,7 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
                 broken = error  # every result that came in before is still worth having
                 continue
             except Exception as error:  # noqa: BLE001
-                # The boundary of ``model_bricks`` once more, for what fails on the way: a result that cannot be pickled.
+                # The boundary of ``model_bricks`` again, for what fails on the way: a result that cannot be pickled.
                 position = futures[future]
                 result = ModelBricks(left[position].name, error=unforeseen(left[position].name, error))
             del left[futures[future]]

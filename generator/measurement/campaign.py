@@ -41,7 +41,7 @@ from .sampling.grouping import MOST_MODELS, Group, grouped
 from .sampling.pace import Pace, forecast_s
 from .selection import Selection, check_again, finished, select
 from .session import Session
-from .settings import Settings
+from .settings import MeasurementSettings
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items
 
 __all__ = ["Campaign", "conduct"]
@@ -92,7 +92,7 @@ class Campaign:
 
 
 def conduct(
-    settings: Settings,
+    settings: MeasurementSettings,
     *,
     command: str,
     store: Store,
@@ -228,7 +228,7 @@ def _visit(  # noqa: PLR0917
     groups: list[Group],
     start: Callable[[], Worker],
     journal: Journal,
-    settings: Settings,
+    settings: MeasurementSettings,
     pace: Pace,
     costs: RunCosts,
     progress: ProgressCallback | None,
@@ -253,7 +253,7 @@ def _available_bytes(device: str) -> int:
 
 
 def _check_backend(
-    settings: Settings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
+    settings: MeasurementSettings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
 ) -> None:
     """Make sure that the backend can do what is asked of it, before anything is measured."""
     require_available(backend, settings.backend, settings.device)
@@ -266,7 +266,7 @@ def _check_backend(
 
 
 def _choices(
-    backend: Backend, settings: Settings, options: Mapping[str, str], *, wanted: bool | Collection[str]
+    backend: Backend, settings: MeasurementSettings, options: Mapping[str, str], *, wanted: bool | Collection[str]
 ) -> tuple[Algorithm, ...]:
     """The algorithms that are measured beside the backend's own choice."""
     if not wanted:
@@ -275,7 +275,7 @@ def _choices(
     return require_algorithms(backend, settings.device, options, settings.dtype, names)
 
 
-def _check_cache(settings: Settings, backend: Backend) -> None:
+def _check_cache(settings: MeasurementSettings, backend: Backend) -> None:
     """Make sure that what is evicted are the caches of the device that is measured."""
     if settings.device != "cpu" and settings.cache != "hot" and not isinstance(backend, StreamBackend):
         raise UsageError(
@@ -301,7 +301,7 @@ def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given:
         )
 
 
-def _forecast_s(pending: Sequence[Item], settings: Settings, store: Store) -> float:
+def _forecast_s(pending: Sequence[Item], settings: MeasurementSettings, store: Store) -> float:
     """Seconds that the items take; within a total time, unless not even a measurement of each fits into it."""
     known = _earlier(store, pending)
     whole, least = (

@@ -16,7 +16,7 @@ from .costs import RunCosts
 from .data.data_effects import measure_data
 from .data.effect import DataLayer
 from .profiling import ProfileReport
-from .settings import Settings
+from .settings import MeasurementSettings
 
 __all__ = ["MeasureReport", "MeasureRow", "measure"]
 
@@ -155,7 +155,7 @@ def measure(
         runtime = get(backend)
         require_walking(runtime, device, runtime.resolve(device, options or {}))
     campaign = conduct(
-        Settings(
+        MeasurementSettings(
             backend=backend,
             device=device,
             options=dict(options or {}),

@@ -22,7 +22,7 @@ from ..worker.client import Timeouts, Worker
 from ..worker.messages.profile import Profile, Profiled
 from .item import Item
 from .launch import launch
-from .settings import Settings
+from .settings import MeasurementSettings
 from .subjects import inspect_bricks
 
 __all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views"]
@@ -72,7 +72,7 @@ def take_views(
     *,
     suite: Suite | None,
     store: Store,
-    settings: Settings,
+    settings: MeasurementSettings,
     backend: Backend,
     system: str,
     stack: Stack,
@@ -140,7 +140,7 @@ def take_views(
     return ProfileReport(profiled, len(known), tuple(failures))
 
 
-def _request(item: Item, settings: Settings) -> Profile:
+def _request(item: Item, settings: MeasurementSettings) -> Profile:
     return Profile(
         path=str(item.path),
         synthetic=item.synthetic,
@@ -153,7 +153,7 @@ def _request(item: Item, settings: Settings) -> Profile:
     )
 
 
-def _timeout_s(item: Item, settings: Settings) -> float:
+def _timeout_s(item: Item, settings: MeasurementSettings) -> float:
     """As for loading and measuring it; a profiler slows short operators down, but not by more than this."""
     running_s = 4 * (EXECUTIONS + 1) * item.run_ns / 1e9
     return min(Timeouts.prepare, settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S + running_s

@@ -17,7 +17,7 @@ from .campaign import Campaign, conduct
 from .costs import RunCosts
 from .profiling import ProfileReport
 from .selection import Selection
-from .settings import Settings
+from .settings import MeasurementSettings
 
 __all__ = ["RunReport", "run"]
 
@@ -178,7 +178,7 @@ def run(
     """
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     campaign = conduct(
-        Settings(
+        MeasurementSettings(
             backend=backend,
             device=device,
             options=dict(options or {}),

@@ -20,7 +20,7 @@ from .journal import Journal
 from .sampling.grouping import Group, PackPlan, packs_of
 from .sampling.pace import Pace, loops_of, warmups_of
 from .sampling.taken import Taken, block_of
-from .settings import Settings
+from .settings import MeasurementSettings
 from .throttling import Throttling
 
 __all__ = ["Session"]
@@ -67,7 +67,7 @@ class Session:
         self,
         launch: Callable[[], Worker],
         journal: Journal,
-        settings: Settings,
+        settings: MeasurementSettings,
         pace: Pace,
         costs: RunCosts,
         *,

@@ -34,7 +34,7 @@ from ...worker.messages.protocol import Contrast, Examine
 from ...worker.standby import MODEL_MEMORY_BYTES
 from ..item import Item
 from ..launch import begin_run, end_run, launch
-from ..settings import Settings
+from ..settings import MeasurementSettings
 from ..subjects import model_items
 from .effect import DataRow, data_row, effect_of
 
@@ -113,7 +113,7 @@ def measure_data(
         WorkerError: No worker can be started.
         StoreError: The database cannot be written.
     """
-    settings = Settings(
+    settings = MeasurementSettings(
         backend=backend,
         device=device,
         options=dict(options or {}),
@@ -202,7 +202,7 @@ def stored_data_effect(
 
 
 def _examine(
-    one: _Examination, settings: Settings, backend: Backend, stack: Stack, *, rounds: int, timeout_s: float
+    one: _Examination, settings: MeasurementSettings, backend: Backend, stack: Stack, *, rounds: int, timeout_s: float
 ) -> None:
     """Examine a model in a worker of its own: other models' memory would be in its way."""
     item = one.item
