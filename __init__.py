@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .generator.measurement.agreement import AgreementReport, check_agreement
     from .generator.measurement.measure import MeasureReport, measure
     from .generator.measurement.run import RunReport, run
-    from .generator.planning.plans import PlanReport, library_plans
+    from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
 
 __all__ = [
@@ -120,7 +120,7 @@ __getattr__, __dir__ = lazy(
         "ModelGraph": "bricks.graph.graph",
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
-        "PlanReport": "generator.planning.plans",
+        "PlanReport": "generator.planning.library_plans",
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
@@ -139,7 +139,7 @@ __getattr__, __dir__ = lazy(
         "frame": "analyzer.frames",
         "generate": "generator.decomposition.generate",
         "kernels": "analyzer.kernels.kernels",
-        "library_plans": "generator.planning.plans",
+        "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
         "measure": "generator.measurement.measure",

@@ -36,10 +36,10 @@ from .holdings import Holdings, companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
+from .pending import Selection, check_again, finished, select
 from .profiling import ProfileReport, take_views
 from .sampling.grouping import MOST_MODELS, Group, grouped
 from .sampling.pace import Pace, forecast_s
-from .selection import Selection, check_again, finished, select
 from .session import Session
 from .settings import MeasurementSettings
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items

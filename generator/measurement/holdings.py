@@ -10,7 +10,7 @@ from ...bricks.suite.suite import Suite
 from ...errors import DlbricksError
 from ..decomposition.cutter import Cut, Cutter
 from .item import Item
-from .selection import Selection
+from .pending import Selection
 from .subjects import ModelItems
 
 __all__ = ["Holdings", "companions", "models_bricks"]

@@ -15,8 +15,8 @@ from ...models import ModelSource
 from ..progress import ProgressCallback
 from .campaign import Campaign, conduct
 from .costs import RunCosts
+from .pending import Selection
 from .profiling import ProfileReport
-from .selection import Selection
 from .settings import MeasurementSettings
 
 __all__ = ["RunReport", "run"]
