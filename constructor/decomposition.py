@@ -1,4 +1,4 @@
-"""The decomposition of a model as a value, and what is told of it."""
+"""The decomposition of a model as a value, and what follows from it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interventions:
-    """The bricks of the graph that is executed: what tells fusion, layout and cache apart.
+    """The bricks of the graph that is executed: what separates fusion, layout and cache.
 
     Attributes:
         executed: That graph, mapped to the model's layers; None where it is not known.

@@ -24,7 +24,7 @@ __all__ = ["canonical_form", "hash_signature", "source_form"]
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 _WITHOUT_EFFECT = ("consumed_inputs",)
-"""Attributes of ONNX's first opsets that told a framework which buffers it may reuse."""
+"""Attributes of ONNX's first opsets that named the buffers which a framework may reuse."""
 _RUNTIME_OPSETS = {"LayerNormalization": 17}
 """Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
 

@@ -1,9 +1,9 @@
 """The outline of a graph: a ModelGraph as plain data, without what only making bricks needs.
 
 An outline has the layers of its graph with names, operators, wiring, types and costs; it has few attributes, no values
-of constants, no keys of layers and no canonical forms. Latencies can be told of it, but it cannot be cut, and no brick
-can be made of it: what it was cut into is written down beside it. A record is lists of numbers, and tables of texts
-that they count in; it may come from a file that anybody wrote, so that reading checks all of it.
+of constants, no keys of layers and no canonical forms. It is enough to report latencies by layer, but it cannot be cut,
+and no brick can be made of it: what it was cut into is written down beside it. A record is lists of numbers, and tables
+of texts that they index; it may come from a file that anybody wrote, so that reading checks all of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST = 1 << 63
 _ROLES = tuple(Role)
 _STATES = tuple(LayerState)
 _LAST = "channels_last"
-"""An attribute that is kept: by it runtimes tell the layout that an operator works in."""
+"""An attribute that is kept: by it runtimes mark the layout that an operator works in."""
 _SPATIAL = ("kernel_shape", "strides")
 """The others: people know convolutions by them."""
 

@@ -10,7 +10,7 @@ from the other.
 
 What is chosen so and read apart is never too low on average: it is a latency that the machine has, of a choice that may
 not be the best. That is the most that a bound may be too low by. The least is what a bootstrap says: by how much the
-minimum falls where the same errors are added once more. It tells nearly all of it where latencies are some errors
+minimum falls where the same errors are added once more. It finds nearly all of it where latencies are some errors
 apart, and two fifths where they are equal. A path is too long by at most what the longest is longer than one that was
 chosen apart.
 """

@@ -209,7 +209,7 @@ def unexplained(prediction: Prediction, measured: tuple[float, float] | None, re
         return Term(reason=reason)
     if prediction.explained_ms is None:
         unknown = [name for name, term in prediction.terms.items() if term.ms is None and name not in _OPTIONAL]
-        return Term(reason=f"it cannot be told from {' and '.join(unknown)}, not known either")
+        return Term(reason=f"it cannot be separated from {' and '.join(unknown)}, not known either")
     latency, half = measured
     left, reach = latency - prediction.explained_ms, math.hypot(prediction.explained_half_ms, half)
     return Term(left, (left - reach, left + reach))

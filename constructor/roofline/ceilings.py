@@ -71,7 +71,7 @@ class Ceilings:
 
     @property
     def known(self) -> bool:
-        """Whether bounds can be told from them."""
+        """Whether bounds can be derived from them."""
         return self.compute is not None and bool(self.bandwidths)
 
     def bandwidth(self, working_set: int) -> Ceiling | None:
@@ -82,7 +82,7 @@ class Ceilings:
 
 
 def networks_of(choice: Choice) -> list[str]:
-    """Names of the built-in networks whose latencies tell the ceilings of a combination."""
+    """Names of the built-in networks whose latencies show the ceilings of a combination."""
     single = () if choice.conditions.dtype == NATIVE else _products(NATIVE, choice)
     return [OVERHEAD, CHAIN, *_products(choice.conditions.dtype, choice), *single, *_streams()]
 

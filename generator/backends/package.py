@@ -1,4 +1,4 @@
-"""Backends whose runtime is a package: what can be told of it without loading it."""
+"""Backends whose runtime is a package: what is known of it without loading it."""
 
 from __future__ import annotations
 

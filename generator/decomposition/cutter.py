@@ -82,7 +82,7 @@ class CutModel:
 
 
 class Cutter(Standby):
-    """Cuts models; keeps the worker that tells executed graphs from one model to the next.
+    """Cuts models; keeps the worker that reports executed graphs from one model to the next.
 
     Args:
         cut: How to cut.

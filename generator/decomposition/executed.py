@@ -84,7 +84,7 @@ def executed_model(
 
     Raises:
         ModelError: The model cannot be read or bound.
-        UsageError: The backend cannot tell which graph it executes, or an option is wrong.
+        UsageError: The backend does not report the graph that it executes, or an option is wrong.
         BackendError: The runtime cannot load or run it.
         WorkerError: The worker died or hung.
     """

@@ -134,7 +134,7 @@ def generate(
         device: Its device.
         options: Its options.
         threads: Its threads; 0: all physical cores.
-        progress: Told after each model.
+        progress: Called after each model.
 
     Returns:
         One row per model; a broken model is a row with ``error``, and the others go on.
@@ -157,7 +157,7 @@ def generate(
     if decoys and decoy_seed is None:
         raise UsageError("decoys are drawn from a secret", remedy="give a decoy seed and keep it to yourself")
     if decoys and annotate:
-        raise UsageError("annotations tell decoys from bricks", remedy="leave out --annotate or --decoys")
+        raise UsageError("annotations distinguish decoys from bricks", remedy="leave out --annotate or --decoys")
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
     bound_to = cut.bound_to()
     found: dict[int, ModelBricks] = {}
@@ -208,7 +208,7 @@ def generate(
 
 
 def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
-    """For a decoy: the distances that are the most frequent, so that nothing tells it from the others."""
+    """For a decoy: the distances that are the most frequent, so that nothing distinguishes it from the others."""
     return set(Counter(frozenset(found) for found in distances.values()).most_common(1)[0][0])
 
 
@@ -245,7 +245,7 @@ def _bricks_of_all(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Iterat
     try:
         yield from _in_pool(left, cut, min(jobs, len(models)))
     except BrokenProcessPool:
-        # A model ended its process. Which one cannot be told, so those that are left go one by one, each in a
+        # A model ended its process. Which one is not known, so those that are left go one by one, each in a
         # process of its own, and the culprit is named.
         for position, source in list(left.items()):
             try:

@@ -1,4 +1,4 @@
-"""The shape oracle: what inference cannot tell, one execution in a worker does."""
+"""The shape oracle: types that inference does not find, one execution in a worker does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WorkerOracle(Standby):
     """A ``ShapeOracle`` that executes a model once, with seeded weights and inputs, in a worker.
 
     The worker starts with the first question and ends with the context. A model that cannot be executed, or ends its
-    worker, leaves its shapes unknown: ``problems`` tells why, and the layers are reported as skipped.
+    worker, leaves its shapes unknown: ``problems`` says why, and the layers are reported as skipped.
 
     Args:
         backend: Name of the runtime.

@@ -3,7 +3,7 @@
 Optimisers keep the names of values: a fused operator writes the last value of what it fused. What an operator came
 from is therefore found by walking back, in the graph before, from the values that it writes to those that it reads.
 Where an optimiser gave a value a new name (blocked layouts, reshapes around a fused product), the value that it
-*stands for* is told by the operators around it: by those that kept their name, and by layout changes, which write
+*stands for* follows from the operators around it: by those that kept their name, and by layout changes, which write
 what they read.
 """
 
@@ -146,7 +146,7 @@ class _Matching:
     def _fused_output(self, index: int) -> str:
         """What an operator in blocked layout writes: its own value, or that behind what it was fused with after.
 
-        Only reached where no reader tells: the sum that it adds is an input of it, an activation follows the sum.
+        Only reached where no reader shows it: the sum that it adds is an input of it, an activation follows the sum.
         """
         op = self._after[index]
         twin = self._before[self._twin[index]]

@@ -121,7 +121,7 @@ def check_agreement(
         dtype: What ``backend`` computes in; ``TOLERANCES`` has what each precision may cost.
         seed: Of weights and inputs.
         timeout_s: For each brick and backend.
-        progress: Told after each brick.
+        progress: Called after each brick.
 
     Raises:
         UsageError: A wrong option or precision, or bricks that one stack only can run.
@@ -241,7 +241,7 @@ class _Runner:
         return self._backend.name
 
     def start(self) -> Worker:
-        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is told once."""
+        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is reported once."""
         if self._worker is None:
             self._worker = Worker.start(
                 self._backend.name,

@@ -71,7 +71,7 @@ class Campaign:
         sources: The models by argument, and what is wrong with the broken ones.
         broken: Bricks whose file cannot be run, and why; nothing is stored of them.
         forecast_s: Expected before it began.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
+        kernels: What the pass that records kernels did; None where it was not asked for.
         costs: Where the wall time went.
         wall_s: From the call to its end.
     """
@@ -114,12 +114,12 @@ def conduct(
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those named.
-        kernels: Afterwards also tell which kernels run for what is measured, where that is not stored.
+        kernels: Afterwards also record which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
-        UsageError: An option has a wrong value, or the backend does not tell its kernels.
+        UsageError: An option has a wrong value, or the backend does not report its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: No worker can be started, or it ends while it runs nothing.
@@ -247,7 +247,7 @@ def _visit(  # noqa: PLR0917
 
 
 def _available_bytes(device: str) -> int:
-    """Memory that is free here, and on the GPU where one is measured and tells it."""
+    """Memory that is free here, and on the GPU where one is measured and reports it."""
     available = int(psutil.virtual_memory().available)
     return available if device == "cpu" else min(available, gpu_state().get("memory_free_bytes", available))
 

@@ -35,7 +35,7 @@ class Holdings:
 
 
 def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Holdings:
-    """Tell which bricks the models are made of.
+    """Find which bricks the models are made of.
 
     What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was,
     where their own graph says how.

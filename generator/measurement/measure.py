@@ -80,7 +80,7 @@ class MeasureReport:
         stack: Key of the stack.
         wall_s: The whole call.
         costs: Where the time went.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
+        kernels: What the pass that records kernels did; None where it was not asked for.
         bounded_s: Of ``wall_s``, what a total time bounds: neither that pass nor what the values in models cost.
         threads: Threads of the runtime.
     """
@@ -97,7 +97,7 @@ class MeasureReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is measured or told."""
+        """Whether everything that was asked for is measured or listed."""
         untold = self.kernels is not None and self.kernels.failures
         return not untold and all(row.error is None and row.data_error is None for row in self.rows)
 
@@ -144,9 +144,9 @@ def measure(
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
-        kernels: Afterwards, in a pass of its own, also tell which kernels run for each model; ``budget_s`` does not
+        kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.

@@ -39,7 +39,7 @@ _BYTES_PER_S = 5e7
 
 @dataclass(frozen=True, slots=True)
 class ProfileFailure:
-    """A brick or model whose kernels could not be told; its measurement stands.
+    """A brick or model whose kernels could not be recorded; its measurement stands.
 
     Attributes:
         label: A brick's key, or a model's name.
@@ -94,7 +94,7 @@ def take_views(
         stack: What it runs here.
         memory_bytes: Limit of the worker.
         again: Profile also what has a view.
-        progress: Told before each item.
+        progress: Called before each item.
 
     Raises:
         StoreError: The database cannot be written.

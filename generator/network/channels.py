@@ -43,7 +43,7 @@ class Channels:
 
     Attributes:
         shapes: Value to shape, of all that are static; those of constants included.
-        axes: Value to the axis of its channels, counted from the end; a value whose channels nothing tells is missing.
+        axes: Value to the axis of its channels, counted from the end; a value whose channels are not known is missing.
     """
 
     shapes: Mapping[str, Shape]

@@ -174,7 +174,7 @@ class _Consumers:
 def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
     """Shapes of all values that are declared, that ONNX's shape inference finds, or that must lead to these.
 
-    What an input decides, as the end of a Range does, no inference tells, but what outputs are declared to be does.
+    What an input decides, as the end of a Range does, no inference finds, but what outputs are declared to be shows it.
     """
     bound = onnx.ModelProto()
     bound.CopyFrom(model)

@@ -137,7 +137,7 @@ def _split(site: Site) -> Domain | None:
 
 
 def _changed_axes(site: Site) -> Domain | None:
-    """Axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any where it cannot be told."""
+    """Axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any where that is not known."""
     before, after, count = site.input(0), site.output(), site.input(site.slot)
     if before is None or after is None or count is None:
         return None

@@ -44,7 +44,7 @@ _SHARED_BYTES = 4096
 """Weights of less hardly differ by where they are found; they may be what decides what is computed, and stay."""
 
 _LOOKED_AT = 64
-"""Elements that tell whether two weights of one shape are equal."""
+"""Elements that decide whether two weights of one shape are equal."""
 
 _ANY = 1 << 31
 """Later than every version of an operator set."""

@@ -290,7 +290,7 @@ def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iter
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:  # the reference's exceptions share no base class
-        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels cannot be told: {error!r:.80}") from error
+        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels is not known: {error!r:.80}") from error
     return float(np.asarray(result).reshape(-1)[0])
 
 

@@ -102,7 +102,7 @@ def library_plans(
         dtypes: Precisions of the tensors in memory (``lowering.DTYPES``).
         layouts: Of images; a brick without images is asked for once.
         timeout_s: For each brick.
-        progress: Told after each brick.
+        progress: Called after each brick.
 
     Raises:
         UsageError: A precision or GPU is unknown, or the bricks are of one stack's making.

@@ -198,11 +198,11 @@ class Worker:
         self.ask(Outputs(name, str(path)), Done, timeout_s)
 
     def values(self, path: Path, names: Sequence[str], *, timeout_s: float = Timeouts.prepare) -> Types:
-        """Execute a model once and tell the types of some values; raises as ``prepare``."""
+        """Execute a model once and return the types of some values; raises as ``prepare``."""
         return self.ask(Values(str(path), tuple(names)), Types, timeout_s)
 
     def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
-        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it cannot tell."""
+        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it is not known."""
         self.ask(request, Done, timeout_s)
 
     def examine(self, request: Examine, *, timeout_s: float) -> Examined:

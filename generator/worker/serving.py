@@ -31,7 +31,7 @@ def answer_all(
         try:
             request = parse(line)
             reply = answer(request)
-        except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001  # the boundary of the process: reported to the parent, whatever it is
             reply = refusal(error, getattr(request, "path", ""))
         replies.write(reply.to_json() + "\n")
         replies.flush()

@@ -235,7 +235,7 @@ class _Worker:
         backend = self._greeted()
         if not isinstance(backend, GraphBackend):
             raise UsageError(
-                f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
+                f"backend {backend.name} does not report the graph that it executes", remedy="use --graph source"
             )
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")

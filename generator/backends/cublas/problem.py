@@ -1,4 +1,4 @@
-"""One matrix product as cuBLAS is told of it; independent of the library, so that what it means can be computed.
+"""One matrix product as cuBLAS is given it; independent of the library, so that what it means can be computed.
 
 cuBLAS has columns one after the other, ONNX rows. What lies in memory as a matrix of rows is for cuBLAS the transposed
 matrix; so it is asked for the transposed result, which is the product of the transposed operands the other way round.

@@ -51,7 +51,7 @@ class OrtBackend(PackagedBackend):
     optimiser = TRAITS
 
     def declared(self, device: str) -> Sequence[Option]:
-        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be told."""
+        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be set to."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
 
     def missing(self, device: str) -> str:
@@ -200,7 +200,7 @@ class OrtBackend(PackagedBackend):
     def fallbacks(self, network: Network, settings: Settings) -> tuple[str, ...]:
         """Types of the operators of a network that run on the CPU, and of the copies to it and back, sorted.
 
-        On the CPU these are all operators. Told by the profile of one execution; raises as ``kernels``.
+        On the CPU these are all operators. From the profile of one execution; raises as ``kernels``.
         """
         from .kernels import fallbacks
 

@@ -178,7 +178,7 @@ def _enqueueing(graph: str) -> ort.RunOptions:
 
 
 def _places(values: Any, memory_infos: Any) -> dict[str, str]:
-    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to tell."""
+    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to report it."""
     names = [value.name for value in values]
     if memory_infos is None:
         return dict.fromkeys(names, "cuda")

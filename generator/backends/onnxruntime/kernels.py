@@ -1,8 +1,8 @@
 """The kernels that ONNX Runtime executes, from its own profile.
 
 The profile names nodes by operator, not by domain; two kernels of one operator, such as the plain and the blocked
-convolution, are told apart by the optimised model that the session saves beside it. Node names stay out: they are those
-of the user's model.
+convolution, are distinguished by the optimised model that the session saves beside it. Node names stay out: they are
+those of the user's model.
 
 On a GPU the profile has the time of launching a kernel, not of the kernel: that is no time of a kernel, and left out.
 """

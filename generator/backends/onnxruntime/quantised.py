@@ -28,7 +28,7 @@ _SMALLEST_OPSET = 11
 """DynamicQuantizeLinear came with it."""
 
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
-"""Tells the quantizer not to ask for a preparation: it would optimise the model, which the session does afterwards."""
+"""Keeps the quantizer from asking for a preparation: it would optimise the model, which the session does afterwards."""
 
 
 def quantised_network(network: Network) -> Network:

@@ -56,7 +56,7 @@ class Translated:
     Attributes:
         module: Straight-line code; takes the inputs, gives a tuple of the outputs.
         inputs: Values of the inputs.
-        types: ONNX's number of each output's type; 0 where the network does not tell.
+        types: ONNX's number of each output's type; 0 where the network does not state it.
     """
 
     module: fx.GraphModule

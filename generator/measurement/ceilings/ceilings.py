@@ -133,7 +133,7 @@ def measure_ceilings(
         sessions: Sessions per process, each committed as a whole.
         seed: Of values and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         UsageError: An option has a wrong value, or the backend does not compute in the precision.
@@ -206,7 +206,7 @@ def _names(backend: str | None, device: str) -> list[str]:
     ]
     if not found:
         raise BackendUnavailable(
-            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' tells what is missing"
+            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' shows what is missing"
         )
     return found
 

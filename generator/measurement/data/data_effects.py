@@ -104,7 +104,7 @@ def measure_data(
         rounds: Differences per layer and process. A process takes about 15 times the model's latency per round.
         model_timeout_s: Hard limit of one model in one process.
         seed: Of weights and inputs, as elsewhere.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         UsageError: An option has a wrong value, or the backend cannot execute a model layer by layer on the device.

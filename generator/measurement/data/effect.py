@@ -76,7 +76,7 @@ def effect_of(
     """The data effect of a model as a measurement: per process and round one sample, the sum over its layers.
 
     Its interval is that of a difference: around the mean, as wide as its samples leave in doubt, and on both sides of
-    zero where values do nothing. The verdict tells the interval's width relative to the model.
+    zero where values do nothing. The verdict rates the interval's width relative to the model.
 
     Args:
         processes: Per process, every executed layer.

@@ -35,8 +35,8 @@ def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None
     """Write the executed graph and its stages in skeleton form.
 
     Args:
-        executed: What the backend told.
-        network: What it was told of; gives the types of the inputs.
+        executed: What the backend reports.
+        network: What it executes; gives the types of the inputs.
         folder: An existing folder.
     """
     inputs = {name: array_type(array) for name, array in network.feeds.items()}

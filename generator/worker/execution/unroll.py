@@ -25,7 +25,7 @@ _CACHE_SHARE = 4
 """Copies may fill a quarter of L2: more would leave the hot state that a single copy runs in."""
 
 _PROBES = 5
-"""Runs that tell how long a network takes, after its first one."""
+"""Runs that show how long a network takes, after its first one."""
 
 
 def choose_unroll(executable: Executable, network: Network) -> int:

@@ -26,7 +26,7 @@ _MOST_ATTEMPTS = 64
 def executed_types(
     model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int = 0
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Execute a skeleton-form model and tell the types of some of its values.
+    """Execute a skeleton-form model and return the types of some of its values.
 
     Where a value cannot be computed (an operator that the runtime lacks), the names are tried in halves, so that
     the others are found all the same.

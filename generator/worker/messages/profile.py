@@ -46,7 +46,7 @@ class Profiled(Reply):
         kernels: As in ``KernelView``, and so is the rest.
         wall_ns: Of one execution.
         executions: How many were profiled.
-        source: Who told.
+        source: Which profiler.
     """
 
     kernels: tuple[Kernel, ...]

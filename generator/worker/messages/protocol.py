@@ -159,7 +159,7 @@ class Outputs(Request):
 
 @dataclass(frozen=True, slots=True)
 class Values(Request):
-    """Execute a skeleton-form model once and tell the types of some of its values (shape oracle).
+    """Execute a skeleton-form model once and return the types of some of its values (shape oracle).
 
     Attributes:
         path: ONNX file in skeleton form.

@@ -442,7 +442,7 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
     assert "--data" in answer.attribution["data"].command
     assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
     assert "--cache model" in answer.attribution["cache"].command
-    assert answer.attribution["unexplained"].reason.startswith("it cannot be told from fusion and cache")
+    assert answer.attribution["unexplained"].reason.startswith("it cannot be separated from fusion and cache")
     assert answer.estimate_ms == pytest.approx(answer.sequential_ms - value(answer, "overhead"))
 
 

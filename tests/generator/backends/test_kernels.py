@@ -235,7 +235,7 @@ def test_a_kernel_of_one_execution_alone_is_not_told():
 
 
 def test_an_execution_that_nobody_saw_is_an_error():
-    with pytest.raises(BackendError, match="told of 1 executions of 2"):
+    with pytest.raises(BackendError, match="recorded 1 of 2 executions"):
         kernel_view([[]], [1, 1], "a test")
 
 
@@ -259,5 +259,5 @@ something else that the process wrote
 
 
 def test_a_backend_without_a_profiler_says_so():
-    with pytest.raises(UsageError, match="mxnet does not tell which kernels"):
+    with pytest.raises(UsageError, match="mxnet does not report the kernels"):
         require_profiling(get("mxnet"))

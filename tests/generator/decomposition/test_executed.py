@@ -372,5 +372,5 @@ def test_a_backend_that_cannot_tell_says_so(write, install_backend):
     )
     path = write("(float[2,8] x) => (float[2,8] y) {y = Relu(x)}")
 
-    with pytest.raises(UsageError, match=r"mute does not tell .* --graph source"):
+    with pytest.raises(UsageError, match=r"mute does not report .* --graph source"):
         executed_model(find_models([path])[0], backend="mute", options=UNPINNED)
