@@ -48,8 +48,11 @@ def form_of(
     if model.executed is not None and model.graph is model.executed.graph:
         sources = tuple(sorted(frozenset[int]().union(*(model.executed.origins[index] for index in part.layers))))
     names = tuple(model.own.layers[index].name for index in sources)
-    ran = (kernels or {}).get(part.key, ())
     signature = (known or {}).get(part.key) or signature_in(model.graph, part)
     if known is not None:
         known[part.key] = signature
-    return Form(**{name: getattr(signature, name) for name in _SIGNATURE}, source_layers=names, kernels=ran)
+    return Form(
+        **{name: getattr(signature, name) for name in _SIGNATURE},
+        source_layers=names,
+        kernels=(kernels or {}).get(part.key, ()),
+    )

@@ -90,11 +90,11 @@ def _quietness(
         return {}
     quiet_ns = stored.uncertainty.undisturbed_ns(prediction.weights)
     shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in prediction.weights.items()]
-    known = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
-    total = math.fsum(weight for _, weight in known)
+    rated = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
+    total = math.fsum(weight for _, weight in rated)
     said: dict[str, Any] = {}
     if total > 0:
-        said["quiet"] = math.fsum(quiet * weight for quiet, weight in known) / total
+        said["quiet"] = math.fsum(quiet * weight for quiet, weight in rated) / total
     if quiet_ns is not None and quiet_ns > 0:
         said["undisturbed_ms"] = quiet_ns / _NS_PER_MS
         said |= _how_much(estimate.estimate_ms * _NS_PER_MS / quiet_ns - 1)

@@ -71,11 +71,13 @@ class _Renamer:
                 names[tensor.name] = self._next()
             self._keep(target, names[tensor.name], tensor)
         constants = ((node, _constant(node)) for node in source.node)
-        held = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
+        tensors = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
         read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
         made = {name for node in source.node for name in node.output}
-        held |= {name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made}
-        for name, tensor in held.items():  # numbered as the initializers that they are when the body is read again
+        tensors |= {
+            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
+        }
+        for name, tensor in tensors.items():  # numbered as the initializers that they are when the body is read again
             names[name] = self._next()
             self._keep(target, names[name], tensor)
         for node in source.node:

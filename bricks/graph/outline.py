@@ -257,8 +257,8 @@ def read_sequences(written: Record, values: Sequence[str], layers: int) -> tuple
     named: Callable[[list[int]], tuple[str, ...]] = lambda numbers: tuple([values[number] for number in numbers])  # noqa: E731
     return tuple(
         [
-            LayerSequence(tuple(held), keys[key], named(inputs), named(weights), named(outputs))
-            for held, key, inputs, weights, outputs in zip(
+            LayerSequence(tuple(indices), keys[key], named(inputs), named(weights), named(outputs))
+            for indices, key, inputs, weights, outputs in zip(
                 members,
                 integers(written["key"], len(keys)),
                 *(lists(written[name], len(values)) for name in ("inputs", "weights", "outputs")),

@@ -68,11 +68,11 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
     return Holdings(found, apart, levels)
 
 
-def _differing(bound: Mapping[str, int], held: int, bricks: int) -> str:
+def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
     values = ", ".join(f"{name}={size}" for name, size in bound.items())
     return (
-        f"bound to {values}, it has {held} of its {bricks} bricks in the suite, so that it would be measured in other "
-        "shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' it alone"
+        f"bound to {values}, it has {present} of its {bricks} bricks in the suite, so that it would be measured in "
+        "other shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' it alone"
     )
 
 

@@ -134,12 +134,12 @@ def synthetic_network(
     external = {
         tensor.name for tensor in assembled.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
-    held = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
+    copied = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
     declared = {value.name for value in assembled.graph.input}
     return Network(
         model=assembled,
         path=None,
-        weights={name: array for name, array in held if name in external},
+        weights={name: array for name, array in copied if name in external},
         feeds={name: array for name, array in feeds.items() if name in declared},
         outputs=tuple(value.name for value in assembled.graph.output),
         unroll=unroll,

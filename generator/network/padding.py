@@ -246,8 +246,8 @@ class _Padder:
         return self._channels.shapes[node.input[place]]
 
     def _values(self, name: str) -> Array:
-        held = self._network.weights.get(name)
-        return numpy_helper.to_array(self._tensors[name]) if held is None else held
+        weight = self._network.weights.get(name)
+        return numpy_helper.to_array(self._tensors[name]) if weight is None else weight
 
     def _constant(self, name: str, shape: Shape, fill: float = 0.0) -> str:
         """Name of a constant, padded to a shape; equal ones of several copies have their memory in common."""

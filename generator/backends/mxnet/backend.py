@@ -139,15 +139,15 @@ class _MxnetExecutable:
 
         self._translated = translated
         symbol = translated.symbol.optimize_for("MKLDNN") if fused else translated.symbol
-        held: dict[int, Any] = {}  # the weights of copies are the same memory
+        by_id: dict[int, Any] = {}  # the weights of copies are the same memory
         for array in translated.arrays.values():
             if array.dtype.name not in _TYPES:
                 raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name}")
-            if id(array) not in held:
-                held[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
-        bound = {name: held[id(array)] for name, array in translated.arrays.items()}
+            if id(array) not in by_id:
+                by_id[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+        bound = {name: by_id[id(array)] for name, array in translated.arrays.items()}
         fed = (array for array in network.feeds.values() if array.dtype.kind == "f")
-        self._activations = [held[id(array)] for array in fed if id(array) in held]
+        self._activations = [by_id[id(array)] for array in fed if id(array) in by_id]
         self.executor: Any = symbol.bind(
             mx.cpu(),
             args={name: bound[name] for name in symbol.list_arguments()},

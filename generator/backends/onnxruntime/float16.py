@@ -105,16 +105,16 @@ def _converted(network: Network) -> Network:
         floats=frozenset(_floats(inferred.graph)),
         exact={name: array for name, array in weights.items() if array.dtype == np.float32},
     )
-    held = {name: found.get(id(array), array) for name, array in weights.items()}
+    narrowed = {name: found.get(id(array), array) for name, array in weights.items()}
     del model.graph.initializer[:]
-    model.graph.initializer.extend(initializer(name, array) for name, array in held.items())
+    model.graph.initializer.extend(initializer(name, array) for name, array in narrowed.items())
     _convert(model.graph, scope, {})
     external = {tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
     return replace(
         network,
         model=model,
         path=None,
-        weights={name: array for name, array in held.items() if name in external},
+        weights={name: array for name, array in narrowed.items() if name in external},
         feeds={
             name: rounded(array) if array.dtype == np.float32 else array for name, array in network.feeds.items()
         },
