@@ -51,8 +51,5 @@ def form_of(
     signature = (known or {}).get(part.key) or signature_in(model.graph, part)
     if known is not None:
         known[part.key] = signature
-    return Form(
-        **{name: getattr(signature, name) for name in _SIGNATURE},
-        source_layers=names,
-        kernels=(kernels or {}).get(part.key, ()),
-    )
+    described = {name: getattr(signature, name) for name in _SIGNATURE}
+    return Form(**described, source_layers=names, kernels=(kernels or {}).get(part.key, ()))

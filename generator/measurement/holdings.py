@@ -72,7 +72,8 @@ def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
     values = ", ".join(f"{name}={size}" for name, size in bound.items())
     return (
         f"bound to {values}, it has {present} of its {bricks} bricks in the suite, so that it would be measured in "
-        "other shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' it alone"
+        "other shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' "
+        "it alone"
     )
 
 
