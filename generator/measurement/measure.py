@@ -98,8 +98,8 @@ class MeasureReport:
     @property
     def complete(self) -> bool:
         """Whether everything that was asked for is measured or listed."""
-        untold = self.kernels is not None and self.kernels.failures
-        return not untold and all(row.error is None and row.data_error is None for row in self.rows)
+        unrecorded = self.kernels is not None and self.kernels.failures
+        return not unrecorded and all(row.error is None and row.data_error is None for row in self.rows)
 
 
 def measure(

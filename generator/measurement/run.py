@@ -100,8 +100,8 @@ class RunReport:
         """
         left = self.remaining + self.models_remaining + self.algorithms_remaining
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
-        untold = self.kernels is not None and self.kernels.failures
-        return not self.failures and not broken and not untold and (self.dry_run or not left)
+        unrecorded = self.kernels is not None and self.kernels.failures
+        return not self.failures and not broken and not unrecorded and (self.dry_run or not left)
 
 
 def run(
