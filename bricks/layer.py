@@ -7,10 +7,11 @@ from enum import StrEnum
 
 import onnx
 
+from ..models.names import kind_of, plain_domain
 from .cost import Cost
 from .tensor import TensorType
 
-__all__ = ["Layer", "LayerState", "Operand", "Role", "kind_of"]
+__all__ = ["Layer", "LayerState", "Operand", "Role"]
 
 
 class Role(StrEnum):
@@ -99,14 +100,9 @@ class Layer:
     @property
     def domain(self) -> str:
         """The operator's domain; empty for ONNX's own."""
-        return "" if self.node.domain == "ai.onnx" else self.node.domain
+        return plain_domain(self.node.domain)
 
     @property
     def kind(self) -> str:
         """The operator, behind its domain and a dot where that is not ONNX's own."""
         return kind_of(self.node)
-
-
-def kind_of(node: onnx.NodeProto) -> str:
-    """The operator of a node, behind its domain and a dot where that is not ONNX's own."""
-    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ...models.names import is_standard, plain_domain
 from ...models.shapes import static_shape
 from ...models.subgraphs import captures, outer_values, reads
 from ..constants import encode_tensor, tensor_type, type_of
@@ -84,7 +85,7 @@ class _Renamer:
             if _constant(node) is not None:
                 continue
             inputs = [self._name(name, names) for name in node.input]
-            copy = target.node.add(op_type=node.op_type, domain=_domain(node), input=inputs)
+            copy = target.node.add(op_type=node.op_type, domain=plain_domain(node.domain), input=inputs)
             for attribute in sorted(node.attribute, key=_name):
                 plain = copy.attribute.add()
                 plain.CopyFrom(attribute)
@@ -116,10 +117,6 @@ class _Renamer:
         target.initializer[-1].name = name
 
 
-def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain == "ai.onnx" else node.domain
-
-
 def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
     """A value with its type, without the names of dimensions."""
     value = onnx.ValueInfoProto(name=name)
@@ -134,7 +131,7 @@ def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The tensor of a Constant node; None for others, and where it is sparse or text, which stays a node."""
-    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"}:
+    if node.op_type != "Constant" or not is_standard(node):
         return None
     attribute = node.attribute[0]
     match attribute.name:

@@ -15,10 +15,11 @@ import onnx
 from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.layer import Layer, LayerState, Role, kind_of
+from ...bricks.layer import Layer, LayerState, Role
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
+from ...models.names import kind_of
 from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures
 from ..backends.base import node_name

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from ...bricks.costs.elementwise import FORMULAS
 from ...models.shapes import static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
-from ...models.subgraphs import all_nodes, bodies
+from ...models.subgraphs import all_graphs, all_nodes
 from . import noise
 from .domains import ONES, POSITIVE, Domain, Kind, Site
 from .legality import domain_of
@@ -102,7 +102,7 @@ class _Consumers:
         self._found: dict[str, tuple[Domain, ...]] = {}
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor)
-            for graph in (model.graph, *(body for node in all_nodes(model.graph.node) for body in bodies(node)))
+            for graph in all_graphs(model.graph)
             for tensor in (*graph.initializer, *_constant_nodes(graph))
             if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL
         }

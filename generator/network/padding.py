@@ -20,8 +20,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import UnsupportedBrick
+from ...models.names import is_standard
 from ...models.subgraphs import bodies
-from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels, is_standard
+from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels
 from .network import Network, initializer, synthetic_network
 
 __all__ = ["brick_network", "padded_network"]

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from ....errors import UnsupportedBrick
+from ....models.names import is_standard
 from ....models.shapes import static_shapes
 
 __all__ = ["Addend", "Matrix", "Problem", "problem_of"]
@@ -98,7 +99,7 @@ def problem_of(model: onnx.ModelProto) -> Problem:
     """
     graph = _Graph(model)
     first, *rest = model.graph.node
-    if first.domain not in {"", "ai.onnx"} or first.op_type not in _PRODUCTS:
+    if not is_standard(first) or first.op_type not in _PRODUCTS:
         raise _refused(first, "is no matrix product")
     found = _gemm(first, graph) if first.op_type == "Gemm" else _matmul(first, graph)
     for node in rest:

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from ....errors import UnsupportedBrick
+from ....models.names import is_standard
 from ...network.network import Network
 from ..library import described, values_of
 from ..memory import Buffer, Memory, narrowed
@@ -174,7 +175,7 @@ def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
     first, *rest = model.graph.node
     if rest:
         raise UnsupportedBrick(f"CuPy: {first.op_type} beside {rest[0].op_type}; bricks of one operator are executed")
-    if first.domain not in {"", "ai.onnx"}:
+    if not is_standard(first):
         raise refused(first, "is of another domain")
     return first
 

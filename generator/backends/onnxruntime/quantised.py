@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 
 from ....errors import BackendError
+from ....models.names import is_standard, plain_domain
 from ...network.network import Network
 from .stored import take_weights
 
@@ -59,11 +60,10 @@ def quantised_network(network: Network) -> Network:
 
 
 def _can_be_quantised(model: onnx.ModelProto) -> bool:
-    opset = next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), 0)
+    opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 0)
     floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
     return opset >= _SMALLEST_OPSET and any(
-        node.op_type in _OPERATORS and node.domain in {"", "ai.onnx"} and node.input[1] in floats
-        for node in model.graph.node
+        node.op_type in _OPERATORS and is_standard(node) and node.input[1] in floats for node in model.graph.node
     )
 
 

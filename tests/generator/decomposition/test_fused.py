@@ -11,7 +11,6 @@ import pytest
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences, fused_units
 from dlbricks.bricks.cutting.wiring import make_sequence
 from dlbricks.bricks.graph.executed import ExecutedModel
-from dlbricks.bricks.layer import kind_of
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, Subject
@@ -28,6 +27,7 @@ from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
 from dlbricks.generator.worker.messages.protocol import Extract, Pack, Visit
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.names import kind_of
 
 UNPINNED = {"pinning": "off"}
 

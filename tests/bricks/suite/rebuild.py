@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from dlbricks.bricks.canonical.schemas import find_schema
+from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.sequence import LayerSequence
+from dlbricks.bricks.suite.brick import IR_VERSION, build_brick
+from dlbricks.errors import UnsupportedModel
+from dlbricks.models.subgraphs import all_nodes, bodies, reads
 from onnx import numpy_helper
-
-from ...errors import UnsupportedModel
-from ...models.subgraphs import all_nodes, bodies, reads
-from ..canonical.schemas import find_schema
-from ..graph.graph import ModelGraph
-from ..layer import LayerState
-from ..sequence import LayerSequence
-from .brick import IR_VERSION, build_brick
 
 if TYPE_CHECKING:
     import numpy.typing as npt
