@@ -148,4 +148,4 @@ def test_reading_is_enough(full, tmp_path):
     with Store.open(full.path, read_only=True) as store:
         assert export(store, tmp_path / "out.csv") == 4
         with pytest.raises(DatabaseReadOnly):
-            store.clear_failures()
+            store.add_session((), ())

@@ -10,6 +10,8 @@ import time
 
 import pytest
 from dlbricks.db import Store, Subject
+from dlbricks.db.identity import Identity
+from dlbricks.db.store import Opened
 
 # Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -27,11 +29,11 @@ def work(bench, block, key_of, pipe: int) -> None:
             found = store.open_item(*identity)
             made = bench.measurement(number)
             if found is None:
-                store.begin(made.id, bench.run.id, *identity, made.unroll)
+                store.add_session([Opened(made.id, bench.run.id, Identity(*identity), made.unroll)], ())
                 found = (made.id, made.unroll, [])
             id_, _, blocks = found
             for round_ in range(len(blocks), ROUNDS):
-                store.add_block(id_, block(number, round_))
+                store.add_session((), [(id_, block(number, round_))])
                 os.write(pipe, f"block {id_} {number} {round_}\n".encode())
             store.finish(bench.measurement(number, id=id_))
             os.write(pipe, f"finish {id_} {number} {ROUNDS}\n".encode())
