@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,8 @@ from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
 from ..network.difference import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Worker
 from ..worker.messages.protocol import Prepare
+from ..worker.standby import Standby
 
 __all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
 
@@ -198,7 +197,7 @@ def agreements(
             ]
         ]
         for runner in both:
-            runner.start()
+            _ = runner.worker  # what ails the runtime itself is no brick's fault, and is reported once
         for key in suite.keys:
             if keys is None or key in keys:
                 operators = suite.brick(key).operators
@@ -210,8 +209,8 @@ def _tolerance(dtype: str) -> float:
     return TOLERANCES.get(dtype, max(TOLERANCES.values()))
 
 
-class _Runner:
-    """One backend's worker; started anew after one that died."""
+class _Runner(Standby):
+    """One backend's worker."""
 
     def __init__(
         self,
@@ -224,58 +223,30 @@ class _Runner:
         seed: int,
         timeout_s: float,
     ) -> None:
-        self._backend = get(backend)
-        require_dtype(self._backend, dtype, device)
-        self._dtype = dtype
-        self._options = self._backend.resolve(device, options)
-        require_available(self._backend, backend, device)
-        self._device = device
+        runtime = get(backend)
+        require_dtype(runtime, dtype, device)
+        resolved = runtime.resolve(device, options)
+        require_available(runtime, backend, device)
+        memory_bytes = psutil.virtual_memory().available // 2
+        super().__init__(backend, device=device, options=resolved, memory_bytes=memory_bytes, dtype=dtype)
+        self.name = runtime.name
         self._place = place
         self._seed = seed
         self._timeout_s = timeout_s
-        self._worker: Worker | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the backend."""
-        return self._backend.name
-
-    def start(self) -> Worker:
-        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is reported once."""
-        if self._worker is None:
-            self._worker = Worker.start(
-                self._backend.name,
-                device=self._device,
-                options=self._options,
-                memory_bytes=psutil.virtual_memory().available // 2,
-                dtype=self._dtype,
-                command=self._backend.command(),
-            )
-        return self._worker
 
     def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
         """Inputs and outputs of one execution of a brick."""
-        worker = self.start()
+        worker = self.worker
         try:
             request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
             worker.prepare(request, timeout_s=self._timeout_s)
             worker.outputs("brick", self._place, timeout_s=self._timeout_s)
             worker.release("brick")
         except WorkerError:
-            worker.kill()
-            self._worker = None
+            self.kill()
             raise
         with np.load(self._place, allow_pickle=False) as arrays:
             return dict(arrays)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._worker is not None:
-            self._worker.close() if kind is None else self._worker.kill()
 
 
 def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:

@@ -38,7 +38,7 @@ from ..settings import MeasurementSettings
 from ..subjects import model_items
 from .effect import DataRow, data_row, effect_of
 
-__all__ = ["DataReport", "measure_data", "stored_data_effect", "stored_data_effects"]
+__all__ = ["DataReport", "measure_data", "stored_data_effects"]
 
 _CACHE = "hot"
 """Each layer repeats while it is timed. The effect is one of arithmetic; cold weights are as cold with either."""
@@ -89,7 +89,7 @@ def measure_data(
 ) -> DataReport:
     """Measure what the values in models do to their latency, and store it.
 
-    It is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effect`` finds it): one sample
+    It is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effects`` finds it): one sample
     per process and round, each the sum over all executed layers; it may be negative.
 
     Args:
@@ -192,13 +192,6 @@ def stored_data_effects(
         subject=Subject.MODEL, keys=keys, system=system, stack=stack, conditions=conditions, variant=DATA
     )
     return {measurement.key: measurement for measurement in found}
-
-
-def stored_data_effect(
-    store: Store, key: str, *, system: str, stack: str, threads: int, dtype: str = "float32"
-) -> Measurement | None:
-    """That of one model (``stored_data_effects``), or None where it was not examined."""
-    return stored_data_effects(store, [key], system=system, stack=stack, threads=threads, dtype=dtype).get(key)
 
 
 def _examine(

@@ -14,14 +14,14 @@ from dlbricks.db.values import DATA, Conditions, Run, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effect
+from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effects
 from dlbricks.generator.measurement.data.effect import data_row, effect_of
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.network.network import Network, file_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.contrast import subnormal_share
 from dlbricks.generator.worker.execution.walk import walk
-from dlbricks.generator.worker.messages.protocol import Contrast, Examine, Examined
+from dlbricks.generator.worker.messages.protocol import Contrast, Examine, Examined, parse_reply
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -162,7 +162,7 @@ def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: fl
 def test_a_reply_survives_the_wire():
     reply = Examined((contrast((1.5, -2.0)), contrast((0.0, 3.0), index=1)))
 
-    assert Examined.from_json(reply.to_json()) == reply
+    assert parse_reply(reply.to_json(), Examined) == reply
 
 
 def summed(*processes: tuple[Contrast, ...]):
@@ -227,13 +227,13 @@ def test_an_effect_is_stored_and_found_again(masked, store):
 
     (row,) = report.rows
     key = build_graph(models[0].skeleton()).key
-    found = stored_data_effect(store, key, system=report.system, stack=report.stack, threads=1)
+    found = stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=1)[key]
     assert row.error is None
     assert row.key == key
     assert row.examined == 4
     assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
     assert found.samples == 4
-    assert stored_data_effect(store, key, system=report.system, stack=report.stack, threads=2) is None
+    assert not stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=2)
 
 
 def test_an_effect_is_no_ground_truth(masked, store):

@@ -22,7 +22,7 @@ from dlbricks.generator.backends.cudnn.plans import Plan
 from dlbricks.generator.planning.library_plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Bye, Done
+from dlbricks.generator.worker.messages.protocol import Bye, Done, parse_reply
 from onnx import numpy_helper
 
 RECORDED = Path(__file__).with_name("cudnn_plans.json")
@@ -51,7 +51,7 @@ def test_a_message_of_plans_survives_its_line():
     plan = Plan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
     reply = OfferedPlans(("relu",), (plan,), "", 7, images=True)
 
-    assert OfferedPlans.from_json(reply.to_json()) == reply
+    assert parse_reply(reply.to_json(), OfferedPlans) == reply
 
 
 def test_the_process_that_asks_refuses_what_it_cannot_do(tmp_path):
