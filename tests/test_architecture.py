@@ -26,8 +26,8 @@ STAGES = [name for name in ORDER if (ROOT / name).is_dir()]
 
 # The rooms of a folder, lowest first, and where its own modules stand among them. What is not named stands anywhere.
 ROOMS = {
-    "bricks": ["tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs", "inference",
-               "graph", "cutting", "suite"],
+    "bricks": ["operators", "tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs",
+               "inference", "graph", "cutting", "suite"],
     "generator": ["progress", "machine", "device", "network", "backends", "worker", "decomposition", "measurement",
                   "planning", "rewriting", "trial"],
     "generator/rewriting": ["pattern", "draft", "rewrite"],

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..operators import REDUCTIONS
 from .draft import Bound, Draft, resolve_axis
 from .layout import given_axes, put_axes
 from .registry import rule
 
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
 
-
-@rule(*_REDUCTIONS)
+@rule(*REDUCTIONS)
 def reduce(draft: Draft) -> None:
     """The axes are given as input 1; all of them where none were given."""
     if "axes" not in draft.attributes and draft.given(1) and draft.integers(1) is None:

@@ -17,14 +17,12 @@ from ...models.names import is_standard
 from ...models.skeleton import is_weight
 from ...models.subgraphs import captures, contains_operator
 from ..constants import Array, tensor_array, tensor_type_of_array
+from ..operators import RANDOM
 from ..tensor import TensorType
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
 __all__ = ["Constants", "fold"]
 
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 _TRAINING_SLOTS = {"Dropout": 2}
 
 
@@ -104,7 +102,7 @@ def _depends_on_constants(node: onnx.NodeProto, constants: Constants) -> bool:
         return node.op_type == "Constant" and is_standard(node)
     if any(name not in constants for name in captures(node)):
         return False
-    return not contains_operator(node, _RANDOM) and not _trains(node, constants)
+    return not contains_operator(node, RANDOM) and not _trains(node, constants)
 
 
 def _trains(node: onnx.NodeProto, constants: Constants) -> bool:

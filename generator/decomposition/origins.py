@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...bricks.operators import VIEWS
 from ..backends.optimiser import OptimiserTraits
 
 __all__ = ["FORMS", "Operator", "composed", "match", "sharing"]
 
-FORMS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+FORMS = VIEWS | {"Cast", "Transpose"}
 """Operators of ONNX that change the form of a value and compute nothing."""
 
 _PASSING = frozenset({"Identity", "Dropout"})

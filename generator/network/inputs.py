@@ -19,6 +19,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.costs.elementwise import FORMULAS
+from ...bricks.operators import VIEWS
 from ...models.shapes import static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
 from ...models.subgraphs import all_graphs, all_nodes
@@ -32,7 +33,7 @@ Array = npt.NDArray[Any]
 InputType = tuple[str, str, tuple[int, ...]]
 """Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
 
-_RESHAPING = frozenset({"Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten"})
+_RESHAPING = VIEWS | {"Cast", "CastLike"}
 """Keep every element, in order: exact values go through."""
 
 _MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad"}
