@@ -36,7 +36,7 @@ ROOMS = {
                            "cudnn", "cupy"],
     "generator/worker": ["redaction", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
                          "worker"],
-    "generator/measurement": ["costs", "item", "sampling", "journal", "pending", "settings", "subjects", "holdings",
+    "generator/measurement": ["costs", "item", "sampling", "journal", "pending", "settings", "subjects", "membership",
                               "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",
                               "measure"],
     "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "result",

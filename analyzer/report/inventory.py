@@ -17,7 +17,7 @@ from ...generator.backends.cudnn.library import availability as cudnn_availabili
 from ...generator.backends.environments import Installed
 from ...generator.backends.requirements import dtypes_on
 from ...generator.machine.system import machine_state, probe_system, quietness
-from ...generator.measurement.agreement import AgreementReport, Verdict
+from ...generator.measurement.agreement import AgreementReport, Outcome
 from ...models.zoo import names
 from .tables import Answer, Column
 from .units import counted, percent, short, size
@@ -181,9 +181,9 @@ def agreed(report: AgreementReport) -> Answer:
     rows = [
         asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
         for row in report.rows
-        if row.verdict is not Verdict.SAME
+        if row.verdict is not Outcome.SAME
     ]
-    counts = {str(verdict): report.count(verdict) for verdict in Verdict}
+    counts = {str(verdict): report.count(verdict) for verdict in Outcome}
     worst = max((row.error for row in report.rows if row.error is not None), default=None)
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     sides = f"{report.backend} in {report.dtype} beside {report.against}"

@@ -18,7 +18,7 @@ from ...models.subgraphs import captures, outer_values, reads
 from ..constants import encode_tensor, tensor_type, type_of
 from ..layer import Role
 from ..tensor import TensorType
-from .draft import ABSENT, Bound, Slot
+from .draft import ABSENT, OpsetBound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
 from .signature import Form, Signature
 
@@ -160,7 +160,7 @@ def upgrade_body(
         The body and the opsets that it needs.
 
     Raises:
-        Bound: An operator in it is bound to its opset.
+        OpsetBound: An operator in it is bound to its opset.
         ValueError: The body carries weights, or an operator in it cannot be a brick.
     """
     upgraded, needed = _Upgrade(opsets, form).body(body)
@@ -192,7 +192,7 @@ class _Upgrade:
             if form.problem:
                 raise ValueError(f"{node.op_type} in its body: {form.problem}")
             if form.bound:
-                raise Bound(f"{node.op_type} in its body")
+                raise OpsetBound(f"{node.op_type} in its body")
             for domain, opset in form.opsets:
                 needed[domain] = max(opset, needed.get(domain, 1))
             copy = target.node.add()

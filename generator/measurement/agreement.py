@@ -29,7 +29,7 @@ from ..progress import Progress, ProgressCallback, Stage
 from ..worker.messages.protocol import Prepare
 from ..worker.standby import Standby
 
-__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
+__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Outcome", "agreements", "check_agreement", "difference"]
 
 TOLERANCES: Mapping[str, float] = {NATIVE: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
 """Largest error by precision, as a share of the output's largest value: sums are added up in another order.
@@ -38,7 +38,7 @@ Of an integer or truth-valued output so many elements may differ: what lies on a
 """
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     """What came out for a brick."""
 
     SAME = "same"
@@ -64,7 +64,7 @@ class Agreement:
 
     key: str
     operators: tuple[str, ...]
-    verdict: Verdict
+    verdict: Outcome
     error: float | None = None
     reason: str | None = None
 
@@ -90,9 +90,9 @@ class AgreementReport:
     @property
     def complete(self) -> bool:
         """Whether every brick is known to compute the same."""
-        return all(row.verdict is Verdict.SAME for row in self.rows)
+        return all(row.verdict is Outcome.SAME for row in self.rows)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Outcome) -> int:
         """Bricks with a verdict."""
         return sum(row.verdict is verdict for row in self.rows)
 
@@ -253,26 +253,26 @@ def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_R
     try:
         own = both[0].outputs(path)
     except UnsupportedBrick as error:
-        return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
+        return Agreement(key, operators, Outcome.UNSUPPORTED, reason=str(error))
     except BackendUnavailable:
         raise  # no brick can be checked
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Verdict.FAILED, reason=str(error))
+        return Agreement(key, operators, Outcome.FAILED, reason=str(error))
     try:
         other = both[1].outputs(path)
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Verdict.UNCHECKED, reason=f"{both[1].name}: {error}")
+        return Agreement(key, operators, Outcome.UNCHECKED, reason=f"{both[1].name}: {error}")
     worst = 0.0
     for name in other:
         if own[name].shape != other[name].shape:
             text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
-            return Agreement(key, operators, Verdict.DIFFERENT, reason=text)
+            return Agreement(key, operators, Outcome.DIFFERENT, reason=text)
         apart = difference(own[name], other[name])
         worst = max(worst, apart)
         if not apart <= tolerance:
             text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
-            return Agreement(key, operators, Verdict.DIFFERENT, error=apart, reason=text)
-    return Agreement(key, operators, Verdict.SAME, error=worst)
+            return Agreement(key, operators, Outcome.DIFFERENT, error=apart, reason=text)
+    return Agreement(key, operators, Outcome.SAME, error=worst)
 
 
 def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:

@@ -32,10 +32,10 @@ from ..machine.system import probe_system
 from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts
-from .holdings import Holdings, companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
+from .membership import Membership, companions, membership_of
 from .pending import Selection, check_again, finished, select
 from .profiling import ProfileReport, take_views
 from .sampling.grouping import MOST_MODELS, Group, grouped
@@ -153,7 +153,7 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
-            cut = models_bricks(sources, suite, oracle=oracle) if suite and chosen.pending else Holdings({}, {})
+            cut = membership_of(sources, suite, oracle=oracle) if suite and chosen.pending else Membership({}, {})
             sources = sources.without(cut.apart)
             chosen, holds = chosen.among(sources.items), cut.bricks
             beside = companions(bricks, items, holds, chosen)

@@ -14,7 +14,7 @@ from ..progress import ProgressCallback
 from .campaign import conduct
 from .costs import RunCosts
 from .data.data_effects import measure_data
-from .data.effect import DataLayer
+from .data.model_effect import DataLayer
 from .profiling import ProfileReport
 from .settings import MeasurementSettings
 

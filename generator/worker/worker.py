@@ -31,8 +31,8 @@ from ..machine.cores import physical_cores
 from ..machine.memory import private_bytes
 from ..network.network import Network, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
-from .execution.contrast import contrasts
 from .execution.extraction import write_graph
+from .execution.layer_effects import layer_effects
 from .execution.streaming import device_of
 from .execution.timing import time_once
 from .execution.unroll import choose_unroll
@@ -250,7 +250,7 @@ class _Worker:
                 f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
             )
         network = backend.optimised(_model_network(request), self._settings)
-        found = contrasts(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
+        found = layer_effects(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
         return Examined(layers=tuple(found))
 
     def _profile(self, request: Profile) -> Profiled:

@@ -30,13 +30,13 @@ from ...decomposition.oracle import WorkerOracle
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
 from ...progress import Progress, ProgressCallback, Stage
-from ...worker.messages.protocol import Contrast, Examine
+from ...worker.messages.protocol import Examine, LayerEffect
 from ...worker.standby import MODEL_MEMORY_BYTES
 from ..item import Item
 from ..launch import begin_run, end_run, launch
 from ..settings import MeasurementSettings
 from ..subjects import model_items
-from .effect import DataRow, data_row, effect_of
+from .model_effect import DataRow, data_row, effect_of
 
 __all__ = ["DataReport", "measure_data", "stored_data_effects"]
 
@@ -68,7 +68,7 @@ class _Examination:
     """What was found of one model so far: per process its layers."""
 
     item: Item
-    processes: list[tuple[Contrast, ...]]
+    processes: list[tuple[LayerEffect, ...]]
     error: str | None = None
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from .message import Reply, Request
 
-__all__ = ["Contrast", "Examine", "Examined"]
+__all__ = ["Examine", "Examined", "LayerEffect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Examine(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Contrast:
+class LayerEffect:
     """One layer with the model's own values and with synthetic ones.
 
     Attributes:
@@ -66,4 +66,4 @@ class Examined(Reply):
         layers: Every layer that reads what is computed from the model's inputs.
     """
 
-    layers: tuple[Contrast, ...]
+    layers: tuple[LayerEffect, ...]

@@ -31,7 +31,7 @@ from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 from ....errors import WorkerError
-from .examination import Contrast, Examine, Examined
+from .examination import Examine, Examined, LayerEffect
 from .greeting import Greeting, Hello, Limits
 from .message import Message, Reply, Request, parse_line
 from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
@@ -39,13 +39,13 @@ from .profile import Profile, Profiled
 
 __all__ = [
     "Bye",
-    "Contrast",
     "Done",
     "Examine",
     "Examined",
     "Extract",
     "Greeting",
     "Hello",
+    "LayerEffect",
     "LeftOut",
     "Limits",
     "Message",

@@ -15,13 +15,13 @@ from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effects
-from dlbricks.generator.measurement.data.effect import data_row, effect_of
+from dlbricks.generator.measurement.data.model_effect import data_row, effect_of
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.network.network import Network, file_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.contrast import subnormal_share
+from dlbricks.generator.worker.execution.layer_effects import subnormal_share
 from dlbricks.generator.worker.execution.walk import walk
-from dlbricks.generator.worker.messages.protocol import Contrast, Examine, Examined, parse_reply
+from dlbricks.generator.worker.messages.protocol import Examine, Examined, LayerEffect, parse_reply
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -155,8 +155,8 @@ def test_only_a_worker_greeted_for_networks_in_turn_examines(masked):
         worker.examine(Examine(str(masked), synthetic=False, rounds=1), timeout_s=60)
 
 
-def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> Contrast:
-    return Contrast(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
+def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> LayerEffect:
+    return LayerEffect(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
 
 
 def test_a_reply_survives_the_wire():
@@ -165,7 +165,7 @@ def test_a_reply_survives_the_wire():
     assert parse_reply(reply.to_json(), Examined) == reply
 
 
-def summed(*processes: tuple[Contrast, ...]):
+def summed(*processes: tuple[LayerEffect, ...]):
     run = Run("run", "2026-01-01T00:00:00+00:00", "0", "measure", None, "system", "stack")
     return effect_of(processes, "key", run, Conditions(1))
 

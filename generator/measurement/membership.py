@@ -13,14 +13,14 @@ from .item import Item
 from .pending import Selection
 from .subjects import ModelItems
 
-__all__ = ["Holdings", "companions", "models_bricks"]
+__all__ = ["Membership", "companions", "membership_of"]
 
 _SAME_SHAPES = 0.5
 """Share of a model's bricks that a suite of other shapes does not have: few layers do without any dynamic one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Membership:
     """Which bricks of a suite the models are made of.
 
     Attributes:
@@ -34,7 +34,7 @@ class Holdings:
     levels: Mapping[str, int] = field(default_factory=dict)
 
 
-def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Holdings:
+def membership_of(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Membership:
     """Find which bricks the models are made of.
 
     What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was,
@@ -65,7 +65,7 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
             elif keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
                 apart[name] = _differing(bound, len(keys & known), len(keys))
     levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
-    return Holdings(found, apart, levels)
+    return Membership(found, apart, levels)
 
 
 def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
