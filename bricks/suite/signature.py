@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from ...models.shapes import declared_shape
 from ...models.skeleton import is_weight
 from ..graph.graph import ModelGraph
 from ..sequence import LayerSequence
@@ -89,4 +90,4 @@ def _joined(types: Iterable[TensorType | None]) -> str:
 def _type(value: onnx.ValueInfoProto) -> TensorType:
     tensor = value.type.tensor_type
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    return TensorType(name, tuple(dim.dim_value for dim in tensor.shape.dim))
+    return TensorType(name, declared_shape(value.type))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from ....models.shapes import declared_shape
 from ....models.skeleton import is_weight
 from .draws import draw
 from .plan import plan_draws
@@ -43,7 +44,7 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         value.name: draw(
             recipes[value.name],
             value.type.tensor_type.elem_type,
-            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
+            declared_shape(value.type),
             seed=seed,
             ordinal=ordinal,
         )
