@@ -59,7 +59,7 @@ def test_frame_takes_the_latest_on_request(full):
 
 
 def test_the_private_round_trip(full, tmp_path):
-    """Latencies travel home: bricks with their raw samples, and nothing that tells whose and where."""
+    """Latencies travel home: bricks with their raw samples, and nothing that shows whose and where."""
     out = tmp_path / "out.db"
     assert export(full.store, out, measurements_only=True) == 3
     data = out.read_bytes().lower()

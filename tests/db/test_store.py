@@ -307,7 +307,7 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     assert [(one.variant, one.latency_ns) for one in found.values()] == [("", pytest.approx(90.9))]
 
 
-def test_a_failure_is_told_until_the_item_is_measured(bench):
+def test_a_failure_is_reported_until_the_item_is_measured(bench):
     bench.store.add_failure(bench.failure("a", kind="timeout"))
     last = bench.failure("a")
     bench.store.add_failure(last)

@@ -279,7 +279,7 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert balance(answer) == pytest.approx(8.0)
 
 
-def test_a_model_whose_fusions_are_not_told_costs_no_estimate(explained, windows, monkeypatch):
+def test_a_model_whose_fusions_are_not_reported_costs_no_estimate(explained, windows, monkeypatch):
     lab, model, *_ = explained
     windows(lab)
     whole = survey._decomposed

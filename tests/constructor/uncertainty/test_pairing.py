@@ -167,7 +167,7 @@ def test_without_visits_nothing_is_paired() -> None:
     assert together({}, [], (model, others)) is None
 
 
-def test_one_time_block_tells_nothing_of_how_sure_it_is() -> None:
+def test_one_time_block_shows_nothing_of_how_sure_it_is() -> None:
     brick = taken("a", np.full((1, 2), 1e6))
     model = taken("model", np.full((1, 2), 1e6), subject=Subject.MODEL)
 

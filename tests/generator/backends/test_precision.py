@@ -146,7 +146,7 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
     assert store.info()["counts"]["runs"] == 0
 
 
-def test_a_worker_in_another_precision_tells_no_graph(small_models, tmp_path):
+def test_a_worker_in_another_precision_reports_no_graph(small_models, tmp_path):
     request = Extract(str(small_models[0].path), synthetic=False, folder=str(tmp_path))
     with (
         Worker.start("onnxruntime", dtype="int8", options={"pinning": "off"}) as worker,

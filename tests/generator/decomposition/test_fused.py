@@ -243,7 +243,7 @@ def test_layout_changes_inside_a_brick_are_its_own(skeleton_of: Callable[[str], 
     assert backend.edges(optimised) == {0, 6}
 
 
-def test_a_worker_tells_times_with_and_without_layout_changes(convolutions: ExecutedModel, tmp_path: Path) -> None:
+def test_a_worker_reports_times_with_and_without_layout_changes(convolutions: ExecutedModel, tmp_path: Path) -> None:
     members = []
     for number, sequence in enumerate(fused_sequences(convolutions, 1)):
         path = tmp_path / f"{number}.onnx"

@@ -136,7 +136,7 @@ def test_no_good_model_is_no_suite(tmp_path):
 
 
 def test_unknown_work_is_not_zero_work(tmp_path, model_file):
-    """A layer of a foreign domain has no cost that we know: the total is unknown, the rest is told."""
+    """A layer of a foreign domain has no cost that we know: the total is unknown, the rest is reported."""
     path = model_file(
         tmp_path / "foreign.onnx", "(float[1,8] x) => (float[1,4] y) {z = Abs(x) y = MatMul(z, w)}", {"w": (8, 4)}
     )
@@ -154,7 +154,7 @@ def test_unknown_work_is_not_zero_work(tmp_path, model_file):
     assert row.uncounted == {"Mystery": 1}
 
 
-def test_what_was_bound_is_told(tmp_path, model_file):
+def test_what_was_bound_is_reported(tmp_path, model_file):
     path = model_file(tmp_path / "m.onnx", "(float[batch,8] x) => (float[batch,8] y) {y = Relu(x)}", {})
 
     (row,) = generate(find_models([path], batches=[4]), granularity=1, out=tmp_path / "suite").rows

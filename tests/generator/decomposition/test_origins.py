@@ -43,7 +43,7 @@ def test_layout_changes_come_from_nothing_and_new_names_are_seen_through():
     assert matched(before, after) == [set(), {0, 1}, {2}, set(), {3}]
 
 
-def test_a_sum_that_only_a_later_sum_reads_is_told_by_its_operand():
+def test_a_sum_that_only_a_later_sum_reads_is_known_by_its_operand():
     before = [op("a = Conv(x)"), op("b = Conv(a)"), op("c = Add(b, a)"), op("d = Conv(c)"), op("y = Add(d, c)")]
     after = [
         op("t0 = com.microsoft.nchwc.Conv(x)", "a_nchwc"),

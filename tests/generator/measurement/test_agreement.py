@@ -109,7 +109,7 @@ def test_rows_come_one_by_one_of_the_bricks_that_are_asked_for(small_suite):
     assert list(agreements(small_suite, "onnxruntime", keys=wanted - {first.key})) == list(whole[2:4])
 
 
-def test_a_device_that_is_not_there_is_told_once_and_of_no_brick(small_suite):
+def test_a_device_that_is_not_there_is_reported_once_and_of_no_brick(small_suite):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

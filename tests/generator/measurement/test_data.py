@@ -105,7 +105,7 @@ def test_a_walk_computes_what_the_model_does(case, write, settings, request):
         np.testing.assert_array_equal(found[name], wanted)
 
 
-def test_each_layer_of_a_walk_is_told_in_the_order_of_the_graph(masked, settings):
+def test_each_layer_of_a_walk_is_reported_in_the_order_of_the_graph(masked, settings):
     network = optimised(masked, settings)
 
     steps = [(step.index, step.node.op_type) for step in walk(network, OrtBackend(), settings)]
@@ -137,7 +137,7 @@ def test_subnormal_numbers_are_counted(values, share):
     assert subnormal_share([values]) == share
 
 
-def test_the_worker_tells_which_layers_have_subnormal_numbers(masked):
+def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
     with Worker.start("onnxruntime", options=UNPINNED, together=True) as worker:
         layers = worker.examine(Examine(str(masked), synthetic=False, rounds=2), timeout_s=60).layers
 

@@ -41,7 +41,9 @@ def bound_to(path: Path, folder: Path, **dims: int) -> ModelItems:
 
 
 @pytest.mark.parametrize("annotate", [False, True])
-def test_a_model_that_is_bound_otherwise_than_the_suite_is_told(decoder: Path, tmp_path: Path, annotate: bool) -> None:
+def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
+    decoder: Path, tmp_path: Path, annotate: bool
+) -> None:
     suite = tmp_path / "suite"
     generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, out=suite, annotate=annotate)
 

@@ -1,4 +1,4 @@
-"""The pass that tells which kernels run, after everything is timed: what it takes, and what a failure in it costs."""
+"""The pass that records which kernels run, after everything is timed: what it takes, and what a failure in it costs."""
 
 from __future__ import annotations
 

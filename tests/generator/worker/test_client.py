@@ -119,7 +119,7 @@ def test_a_crash_reports_signal_and_the_end_of_stderr():
         Worker.start("onnxruntime", command=command)
 
 
-def test_an_exit_tells_its_status():
+def test_an_exit_reports_its_status():
     with pytest.raises(WorkerCrashed, match="status 7"):
         Worker.start("onnxruntime", command=_ends_with("os._exit(7)"))
 

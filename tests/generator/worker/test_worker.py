@@ -297,7 +297,7 @@ def test_memory_beyond_the_limit_is_refused_and_the_worker_goes_on(worker, skele
     worker.ask(Release("small"), Done)
 
 
-def test_the_greeting_tells_the_effective_settings(tmp_path):
+def test_the_greeting_reports_the_effective_settings(tmp_path):
     worker = Process(tmp_path)
 
     greeting = worker.ask(Hello("onnxruntime", options={"optimization": "basic"}, threads=0), Greeting)
@@ -401,7 +401,7 @@ def test_any_exception_becomes_one_short_line():
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch", "openvino"])
 def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
-    if importlib.util.find_spec(backend) is None:  # not imported here: OpenVINO would tell others
+    if importlib.util.find_spec(backend) is None:  # not imported here: OpenVINO would send it to others
         pytest.skip(f"{backend} is not installed")
     (tmp_path / "my models").mkdir()
     missing = tmp_path / "my models" / "none.onnx"
