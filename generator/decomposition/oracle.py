@@ -1,4 +1,4 @@
-"""The shape oracle: types that inference does not find, one execution in a worker does."""
+"""The shape oracle: one execution in a worker finds the types that inference does not."""
 
 from __future__ import annotations
 

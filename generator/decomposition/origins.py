@@ -3,7 +3,7 @@
 Optimisers keep the names of values: a fused operator writes the last value of what it fused. What an operator came
 from is therefore found by walking back, in the graph before, from the values that it writes to those that it reads.
 Where an optimiser gave a value a new name (blocked layouts, reshapes around a fused product), the value that it
-*stands for* follows from the operators around it: by those that kept their name, and by layout changes, which write
+*stands for* follows from the operators around it: from those that kept their name, and from layout changes, which write
 what they read.
 """
 
