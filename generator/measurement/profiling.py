@@ -19,7 +19,7 @@ from ...errors import BackendError, WorkerError
 from ..backends.base import Backend
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
-from ..worker.messages.profile import Profile, Profiled
+from ..worker.messages.inspection import Profile, Profiled
 from .item import Item
 from .launch import launch
 from .settings import MeasurementSettings

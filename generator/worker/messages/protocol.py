@@ -31,11 +31,10 @@ from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 from ....errors import WorkerError
-from .examination import Examine, Examined, LayerEffect
 from .greeting import Greeting, Hello, Limits
+from .inspection import Examine, Examined, LayerEffect, Profile, Profiled
 from .message import Message, Reply, Request, parse_line
 from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
-from .profile import Profile, Profiled
 
 __all__ = [
     "Bye",

@@ -15,7 +15,7 @@ from dlbricks.generator.backends.torch.kernels import launches
 from dlbricks.generator.backends.torch.onednn_log import Primitive, primitives_of
 from dlbricks.generator.network.network import file_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.profile import Profile, Profiled
+from dlbricks.generator.worker.messages.inspection import Profile, Profiled
 
 BLOCK = (
     "(float[1,64,28,28] x, float[64,64,3,3] w0, float[64] w1, float[64,64,3,3] w2) => (float[1,64,28,28] y)"

@@ -15,7 +15,7 @@ from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.profile import Profile, Profiled
+from dlbricks.generator.worker.messages.inspection import Profile, Profiled
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 
