@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
     from .bricks.layer import Layer
-    from .bricks.sequence import Sequence
+    from .bricks.sequence import LayerSequence
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .generator.measurement.agreement import AgreementReport, check_agreement
     from .generator.measurement.measure import MeasureReport, measure
     from .generator.measurement.run import RunReport, run
-    from .generator.planning.plans import PlanReport, library_plans
+    from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Finding",
     "GenerateReport",
     "Layer",
+    "LayerSequence",
     "MeasureReport",
     "Measurement",
     "ModelGraph",
@@ -69,7 +70,6 @@ __all__ = [
     "Report",
     "Run",
     "RunReport",
-    "Sequence",
     "Stack",
     "Store",
     "Suite",
@@ -114,16 +114,16 @@ __getattr__, __dir__ = lazy(
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
         "Layer": "bricks.layer",
+        "LayerSequence": "bricks.sequence",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "ModelGraph": "bricks.graph.graph",
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
-        "PlanReport": "generator.planning.plans",
+        "PlanReport": "generator.planning.library_plans",
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
-        "Sequence": "bricks.sequence",
         "Stack": "db.values",
         "Store": "db.store",
         "Suite": "bricks.suite.suite",
@@ -139,7 +139,7 @@ __getattr__, __dir__ = lazy(
         "frame": "analyzer.frames",
         "generate": "generator.decomposition.generate",
         "kernels": "analyzer.kernels.kernels",
-        "library_plans": "generator.planning.plans",
+        "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
         "measure": "generator.measurement.measure",

@@ -15,7 +15,7 @@ from ..generator.decomposition.generate import GenerateReport
 from ..generator.measurement.agreement import AgreementReport
 from ..generator.measurement.measure import MeasureReport
 from ..generator.measurement.run import RunReport
-from ..generator.planning.plans import PlanReport
+from ..generator.planning.library_plans import PlanReport
 from .advice import Advice
 from .comparison.compare import Comparison
 from .findings.analyze import AnalyzeReport

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
-from ..db.values import AS_GIVEN
+from ..db.values import NATIVE
 from ..generator.backends.base import GraphBackend
 from ..generator.backends.registry import get, require_available
 from ..generator.backends.requirements import in_turn
-from ..generator.decomposition.decomposer import Cut
+from ..generator.decomposition.cutter import Cut
 from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
@@ -126,8 +126,8 @@ def set_up(
     runtime = get(name)
     require_available(runtime, name, where)
     effective = runtime.resolve(where, options or {})
-    precision = dtype or AS_GIVEN
-    executed = isinstance(runtime, GraphBackend) and where == "cpu" and precision == AS_GIVEN
+    precision = dtype or NATIVE
+    executed = isinstance(runtime, GraphBackend) and where == "cpu" and precision == NATIVE
     kind = graph or ("runtime" if executed else "source")
     state = cache or ("model" if where == "cpu" and in_turn(runtime, effective) else "hot")
     count = 1 if threads is None else threads or len(physical_cores())
@@ -349,7 +349,7 @@ def _knows_ceilings(found: _Found) -> bool:
 
 def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:
     sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]
-    for dtype in dict.fromkeys((AS_GIVEN, how.dtype)):
+    for dtype in dict.fromkeys((NATIVE, how.dtype)):
         measure_ceilings(
             store=store,
             backend=how.backend,

@@ -34,7 +34,7 @@ from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store,
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.decomposition.decomposer import Cut
+from dlbricks.generator.decomposition.cutter import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models

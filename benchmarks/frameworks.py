@@ -35,7 +35,7 @@ from dlbricks.db import Store
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.backends.requirements import in_turn
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.measurement.agreement import AgreementReport, Verdict, check_agreement
+from dlbricks.generator.measurement.agreement import AgreementReport, Outcome, check_agreement
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
 
@@ -182,15 +182,15 @@ def _label(granularity: int, cache: str) -> str:
 
 def _agreed(report: AgreementReport, cnns: set[str]) -> dict[str, Any]:
     reasons = Counter(
-        f"{' '.join(row.operators)}: {row.reason}" for row in report.rows if row.verdict is not Verdict.SAME
+        f"{' '.join(row.operators)}: {row.reason}" for row in report.rows if row.verdict is not Outcome.SAME
     )
     of_cnns = [row for row in report.rows if row.key in cnns]
     return {
         "against": report.against,
         "tolerance": report.tolerance,
-        "counts": {str(verdict): report.count(verdict) for verdict in Verdict},
-        "runs": _share(row.verdict in {Verdict.SAME, Verdict.DIFFERENT} for row in report.rows),
-        "runs_of_cnns": _share(row.verdict in {Verdict.SAME, Verdict.DIFFERENT} for row in of_cnns),
+        "counts": {str(verdict): report.count(verdict) for verdict in Outcome},
+        "runs": _share(row.verdict in {Outcome.SAME, Outcome.DIFFERENT} for row in report.rows),
+        "runs_of_cnns": _share(row.verdict in {Outcome.SAME, Outcome.DIFFERENT} for row in of_cnns),
         "worst_error": max((row.error for row in report.rows if row.error is not None), default=None),
         "reasons": dict(reasons.most_common()),
     }

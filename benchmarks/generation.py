@@ -65,7 +65,7 @@ def light(repeat: int) -> dict[str, Any]:
 
 def ours(path: Path) -> None:
     """What `generate` does with one model, bricks included."""
-    from dlbricks.bricks import build_brick, build_graph, sequences
+    from dlbricks import build_brick, build_graph, sequences
     from dlbricks.models import find_models
 
     (source,) = find_models([str(path)])

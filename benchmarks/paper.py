@@ -29,7 +29,7 @@ from dlbricks.analyzer.report import plots
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.graph.similarity import jaccard
-from dlbricks.bricks.sequence import Sequence
+from dlbricks.bricks.sequence import LayerSequence
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db import Measurement, Store, Subject
@@ -69,7 +69,7 @@ def experiment(
     sources: list[ModelSource], graphs: dict[str, ModelGraph], granularity: int, folder: Path, options: Any
 ) -> dict[str, Any]:
     """One granularity: generate, run bricks and models together, construct."""
-    split: dict[str, list[Sequence]] = {name: sequences(graph, granularity) for name, graph in graphs.items()}
+    split: dict[str, list[LayerSequence]] = {name: sequences(graph, granularity) for name, graph in graphs.items()}
     bricks: dict[str, Brick] = {}
     for name, items in split.items():
         for sequence in items:

@@ -28,7 +28,7 @@ from typing import Any
 
 from dlbricks.errors import BackendUnavailable, DlbricksError, MachineBusy, UsageError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.measurement.settings import Settings
+from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from visit_clock import TABLES, Clock, Terminated, TimeUp
@@ -105,7 +105,7 @@ def _option(text: str) -> tuple[str, str]:
 def _check(settings: Mapping[str, Any]) -> None:
     """Make sure that the settings make sense here, before they are kept."""
     names = ("backend", "device", "options", "threads", "processes", "sessions", "visits")
-    Settings(**{name: settings[name] for name in names}).check()
+    MeasurementSettings(**{name: settings[name] for name in names}).check()
     get(settings["backend"]).stack(settings["device"], settings["options"])
     for source in find_models(settings["models"], batches=[settings["batch"]]):
         if source.problem is not None:

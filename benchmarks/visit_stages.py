@@ -24,7 +24,7 @@ from typing import Any
 from dlbricks import __version__
 from dlbricks.generator.backends.registry import backends
 from dlbricks.generator.machine.system import machine_state, probe_system
-from dlbricks.generator.measurement.agreement import Verdict, agreements
+from dlbricks.generator.measurement.agreement import Outcome, agreements
 from visit_folder import Record
 from visit_measuring import bricks, ceilings, kernels, models
 from visit_plan import Stage
@@ -118,7 +118,7 @@ def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> 
 
 def _agreed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     errors = [row["error"] for row in rows if row["error"] is not None]
-    wrong = Counter(f"{' '.join(row['operators'])}: {row['reason']}" for row in rows if row["verdict"] != Verdict.SAME)
+    wrong = Counter(f"{' '.join(row['operators'])}: {row['reason']}" for row in rows if row["verdict"] != Outcome.SAME)
     return {
         "bricks": len(rows),
         "counts": dict(Counter(str(row["verdict"]) for row in rows)),

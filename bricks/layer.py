@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import onnx
 
+from ..models.names import kind_of, plain_domain
 from .cost import Cost
 from .tensor import TensorType
 
@@ -99,4 +100,9 @@ class Layer:
     @property
     def domain(self) -> str:
         """The operator's domain; empty for ONNX's own."""
-        return "" if self.node.domain == "ai.onnx" else self.node.domain
+        return plain_domain(self.node.domain)
+
+    @property
+    def kind(self) -> str:
+        """The operator, behind its domain and a dot where that is not ONNX's own."""
+        return kind_of(self.node)

@@ -1,4 +1,4 @@
-"""Networks of our own: those that tell what a call costs, and what a machine can do."""
+"""Networks of our own: those that measure what a call costs, and what a machine can do."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Sequence"]
+__all__ = ["LayerSequence"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class LayerSequence:
     """One occurrence of a brick in a model.
 
     Attributes:

@@ -220,7 +220,7 @@ def backends_plans(
     """
     from ..analyzer.report.planned import planned
     from ..bricks.suite.suite import Suite
-    from ..generator.planning.plans import Layout, library_plans
+    from ..generator.planning.library_plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
     with Reporter(quiet=quiet) as progress:

@@ -12,15 +12,15 @@ import numpy as np
 
 from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.graph.footprint import is_level
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..db import Measurement
 from .choice import COLD
 from .composition.bound import Cover, further_covers, lower_bound
 from .composition.composition import CriticalPath, Quotient
-from .composition.luck import luck_of
+from .composition.selection_bias import selection_bias
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition, edges
-from .stored import Shelf, Stored
+from .stored import BrickMeasurements, Stored
 from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, Uncertainty, Weights
 from .uncertainty.pairing import paired
@@ -38,13 +38,13 @@ class Bound:
         latency_ns: The least sum.
         ci95_ns: Its interval; holds ``latency_ns``.
         weights: The measurements that it is of.
-        luck_ns: By how much it is too low for having been chosen, at least and at most; part of the interval.
+        bias_ns: By how much it is too low for having been chosen, at least and at most; part of the interval.
     """
 
     latency_ns: float
     ci95_ns: tuple[float, float]
     weights: Weights
-    luck_ns: tuple[float, float]
+    bias_ns: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,24 @@ class Bounds:
 
 def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
     model: Decomposition,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     quotient: Quotient,
-    shelf: Shelf,
-    doubts: Uncertainty,
+    bricks: BrickMeasurements,
+    uncertainty: Uncertainty,
     path: CriticalPath | None,
 ) -> Bounds | None:
     """The lower bounds; None where no cover is measured, as where a layer cannot be a brick.
 
     An interval holds what the measurements of the bricks that were taken are off by, with what runs differ by where
     those that compete come from several, and by how much the lowest may be too low for having been chosen
-    (``composition.luck``).
+    (``composition.selection_bias``).
 
     Args:
         model: As decomposed.
         parts: The sequences that it was asked to be composed of.
         quotient: Their quotient DAG.
-        shelf: What is known of the bricks.
-        doubts: Has their raw samples.
+        bricks: What is known of the bricks.
+        uncertainty: Has their raw samples.
         path: The critical path of the sequences on the stack that was asked for, where they are all measured.
     """
     graph = model.graph
@@ -87,12 +87,12 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
         return None
     asked = Cover(quotient, tuple(part.key for part in parts))
     competing = {*asked.keys, *(window.key for window in model.windows)}
-    rivals = {key: shelf.rivals[key] for key in sorted(competing) if key in shelf.rivals}
+    rivals = {key: bricks.rivals[key] for key in sorted(competing) if key in bricks.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
     further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
     # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
     most_ns = math.inf if path is None else path.latency
-    return bounded([asked, *further], model.windows, len(graph.live), rivals, doubts, most_ns=most_ns)
+    return bounded([asked, *further], model.windows, len(graph.live), rivals, uncertainty, most_ns=most_ns)
 
 
 def bounded(
@@ -100,7 +100,7 @@ def bounded(
     windows: Sequence[KeyedWindow],
     size: int,
     rivals: Mapping[str, Sequence[Measurement]],
-    doubts: Uncertainty,
+    uncertainty: Uncertainty,
     *,
     most_ns: float = math.inf,
 ) -> Bounds | None:
@@ -111,7 +111,7 @@ def bounded(
         windows: What further covers may be made of.
         size: Number of layers that are covered.
         rivals: By key, what competes to be the latency of a brick, the lowest first.
-        doubts: Has their raw samples.
+        uncertainty: Has their raw samples.
         most_ns: A critical path that is known already.
 
     Returns:
@@ -126,32 +126,32 @@ def bounded(
     used = {key for cover in measured for key in cover.keys} | {window.key for window in whole}
     entering = {key: some for key, some in rivals.items() if key in used}
     ids = [one.id for some in entering.values() for one in some]
-    errors = iter(doubts.draws_ns(ids, _REPLICATES))
-    luck = luck_of(
+    errors = iter(uncertainty.draws_ns(ids, _REPLICATES))
+    bias = selection_bias(
         measured,
         whole,
         size,
         {key: [one.latency_ns for one in some] for key, some in entering.items()},
         {key: np.stack([next(errors) for _ in some]) for key, some in entering.items()},
     )
-    apart = len({doubts.known[id_].run for id_ in ids}) > 1
+    apart = len({uncertainty.known[id_].run for id_ in ids}) > 1
     least = min(found.critical_path, most_ns)
     return _ordered(
-        _bound(found.sequential, found.sequential_keys, rivals, doubts, luck=luck.sequential, apart=apart),
-        _bound(least, found.path_keys, rivals, doubts, luck=luck.critical_path, apart=apart),
+        _bound(found.sequential, found.sequential_keys, rivals, uncertainty, bias=bias.sequential, apart=apart),
+        _bound(least, found.path_keys, rivals, uncertainty, bias=bias.critical_path, apart=apart),
     )
 
 
 def _bound(
-    latency_ns: float, keys: Sequence[str], rivals: Mapping[str, Sequence[Measurement]], doubts: Uncertainty,
-    *, luck: tuple[float, float], apart: bool,
+    latency_ns: float, keys: Sequence[str], rivals: Mapping[str, Sequence[Measurement]], uncertainty: Uncertainty,
+    *, bias: tuple[float, float], apart: bool,
 ) -> Bound:  # fmt: skip
     weights = {id_: float(count) for id_, count in Counter(rivals[key][0].id for key in keys).items()}
-    half = doubts.half_ns(weights)
+    half = uncertainty.half_ns(weights)
     if apart:
-        half = math.hypot(half, NORMAL * doubts.runs_ns(weights))
-    low, high = latency_ns + luck[0] - half, latency_ns + luck[1] + half
-    return Bound(latency_ns, (max(0.0, min(low, latency_ns)), high), weights, luck)
+        half = math.hypot(half, NORMAL * uncertainty.runs_ns(weights))
+    low, high = latency_ns + bias[0] - half, latency_ns + bias[1] + half
+    return Bound(latency_ns, (max(0.0, min(low, latency_ns)), high), weights, bias)
 
 
 def _ordered(whole: Bound, path: Bound) -> Bounds:
@@ -196,20 +196,20 @@ def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: 
     Returns:
         ``ratio`` and ``ci95``.
     """
-    doubts, (least, most) = stored.uncertainty, bound.luck_ns
+    uncertainty, (least, most) = stored.uncertainty, bound.bias_ns
     ratio = bound.latency_ns / measured_ns
     if bound.latency_ns <= 0:
         return {"ratio": ratio, "ci95": None}
     weights = stored.in_run(bound.weights, truth.run)
-    both = paired(weights, truth, stored.members(weights), doubts)
+    both = paired(weights, truth, stored.members(weights), uncertainty)
     if both is not None:
         half = both.half
     else:
         low, high = truth.ci95_ns
-        half = math.hypot(doubts.half_ns(bound.weights) / bound.latency_ns, (high - low) / 2 / measured_ns)
-        if any(doubts.known[id_].run != truth.run for id_ in bound.weights):
+        half = math.hypot(uncertainty.half_ns(bound.weights) / bound.latency_ns, (high - low) / 2 / measured_ns)
+        if any(uncertainty.known[id_].run != truth.run for id_ in bound.weights):
             slower = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
-            runs = doubts.runs_ns(bound.weights) / bound.latency_ns, scatters(doubts.stacks, truth).run_sd
+            runs = uncertainty.runs_ns(bound.weights) / bound.latency_ns, scatters(uncertainty.stacks, truth).run_sd
             half = math.hypot(half, NORMAL * math.hypot(*runs, max(0.0, slower) / 2))
     reach = math.exp(min(half, 50.0))
     low, high = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bricks.layer import LayerState
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
 from ..db import Measurement
 from ..errors import InvalidSequence
@@ -48,26 +48,26 @@ def construct(
         blank: How the model was decomposed.
     """
     graph, state = model.graph, state_of(model, stored.choice)
-    shelf = stored.shelf(state)
-    parts = _cover(model, shelf.bricks) if blank.overlap else model.sequences
+    bricks = stored.bricks_in(state)
+    parts = _cover(model, bricks.latest) if blank.overlap else model.sequences
     try:
         quotient = quotient_of(graph, parts)
     except InvalidSequence as error:
         return without(Failed(model.source, str(error)), blank)
-    measured = [part for part in parts if part.key in shelf.bricks]
-    missing = tuple(missing_of(model, parts, shelf, remedies))
+    measured = [part for part in parts if part.key in bricks.latest]
+    missing = tuple(missing_of(model, parts, bricks, remedies))
     estimate = replace(
         blank,
         **_identity(model, stored.choice),
         unique=len({part.key for part in parts}),
         coverage=coverage_of(graph, parts, measured),
-        known_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in measured)),
+        known_ms=_ms(sequential(bricks.latest[part.key].latency_ns for part in measured)),
         missing=missing,
     )
     path: CriticalPath | None = None
     prediction: Prediction | None = None
     if not missing:
-        path = critical_path(quotient, [shelf.bricks[part.key].latency_ns for part in parts])
+        path = critical_path(quotient, [bricks.latest[part.key].latency_ns for part in parts])
         if graph is executed.graph:
             executed = replace(executed, parts=parts)
         parallel = _at_once(stored.choice)
@@ -94,18 +94,18 @@ def construct(
                 else remedies.measure(model.source, graph=kind, cache=cache)
             ),
         )
-        host = host_of(parts, shelf)
+        host = host_of(parts, bricks)
         estimate = replace(
             estimate,
             estimate_ms=prediction.ms,
             ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
             calibrated=prediction.method_sd is not None,
             scatter_calibrated=stored.scatter_known,
-            sequential_ms=_ms(sequential(shelf.bricks[part.key].latency_ns for part in parts)),
+            sequential_ms=_ms(sequential(bricks.latest[part.key].latency_ns for part in parts)),
             critical_path_ms=_ms(path.latency),
             host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
         )
-    bounds = bounds_of(model, parts, quotient, shelf, stored.uncertainty, path)
+    bounds = bounds_of(model, parts, quotient, bricks, stored.uncertainty, path)
     estimate = replace(estimate, **_bounded(bounds))
     known = {} if prediction is None else stored.members(prediction.weights)
     estimate = replace(
@@ -128,14 +128,14 @@ def construct(
     on_path = frozenset(members)
     signatures: dict[str, Signature] = {}
     rows = tuple(
-        row_of(index, part, model, shelf, kernels=stored.kernels, known=signatures, on_path=index in on_path)
+        row_of(index, part, model, bricks, kernels=stored.kernels, known=signatures, on_path=index in on_path)
         for index, part in enumerate(parts)
     )
     estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
     return beside_roofline(estimate, model, parts, quotient, stored, remedies)
 
 
-def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Part, ...]:
+def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[LayerSequence, ...]:
     """Of overlapping sequences, those to compose the model from, in its order."""
     position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [

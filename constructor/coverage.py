@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import LayerState
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
 from .decomposition import Decomposition
 from .form import form_of
 from .remedies import Remedies
 from .result import Coverage, Missing, SequenceLatency
-from .stored import Shelf
+from .stored import BrickMeasurements
 
 __all__ = ["cannot_be_bricks", "coverage_of", "missing_of", "row_of"]
 
 
-def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Part]) -> Coverage:
+def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], measured: Sequence[LayerSequence]) -> Coverage:
     """How much of a model is measured.
 
     Args:
@@ -27,7 +27,7 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
         measured: Those of them that are measured.
     """
 
-    def macs(some: Sequence[Part]) -> int:
+    def macs(some: Sequence[LayerSequence]) -> int:
         costs = (graph.layers[layer].cost for part in some for layer in part.layers)
         return sum(cost.macs for cost in costs if cost is not None)
 
@@ -39,35 +39,37 @@ def coverage_of(graph: ModelGraph, parts: Sequence[Part], measured: Sequence[Par
     )
 
 
-def missing_of(model: Decomposition, parts: Sequence[Part], shelf: Shelf, remedies: Remedies) -> Iterator[Missing]:
+def missing_of(
+    model: Decomposition, parts: Sequence[LayerSequence], bricks: BrickMeasurements, remedies: Remedies
+) -> Iterator[Missing]:
     """What is not measured, one entry per brick; and the layers that cannot be bricks.
 
     Args:
         model: The model.
         parts: Its sequences.
-        shelf: What is known of their bricks.
+        bricks: What is known of their bricks.
         remedies: What would measure the others.
     """
     source, graph = model.source, model.graph
-    counts = Counter(part.key for part in parts if part.key not in shelf.bricks)
+    counts = Counter(part.key for part in parts if part.key not in bricks.latest)
     first = {part.key: part for part in reversed(parts)}
     for key, count in counts.items():
-        failure = shelf.failures.get(key)
+        failure = bricks.failures.get(key)
         layers = [graph.layers[index] for index in first[key].layers]
         yield Missing(
             key=key,
             count=count,
             layers=tuple(layer.name for layer in layers),
             op_types=tuple(layer.op_type for layer in layers),
-            reason=_unmeasured(key, shelf) if failure is None else f"{failure.kind}: {failure.reason}",
+            reason=_unmeasured(key, bricks) if failure is None else f"{failure.kind}: {failure.reason}",
             command=remedies.measure(source) if failure is None else remedies.again(source),
             form=form_of(model, first[key]),
         )
     yield from _skipped(graph)
 
 
-def _unmeasured(key: str, shelf: Shelf) -> str:
-    if key in shelf.outdated:
+def _unmeasured(key: str, bricks: BrickMeasurements) -> str:
+    if key in bricks.outdated:
         return "measured by an earlier version only, which is never combined with this one"
     return "not measured"
 
@@ -86,9 +88,9 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
 
 def row_of(
     index: int,
-    part: Part,
+    part: LayerSequence,
     model: Decomposition,
-    shelf: Shelf,
+    bricks: BrickMeasurements,
     *,
     kernels: Mapping[str, tuple[str, ...]],
     known: MutableMapping[str, Signature],
@@ -100,13 +102,13 @@ def row_of(
         index: Its position among the sequences.
         part: The sequence.
         model: The model.
-        shelf: What is known of its brick.
+        bricks: What is known of its brick.
         kernels: Those that ran for bricks, by key.
         known: As of ``form_of``.
         on_path: Whether it lies on the critical path.
     """
     layers = [model.graph.layers[layer] for layer in part.layers]
-    brick, lowest = shelf.bricks.get(part.key), next(iter(shelf.rivals.get(part.key, ())), None)
+    brick, lowest = bricks.latest.get(part.key), next(iter(bricks.rivals.get(part.key, ())), None)
     return SequenceLatency(
         index=index,
         key=part.key,

@@ -1,4 +1,4 @@
-"""The decomposition of a model as a value, and what is told of it."""
+"""The decomposition of a model as a value, and what follows from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..bricks.graph.executed import ExecutedModel
 from ..bricks.graph.footprint import footprint, level_name, level_of
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.graph.outline import Outline
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..models import ModelSource
 from .choice import MODEL, Choice
 from .composition.composition import Quotient, contract
@@ -48,7 +48,7 @@ class Decomposition:
     source: ModelSource
     own: ModelGraph
     graph: ModelGraph
-    sequences: tuple[Part, ...]
+    sequences: tuple[LayerSequence, ...]
     units: tuple[tuple[int, ...], ...]
     windows: tuple[KeyedWindow, ...]
     level: str
@@ -70,7 +70,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interventions:
-    """The bricks of the graph that is executed: what tells fusion, layout and cache apart.
+    """The bricks of the graph that is executed: what separates fusion, layout and cache.
 
     Attributes:
         executed: That graph, mapped to the model's layers; None where it is not known.
@@ -83,11 +83,11 @@ class Interventions:
     """
 
     executed: ExecutedModel | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LayerSequence, ...] = ()
     level: str = ""
     reason: str = ""
     written: ModelGraph | None = None
-    units: tuple[Part, ...] | None = None
+    units: tuple[LayerSequence, ...] | None = None
 
     @property
     def graph(self) -> ModelGraph | None:
@@ -105,7 +105,7 @@ def as_written(graph: ModelGraph) -> Interventions:
     return Interventions(parts=alone(graph), level=distance_level(graph), written=graph)
 
 
-def alone(graph: ModelGraph) -> tuple[Part, ...]:
+def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
     """The sequences of a graph at G = 1; an outline cannot be cut, and has them beside it."""
     return graph.alone if isinstance(graph, Outline) else tuple(sequences(graph, 1))
 
@@ -121,7 +121,7 @@ def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
                 yield layer.index, consumer
 
 
-def quotient_of(graph: ModelGraph, parts: tuple[Part, ...]) -> Quotient:
+def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient:
     """What remains of a graph when each part is contracted to one node.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 
-from ..bricks.sequence import Sequence as Part
+from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature, signature_in
 from .decomposition import Decomposition
 
@@ -31,7 +31,7 @@ class Form(Signature):
 
 def form_of(
     model: Decomposition,
-    part: Part,
+    part: LayerSequence,
     *,
     kernels: Mapping[str, tuple[str, ...]] | None = None,
     known: MutableMapping[str, Signature] | None = None,
@@ -48,8 +48,8 @@ def form_of(
     if model.executed is not None and model.graph is model.executed.graph:
         sources = tuple(sorted(frozenset[int]().union(*(model.executed.origins[index] for index in part.layers))))
     names = tuple(model.own.layers[index].name for index in sources)
-    ran = (kernels or {}).get(part.key, ())
     signature = (known or {}).get(part.key) or signature_in(model.graph, part)
     if known is not None:
         known[part.key] = signature
-    return Form(**{name: getattr(signature, name) for name in _SIGNATURE}, source_layers=names, kernels=ran)
+    described = {name: getattr(signature, name) for name in _SIGNATURE}
+    return Form(**described, source_layers=names, kernels=(kernels or {}).get(part.key, ()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..bricks.sequence import Sequence as Part
-from ..db.values import AS_GIVEN
+from ..bricks.sequence import LayerSequence
+from ..db.values import NATIVE
 from .composition.composition import Quotient, critical_path, sequential
 from .coverage import cannot_be_bricks
 from .decomposition import Decomposition, state_of
@@ -21,7 +21,7 @@ __all__ = ["beside_roofline"]
 def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     estimate: Estimate,
     model: Decomposition,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     quotient: Quotient,
     stored: Stored,
     remedies: Remedies,
@@ -39,14 +39,14 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     choice, state = stored.choice, state_of(model, stored.choice)
     if choice is None:
         return replace(estimate, roofline_reason="nothing is stored, and so nothing of the machine is known")
-    bricks, ceilings = stored.shelf(state).bricks, stored.ceilings
+    bricks, ceilings = stored.bricks_in(state).latest, stored.ceilings
     found = roofline(model.graph, parts, bricks, ceilings, state=state, system=choice.system)
     estimate = replace(estimate, roofline=found)
     bounds = found.bounds_ms(parts)
     if bounds is None:
         single = ceilings.known  # what is not computed in the precision is in float32, and that is missing
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
-        dtype = AS_GIVEN if single else ceilings.dtype
+        dtype = NATIVE if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
         return replace(estimate, roofline_reason=f"{reason}: {remedies.ceilings()}")
     if cannot_be_bricks(model.graph):

@@ -1,4 +1,4 @@
-"""What would tell what is missing, as commands: whoever knows the runtimes that are installed writes them."""
+"""What would measure what is missing, as commands: whoever knows the runtimes that are installed writes them."""
 
 from __future__ import annotations
 

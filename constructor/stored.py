@@ -12,30 +12,30 @@ from .roofline.ceilings import Ceilings
 from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 
-__all__ = ["Shelf", "Stored", "Twin"]
+__all__ = ["BrickMeasurements", "Stored", "Twin"]
 
 Twin = tuple[str, str, str, str]
 """Run, key, cache state and variant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class BrickMeasurements:
     """What is known of bricks in one cache state; every mapping is by key.
 
     Attributes:
-        bricks: Latest measurement of each brick.
+        latest: Latest measurement of each brick.
         inner: The same without the layout changes at its edges, where there are any.
         host: What the processor takes to enqueue a brick, where a device does the work.
         failures: Why a brick could not be measured.
         rivals: Measurements of each brick over all variants and stacks of the same system, device and conditions, the
             lowest latency first, up to a multiple of it that may be the lowest but for chance; those that run branches
             at once, on more cores than their threads say, only beside their like, and those that compute in TF32
-            likewise. All of a brick are of one cache state, that of ``bricks`` where it is there.
+            likewise. All of a brick are of one cache state, that of ``latest`` where it is there.
         fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
         outdated: Those that only an earlier version measured, whose way was another.
     """
 
-    bricks: Mapping[str, Measurement] = field(default_factory=dict)
+    latest: Mapping[str, Measurement] = field(default_factory=dict)
     inner: Mapping[str, Measurement] = field(default_factory=dict)
     host: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Stored:
 
     Attributes:
         choice: The combination; None where nothing that matches is stored.
-        shelves: By cache state.
+        bricks: What is known of bricks, by cache state.
         truths: Latest measurement of each whole model.
         data: What each model's own values cost; may be negative.
         model_failures: Why a whole model could not be measured.
@@ -63,7 +63,7 @@ class Stored:
     """
 
     choice: Choice | None = None
-    shelves: Mapping[str, Shelf] = field(default_factory=dict)
+    bricks: Mapping[str, BrickMeasurements] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
     data: Mapping[str, Measurement] = field(default_factory=dict)
     model_failures: Mapping[str, Failure] = field(default_factory=dict)
@@ -92,6 +92,6 @@ class Stored:
             return None
         return scatter_of(self.choice.stack, self.choice.conditions.threads, Subject.BRICK).known
 
-    def shelf(self, state: str) -> Shelf:
+    def bricks_in(self, state: str) -> BrickMeasurements:
         """What is known in a cache state."""
-        return self.shelves.get(state) or Shelf()
+        return self.bricks.get(state) or BrickMeasurements()

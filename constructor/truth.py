@@ -90,11 +90,11 @@ def _quietness(
         return {}
     quiet_ns = stored.uncertainty.undisturbed_ns(prediction.weights)
     shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in prediction.weights.items()]
-    told = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
-    total = math.fsum(weight for _, weight in told)
+    rated = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
+    total = math.fsum(weight for _, weight in rated)
     said: dict[str, Any] = {}
     if total > 0:
-        said["quiet"] = math.fsum(quiet * weight for quiet, weight in told) / total
+        said["quiet"] = math.fsum(quiet * weight for quiet, weight in rated) / total
     if quiet_ns is not None and quiet_ns > 0:
         said["undisturbed_ms"] = quiet_ns / _NS_PER_MS
         said |= _how_much(estimate.estimate_ms * _NS_PER_MS / quiet_ns - 1)
@@ -156,5 +156,5 @@ def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any], run_
 
 def _around(ratio: float, half: float) -> tuple[float, float]:
     """The interval of a ratio from half of that of its logarithm."""
-    reach = min(half, 50.0)  # a single time block tells nothing: the interval then says so, and stays a number
+    reach = min(half, 50.0)  # a single time block shows nothing: the interval then says so, and stays a number
     return ratio * math.exp(-reach), ratio * math.exp(reach)

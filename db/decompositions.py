@@ -119,7 +119,7 @@ def keep_records(store: Handle, model: str, records: Mapping[str, Record], maker
 
 
 def _place(path: Path) -> str:
-    """Of a path no more than tells it from others."""
+    """Of a path no more than distinguishes it from others."""
     return hashlib.sha256(str(path.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
 
 

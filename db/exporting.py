@@ -95,7 +95,7 @@ def export(
         store: Where to read.
         path: The file to write; it appears only when complete, and never replaces another.
         format: ``csv``, ``parquet`` or ``sqlite``; by default what the file's ending says.
-        measurements_only: Leave out what could tell where or on what models it was measured: whole-model measurements,
+        measurements_only: Leave out what could show where or on what models it was measured: whole-model measurements,
             host and model names, paths, run options and states that are not known to be harmless, the wording of
             failures. This is how the owner of a private model gets latencies back.
         named: What to say of a brick or model beside its measurements, by its key: further columns of a table.
@@ -115,7 +115,7 @@ def export(
         destination.suffix
     )
     if kind not in FORMATS:
-        raise UsageError(f"cannot tell the format of {destination}", remedy=f"choose one of {', '.join(FORMATS)}")
+        raise UsageError(f"the format of {destination} is not known", remedy=f"choose one of {', '.join(FORMATS)}")
     if named is not None and kind == "sqlite":
         raise UsageError("a database has no place for names", remedy="export to csv or parquet")
     if os.path.lexists(destination):

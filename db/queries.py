@@ -186,7 +186,7 @@ def matching_items(connection: Connection, wanted: Filter) -> list[int]:
 
 
 def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
-    """Open measurements that match, with what tells their age and place."""
+    """Open measurements that match, with their age and place."""
     places = _places(connection, wanted)
     query = (
         select(

@@ -195,7 +195,7 @@ class MeasurementRow(Base):
     item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
     run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
     finished_us: Mapped[int | None] = mapped_column(BigInteger)
-    """Microseconds since 1970, UTC: tells which measurement of an item is the latest."""
+    """Microseconds since 1970, UTC: decides which measurement of an item is the latest."""
     unroll: Mapped[int]
     median_ns: Mapped[float | None]
     mean_ns: Mapped[float | None]

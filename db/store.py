@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
-from . import queries
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
 from .kernel_views import put_view, view_row
-from .queries import Filter
 from .reader import Reader
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row
 from .schema import (
@@ -26,13 +24,11 @@ from .schema import (
 from .values import (
     PROTOCOL,
     Block,
-    Conditions,
     Failure,
     KernelView,
     Measurement,
     Run,
     Stack,
-    Subject,
     System,
 )
 
@@ -107,36 +103,6 @@ class Store(Reader):
             if changed.rowcount != 1:
                 raise StoreError(f"database {self.place} holds no run {id}")
 
-    def begin(  # noqa: PLR0917  (the order of Measurement; callers name them)
-        self,
-        measurement_id: str,
-        run: str,
-        subject: Subject,
-        key: str,
-        system: str,
-        stack: str,
-        conditions: Conditions,
-        unroll: int,
-        variant: str = "",
-    ) -> None:
-        """Open an item, so that its blocks can be added.
-
-        Raises:
-            StoreError: Where the item is open already (resume it with ``open_item``, or ``discard`` it), or run,
-                system or stack are not stored.
-        """
-        with self.writing() as connection:
-            item = item_id(connection, Identity(subject, key, system, stack, conditions, variant))
-            row = {"id": measurement_id, "item_id": item, "run_id": run, "unroll": unroll, "protocol": PROTOCOL}
-            try:
-                connection.execute(_BEGIN, row)
-            except IntegrityError as error:
-                raise StoreError(
-                    f"{subject} {key[:12]} cannot be begun in database {self.place}: it is open already, or run {run} "
-                    "is not stored",
-                    remedy="resume what is open",
-                ) from error
-
     def discard(self, measurement_id: str) -> None:
         """Drop an open item and its blocks; a finished measurement cannot be dropped."""
         with self.writing() as connection:
@@ -149,21 +115,6 @@ class Store(Reader):
         connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
         connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
 
-    def add_block(self, measurement_id: str, block: Block) -> None:
-        """Commit the samples of one process and round.
-
-        Raises:
-            StoreError: Where this block is stored already (it is never doubled), or the item was not begun.
-        """
-        with self.writing() as connection:
-            try:
-                connection.execute(_ADD_BLOCK, block_row(measurement_id, block))
-            except IntegrityError as error:
-                raise StoreError(
-                    f"block (process {block.process}, round {block.round}) of measurement {measurement_id} is stored "
-                    f"already in database {self.place}, or the measurement was never begun"
-                ) from error
-
     def add_session(self, opened: Iterable[Opened], blocks: Iterable[tuple[str, Block]]) -> None:
         """Open items and commit what one session took of them and others, all or nothing.
 
@@ -172,7 +123,8 @@ class Store(Reader):
             blocks: Measurement id and block, of items that are open.
 
         Raises:
-            StoreError: An item is open already, a block is stored already, or a measurement was not begun.
+            StoreError: An item is open already (resume it with ``open_item``, or ``discard`` it), a block is stored
+                already (it is never doubled), a measurement was not begun, or run, system or stack are not stored.
         """
         with self.writing() as connection:
             new = list(opened)
@@ -189,8 +141,8 @@ class Store(Reader):
                         connection.execute(statement, values)
             except IntegrityError as error:
                 raise StoreError(
-                    f"a session cannot be stored in database {self.place}: an item of it is open already, or a block "
-                    "is stored already",
+                    f"a session cannot be stored in database {self.place}: an item is open already or its run is not "
+                    "stored, or a block is stored already or its measurement was never begun",
                     remedy="resume what is open",
                 ) from error
 
@@ -253,24 +205,6 @@ class Store(Reader):
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
         with self.writing() as connection:
             put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
-
-    def clear_failures(
-        self,
-        *,
-        subject: Subject | None = None,
-        keys: Collection[str] | None = None,
-        system: str | None = None,
-        stack: str | None = None,
-        conditions: Conditions | None = None,
-        variant: str | None = "",
-    ) -> int:
-        """Forget failures, before their items are tried again; return how many."""
-        wanted = Filter(subject, keys, system, stack, conditions, variant=variant)
-        with self.writing() as connection:
-            items = queries.matching_items(connection, wanted)
-            return sum(
-                connection.execute(delete(_failure).where(_failure.c.item_id == item)).rowcount for item in items
-            )
 
 
 def _now_us() -> int:

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 __all__ = [
-    "AS_GIVEN",
     "DATA",
     "HOST",
     "INNER",
+    "NATIVE",
     "PARTS",
     "PROTOCOL",
     "Block",
@@ -47,7 +47,7 @@ class Subject(StrEnum):
     MODEL = "model"
     """Ground truth; its key is ``ModelGraph.key``."""
     REFERENCE = "reference"
-    """A network of our own, which tells what a call costs, or what the machine does at most."""
+    """A network of our own, which measures what a call costs, or what the machine does at most."""
 
 
 PROTOCOL = 3
@@ -55,7 +55,7 @@ PROTOCOL = 3
 such visits whose packs always shared memory between tensors of one shape, 1 for bursts and rotations. Rows of
 different protocols are never combined."""
 
-AS_GIVEN = "float32"
+NATIVE = "float32"
 """The precision that every backend has: each value in the network's own type, which is float32 in most models."""
 
 INNER = "inner"
@@ -291,7 +291,8 @@ class Kernel:
         operator: The framework's operator that launched it; empty where that is not known.
         place: The device or execution provider that it ran on, as the runtime prints it.
         calls: How often it ran.
-        time_ns: Of all its calls together, the median over the profiled executions; None where the profiler tells none.
+        time_ns: Of all its calls together, the median over the profiled executions; None where the profiler reports
+            none.
             A profiler adds to what it watches: these are shares, and never latencies.
     """
 
@@ -310,7 +311,7 @@ class KernelView:
         kernels: By name, operator and place, in the order in which each first started.
         wall_ns: One profiled execution, the median: longer than one that nobody watches.
         executions: How many were profiled.
-        source: Who told, such as ``torch.profiler``.
+        source: Which profiler, such as ``torch.profiler``.
     """
 
     kernels: tuple[Kernel, ...]

@@ -1,4 +1,4 @@
-"""Progress as values: what a long command tells between two requests; drawing it is the caller's."""
+"""Progress as values: what a long command reports between two requests; drawing it is the caller's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stage(StrEnum):
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
     PROFILE = "profile"
-    """The kernels that run are told; ``done`` of ``total`` items are."""
+    """The kernels of items are recorded, after everything is timed."""
     FINISH = "finish"
     """Statistics are computed and stored."""
 

@@ -47,7 +47,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
         model: The model; not changed.
         batch: Value of the batch dimension. A batch that is fixed in the file is changed, where that can be done.
         dims: Value by dimension name, or by ``input[axis]`` for a dimension without a name. Names that this model
-            does not have are ignored (``require_known`` tells).
+            does not have are ignored (``require_known`` reports them).
 
     Raises:
         UnboundDimension: A dimension has no value, and no sensible default.

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from ..errors import BrokenModel
+from .names import is_standard
 from .payload import count_elements, payload_bytes, raw_tensor
 from .skeleton import KEPT_ELEMENTS
 
@@ -23,8 +24,6 @@ __all__ = [
     "node_constant",
     "sparse_constant",
 ]
-
-_STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def graph_constants(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
 
 def is_constant(node: NodeProto) -> bool:
     """Whether a node is ONNX's own Constant."""
-    return node.op_type == "Constant" and node.domain in _STANDARD_DOMAINS
+    return node.op_type == "Constant" and is_standard(node)
 
 
 def dense_constant(tensor: TensorProto, name: str) -> Constant:

@@ -1,4 +1,4 @@
-"""The fingerprint of a model: what tells, without reading it, that it is the one that was read before."""
+"""The fingerprint of a model: it shows, without reading the model, that it is the one that was read before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What tells that a file has not changed since it was read.
+    """By what a file is known not to have changed since it was read.
 
     Attributes:
         size: Bytes.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from onnx import GraphProto, NodeProto
 
 from .constants import Constant, graph_constants, is_constant
-from .subgraphs import bodies
+from .subgraphs import bodies, own_names
 
 __all__ = ["hoist_constants"]
 
@@ -79,16 +79,6 @@ def _replace(field: MutableSequence[_Message], items: list[_Message]) -> None:
     field.extend(items)
 
 
-def _own_names(graph: GraphProto) -> set[str]:
-    """Every name that a subgraph itself defines; any other name that it uses comes from around it."""
-    names = {value.name for value in graph.input}
-    names.update(tensor.name for tensor in graph.initializer)
-    names.update(sparse.values.name for sparse in graph.sparse_initializer)
-    for node in graph.node:
-        names.update(node.output)
-    return names
-
-
 def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
     """Let every reader of ``old`` read ``new`` instead, in subgraphs too unless they define ``old`` themselves."""
     for node in nodes:
@@ -96,5 +86,5 @@ def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
             if name == old:
                 node.input[slot] = new
         for graph in bodies(node):
-            if old not in _own_names(graph):
+            if old not in own_names(graph):
                 _rename(graph.node, old, new)

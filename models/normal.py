@@ -20,7 +20,7 @@ from .hoisting import hoist_constants
 from .names import require_text
 from .payload import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_weight
-from .subgraphs import bodies
+from .subgraphs import bodies, may_have_bodies
 
 __all__ = ["NormalForm", "normalise"]
 
@@ -32,8 +32,6 @@ _NOTES = tuple(
     for name in ("doc_string", "metadata_props", "device_configurations")
     if name in NodeProto.DESCRIPTOR.fields_by_name  # the last came with onnx 1.18
 )
-
-_SUBGRAPH_OPERATORS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +113,7 @@ class _Normaliser:
             self._add_constant(node.output[0], constant)
             if constant.tensor is not None or not self._keep_weights:
                 return
-        elif not standard or operator in _SUBGRAPH_OPERATORS:
+        elif may_have_bodies(node):
             for graph in bodies(node):
                 self._used |= self._visit_subgraph(graph, defined)
         self._used.update(inputs)

@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto
 from ..errors import BrokenModel, ModelError, UnsupportedModel
 from .loading import load_full, load_skeleton
 from .reader import read_structure
+from .shapes import declared_shape
 from .skeleton import Skeleton, is_weight
 
 __all__ = ["Runnable", "runnable_file", "runnable_recipe"]
@@ -113,7 +114,7 @@ def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, 
                 remedy="export the model again",
             )
         dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
-        inputs.append((value.name, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)))
+        inputs.append((value.name, dtype, declared_shape(value.type)))
     return tuple(inputs)
 
 

@@ -6,15 +6,26 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-__all__ = ["all_nodes", "bodies", "captures", "contains_operator", "may_have_bodies", "outer_values", "reads"]
+from .names import is_standard
 
-_OWN = frozenset({"", "ai.onnx"})
+__all__ = [
+    "all_graphs",
+    "all_nodes",
+    "bodies",
+    "captures",
+    "contains_operator",
+    "may_have_bodies",
+    "outer_values",
+    "own_names",
+    "reads",
+]
+
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def may_have_bodies(node: onnx.NodeProto) -> bool:
     """Whether an operator can carry bodies at all: ONNX's control flow, and whatever other domains define."""
-    return node.op_type in _CONTROL_FLOW or node.domain not in _OWN
+    return node.op_type in _CONTROL_FLOW or not is_standard(node)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -34,6 +45,22 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for body in bodies(node):
             yield from all_nodes(body.node)
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and the bodies in it, however deep."""
+    yield graph
+    for node in all_nodes(graph.node):
+        yield from bodies(node)
+
+
+def own_names(graph: onnx.GraphProto) -> set[str]:
+    """Every name that a graph itself defines; any other name that it uses comes from around it."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(sparse.values.name for sparse in graph.sparse_initializer)
+    names.update(name for node in graph.node for name in node.output)
+    return names
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
@@ -74,6 +101,4 @@ def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None
 
 def contains_operator(node: onnx.NodeProto, operators: frozenset[str]) -> bool:
     """Whether a node, or any node of its bodies, is one of the named operators."""
-    if node.op_type in operators:
-        return True
-    return any(contains_operator(inner, operators) for body in bodies(node) for inner in body.node)
+    return any(one.op_type in operators for one in all_nodes([node]))

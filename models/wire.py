@@ -148,7 +148,7 @@ class _Walk:
         return "constant" if constant else "node"
 
     def _tensor(self, start: int, end: int) -> bytes:
-        elements, held, string = 1, 0, False
+        elements, size_bytes, string = 1, 0, False
         for number, _, value, after in self._fields(start, end):
             if number == _DIMS:
                 for dim in self._varints(value, after):
@@ -156,12 +156,12 @@ class _Walk:
             elif number == _DATA_TYPE:
                 string = next(self._varints(value, after), 0) == TensorProto.STRING
             elif number in _PAYLOADS:
-                held += after - value
+                size_bytes += after - value
         dropped = _RULES["tensor"].dropped
         if elements > KEPT_ELEMENTS:
             dropped |= _PAYLOADS
-        elif held > KEPT_ELEMENTS * _MAX_ELEMENT_BYTES and not string:
-            raise BrokenModel(f"a constant of {elements} elements holds {held} bytes")
+        elif size_bytes > KEPT_ELEMENTS * _MAX_ELEMENT_BYTES and not string:
+            raise BrokenModel(f"a constant of {elements} elements holds {size_bytes} bytes")
         kept = bytearray()
         run = start
         for number, tag, _, after in self._fields(start, end):

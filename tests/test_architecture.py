@@ -26,17 +26,17 @@ STAGES = [name for name in ORDER if (ROOT / name).is_dir()]
 
 # The rooms of a folder, lowest first, and where its own modules stand among them. What is not named stands anywhere.
 ROOMS = {
-    "bricks": ["tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs", "inference",
-               "graph", "cutting", "suite"],
+    "bricks": ["operators", "tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs",
+               "inference", "graph", "cutting", "suite"],
     "generator": ["progress", "machine", "device", "network", "backends", "worker", "decomposition", "measurement",
                   "planning", "rewriting", "trial"],
     "generator/rewriting": ["pattern", "draft", "rewrite"],
     "generator/backends": ["base", "streams", "algorithms", "wording", "launches", "package", "registry",
                            "environments", "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas",
                            "cudnn", "cupy"],
-    "generator/worker": ["places", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
+    "generator/worker": ["redaction", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
                          "worker"],
-    "generator/measurement": ["costs", "item", "sampling", "journal", "selection", "settings", "subjects", "holdings",
+    "generator/measurement": ["costs", "item", "sampling", "journal", "pending", "settings", "subjects", "membership",
                               "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",
                               "measure"],
     "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "result",

@@ -15,7 +15,7 @@ from ...constructor.result import Estimate
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
 from ...errors import UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource, require_known
 from ..estimation.estimate import estimates_under

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...constructor.decomposition import Decomposition
 from ...constructor.form import Form, form_of
 from ..estimation.runtime import executes_as_written
@@ -139,7 +139,13 @@ def layers_of(
 
 
 def _layer(
-    model: Decomposition, part: Part, count: int, pair: Pair, verdict: tuple[Relation, str | None], *, mixed: bool
+    model: Decomposition,
+    part: LayerSequence,
+    count: int,
+    pair: Pair,
+    verdict: tuple[Relation, str | None],
+    *,
+    mixed: bool,
 ) -> LayerComparison:
     base_ms, other_ms = pair.base.best_ms, pair.other.best_ms
     assert base_ms is not None  # noqa: S101  # both sides have the brick

@@ -24,8 +24,8 @@ from ...constructor.decomposition import Decomposition, alone, distance_level
 from ...db import Stack, Store
 from ...db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
 from ...errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
-from ...generator.backends.registry import get
-from ...generator.decomposition.decomposer import Cut
+from ...generator.backends.registry import get, optimiser_of
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.executed import instruction_set, runtime_salt
 from ...models import ModelSource
 from ...models.fingerprint import FileContent, FileState, fingerprint, read_content
@@ -149,7 +149,7 @@ class Archive:
     def _read(self, source: ModelSource, own: ModelGraph, found: dict[str, Record]) -> Decomposition:
         executed = None
         if self._stack is not None:
-            executed = read_executed(found[self._executed], source.name, own)
+            executed = read_executed(found[self._executed], source.name, own, optimiser_of(self._cut.backend).layouts)
         graph = executed.graph if executed is not None and self._cut.graph == "runtime" else own
         parts = Parts(alone(graph), tuple((index,) for index in graph.live), ())
         if not self._is_plain:

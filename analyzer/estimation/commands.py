@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
 from ...db import Stack, Store
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import DlbricksError
 from ...generator.backends.base import Backend, GraphBackend
 from ...generator.backends.registry import get
@@ -112,7 +112,7 @@ class Commands:
         """Whether bricks of a graph can be measured in the precision that was asked for."""
         stack = self._named()
         backend = _known(stack.backend)
-        given = self._dtype in {None, AS_GIVEN}
+        given = self._dtype in {None, NATIVE}
         if graph != "source" and backend is not None and not isinstance(backend, GraphBackend):
             return graph == "runtime" and given and self._executes_as_written()
         return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
@@ -153,7 +153,7 @@ class Commands:
         if state is None or _at_distances(state):
             # ``model`` is what it is left alone.
             state = (None if state is None else MODEL) if self._in_turn() else "hot"
-        dtype = None if conditions.dtype == AS_GIVEN else conditions.dtype
+        dtype = None if conditions.dtype == NATIVE else conditions.dtype
         measured = _given([("--threads", conditions.threads), ("--cache", state), ("--dtype", dtype)])
         stack = _asked_stack(self._store, self._query) if self._choice is None else self._choice.stack
         if stack is not None:
@@ -166,7 +166,7 @@ class Commands:
         if self._choice is not None:
             words += ["--threads", str(self._choice.conditions.threads)]
             dtype = self._choice.conditions.dtype
-            words += [] if dtype == AS_GIVEN else ["--dtype", dtype]
+            words += [] if dtype == NATIVE else ["--dtype", dtype]
         return shlex.join([*words, "--db", self._database])
 
     def _stack_of_graph(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The decomposition of a model by the kind of graph that is asked for; the generator's ``decomposer`` does the cutting.
+"""The decomposition of a model by the kind of graph that is asked for; the generator's ``cutter`` does the cutting.
 
 * ``source``: the model's own graph, as DLBricks has it.
 * ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
@@ -13,7 +13,7 @@ from ...bricks.cutting.fused import fused_units
 from ...bricks.cutting.windows import windows
 from ...constructor.decomposition import Decomposition, distance_level
 from ...db import Stack
-from ...generator.decomposition.decomposer import Cut, Cuttings
+from ...generator.decomposition.cutter import Cut, CutModel
 from ...generator.machine.cores import physical_cores
 from ...models import ModelSource
 
@@ -43,19 +43,19 @@ def cut_of(cut: Cut, graph: str, stack: Stack | None = None, threads: int = 1) -
     )  # fmt: skip
 
 
-def decomposed(source: ModelSource, cuttings: Cuttings, cut: Cut) -> Decomposition:
+def decomposed(source: ModelSource, found: CutModel, cut: Cut) -> Decomposition:
     """A model that was cut, with what may compete for its lower bound."""
-    units: Iterable[Iterable[int]] = ((index,) for index in cuttings.graph.live)
-    if cut.graph == "fused" and cuttings.executed is not None:
-        units = fused_units(cuttings.executed).groups
+    units: Iterable[Iterable[int]] = ((index,) for index in found.graph.live)
+    if cut.graph == "fused" and found.executed is not None:
+        units = fused_units(found.executed).groups
     rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
     return Decomposition(
         source=source,
-        own=cuttings.source,
-        graph=cuttings.graph,
-        sequences=tuple(cuttings.sequences),
+        own=found.source,
+        graph=found.graph,
+        sequences=tuple(found.sequences),
         units=tuple(tuple(unit) for unit in units),
-        windows=tuple(windows(cuttings.graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        level=distance_level(cuttings.graph),
-        executed=cuttings.executed,
+        windows=tuple(windows(found.graph, cut.granularity, connected=cut.connected)) if rivals else (),
+        level=distance_level(found.graph),
+        executed=found.executed,
     )

@@ -11,9 +11,9 @@ from ...constructor.construction import construct, without
 from ...constructor.decomposition import Decomposition, Failed
 from ...constructor.result import Estimate
 from ...db import Store
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource, require_known
 from .commands import Commands
@@ -117,9 +117,9 @@ def explained(
             f"granularity {cut.granularity} is less than 1", remedy="give the number of layers per sequence"
         )
     dtype = query.dtype
-    if graph == "runtime" and dtype not in {None, AS_GIVEN}:
+    if graph == "runtime" and dtype not in {None, NATIVE}:
         raise UsageError(
-            f"the graph that a runtime executes is told in {AS_GIVEN} only, not in {dtype}",
+            f"the graph that a runtime executes is told in {NATIVE} only, not in {dtype}",
             remedy="use --graph source or fused",
         )
     cut = cut_of(cut, graph)

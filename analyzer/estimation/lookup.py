@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ...bricks.graph.footprint import nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, in_parallel, narrows
-from ...constructor.stored import Shelf, Stored, Twin
+from ...constructor.stored import BrickMeasurements, Stored, Twin
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Store, Subject
@@ -74,19 +74,19 @@ def look_up(
             keys=[*every, *models], backend=query.backend, device=query.device, cache=state, dtype=query.dtype,
         )  # fmt: skip
         failures = {failure.key: failure for failure in failed}
-        shelf = Shelf(failures=failures, outdated=_outdated(store, every))
-        return Stored(shelves=dict.fromkeys(bricks, shelf), model_failures=failures)
-    shelves = {state: _shelf(store, choice, state, wanted) for state, wanted in bricks.items()}
+        known = BrickMeasurements(failures=failures, outdated=_outdated(store, every))
+        return Stored(bricks=dict.fromkeys(bricks, known), model_failures=failures)
+    by_state = {state: _bricks_in(store, choice, state, wanted) for state, wanted in bricks.items()}
     truths, model_failures = _whole_models(store, choice, models)
     overheads = _references(store, choice, OVERHEAD, {"hot", *bricks})
     measured = [
         measurement
-        for shelf in shelves.values()
-        for kind in (shelf.bricks, shelf.inner, shelf.host)
+        for known in by_state.values()
+        for kind in (known.latest, known.inner, known.host)
         for measurement in kind.values()
     ]
-    measured += [one for shelf in shelves.values() for both in shelf.fusion.values() for one in both]
-    measured += [one for shelf in shelves.values() for some in shelf.rivals.values() for one in some]
+    measured += [one for known in by_state.values() for both in known.fusion.values() for one in both]
+    measured += [one for known in by_state.values() for some in known.rivals.values() for one in some]
     data = stored_data_effects(
         store,
         models,
@@ -101,7 +101,7 @@ def look_up(
     uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
     kernels = kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
-    return Stored(choice, shelves, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
+    return Stored(choice, by_state, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
 
 
 def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]) -> dict[Twin, Measurement]:
@@ -123,7 +123,7 @@ def _conditions(choice: Choice, state: str) -> Conditions:
     return replace(choice.conditions, cache=state)
 
 
-def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
+def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> BrickMeasurements:
     system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
 
     def found(variant: str, every: AbstractSet[str] = wanted.bricks) -> dict[str, Measurement]:
@@ -144,8 +144,8 @@ def _shelf(store: Store, choice: Choice, state: str, wanted: Wanted) -> Shelf:
     )
     plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
     bricks = found("")
-    return Shelf(
-        bricks=bricks,
+    return BrickMeasurements(
+        latest=bricks,
         inner=found(INNER),
         host=found(HOST),
         failures={failure.key: failure for failure in failed},

@@ -10,10 +10,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...bricks.cutting.windows import KeyedWindow
-from ...bricks.graph.executed import ExecutedModel
+from ...bricks.graph.executed import ExecutedModel, Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.graph.outline import Outline, Table, integers, lists, outline_of, read_sequences, record, texts
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...constructor.decomposition import Decomposition, alone
 from ...db.decompositions import Record
 
@@ -25,7 +25,7 @@ _LARGEST = 1 << 63
 class Parts(NamedTuple):
     """What a graph was cut into, as ``Decomposition`` has it."""
 
-    sequences: tuple[Part, ...]
+    sequences: tuple[LayerSequence, ...]
     units: tuple[tuple[int, ...], ...]
     windows: tuple[KeyedWindow, ...]
 
@@ -41,13 +41,14 @@ def executed_record(executed: ExecutedModel) -> Record:
     }
 
 
-def read_executed(written: Record, name: str, own: ModelGraph) -> ExecutedModel:
+def read_executed(written: Record, name: str, own: ModelGraph, layouts: Layouts) -> ExecutedModel:
     """What a runtime executes for a model, from its record.
 
     Args:
         written: The record.
         name: The model's name.
         own: Its own graph.
+        layouts: How the runtime's own layouts show in what it executes.
     """
     graph, layers = Outline(written["graph"]), _size(own)
     origins = lists(written["origins"], layers)
@@ -60,6 +61,7 @@ def read_executed(written: Record, name: str, own: ModelGraph) -> ExecutedModel:
         origins=tuple(map(frozenset, origins)),
         eliminated=frozenset(integers(written["eliminated"], layers)),
         duplicated={index: count for index, count in lists(written["duplicated"], _LARGEST)},  # noqa: C416
+        layouts=layouts,
     )
 
 

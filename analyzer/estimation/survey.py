@@ -12,10 +12,10 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL, Choice
 from ...constructor.decomposition import Decomposition, Failed, Interventions, as_written, intervened, state_of
 from ...db import Store, Subject
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import DlbricksError
-from ...generator.decomposition.decompose import unforeseen
-from ...generator.decomposition.decomposer import Cut, Decomposer
+from ...generator.decomposition.cutter import Cut, Cutter
+from ...generator.decomposition.model_bricks import unforeseen
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
 from .archive import Archive
@@ -40,10 +40,10 @@ def decompose_all(
     """
     archive = _archive(store, cut, oracle)
     found: list[Decomposition | Failed] = []
-    with Decomposer(cut, oracle=oracle) as decomposer:
+    with Cutter(cut, oracle=oracle) as cutter:
         for source in models:
             try:
-                found.append(_decomposed(source, decomposer, cut, archive))
+                found.append(_decomposed(source, cutter, cut, archive))
             except DlbricksError as error:
                 found.append(Failed(source, str(error)))
             except Exception as error:  # noqa: BLE001  # the boundary of one model: the others go on
@@ -57,13 +57,13 @@ def _archive(store: Store | None, cut: Cut, oracle: ShapeOracle) -> Archive | No
 
 
 def _decomposed(
-    source: ModelSource, decomposer: Decomposer, cut: Cut, archive: Archive | None, own: ModelGraph | None = None
+    source: ModelSource, cutter: Cutter, cut: Cut, archive: Archive | None, own: ModelGraph | None = None
 ) -> Decomposition:
     """A model decomposed: as the archive has it, else now."""
     known = archive.find(source, own) if archive is not None else None
     if known is not None:
         return known
-    made = decomposed(source, decomposer(source), cut)
+    made = decomposed(source, cutter(source), cut)
     if archive is not None:
         archive.keep(made)
     return made
@@ -93,10 +93,10 @@ def executed_graphs(
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
     archive = _archive(store, cut, oracle)
-    with Decomposer(cut, oracle=oracle) as decomposer:
+    with Cutter(cut, oracle=oracle) as cutter:
         for model in rest:
             try:
-                executed = _decomposed(model.source, decomposer, cut, archive, model.own).executed
+                executed = _decomposed(model.source, cutter, cut, archive, model.own).executed
             except DlbricksError as error:
                 found[model.own.key] = Interventions(reason=str(error))
             else:
@@ -120,13 +120,13 @@ def _with_units(
     cut = cut_of(Cut(1), "fused", choice.stack, choice.conditions.threads)
     archive = _archive(store, cut, oracle)
     added = {**found}
-    with Decomposer(cut, oracle=oracle) as decomposer:
+    with Cutter(cut, oracle=oracle) as cutter:
         for model in models:
             key = model.own.key
             if found[key].executed is None:
                 continue
             try:
-                units = _decomposed(model.source, decomposer, cut, archive, model.own).sequences
+                units = _decomposed(model.source, cutter, cut, archive, model.own).sequences
             except DlbricksError as error:
                 added[key] = replace(found[key], reason=str(error))
             else:
@@ -136,7 +136,7 @@ def _with_units(
 
 def _why_not(choice: Choice) -> str | None:
     """Why executed graphs cannot be told of a combination; None where they can."""
-    if choice.conditions.dtype != AS_GIVEN:
+    if choice.conditions.dtype != NATIVE:
         return f"the graph that the runtime executes in {choice.conditions.dtype} is not told"
     return why_not_here(choice.stack, choice.system)
 

@@ -17,7 +17,7 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate
 from ...db import Conditions, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback

@@ -14,9 +14,9 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import UsageError
-from ...generator.decomposition.decomposer import Cut
+from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource, require_known
@@ -130,8 +130,8 @@ def kernels(
         UsageError: A wrong granularity or graph, a dimension that no model has, a system or stack that is not stored.
         StoreError: The database cannot be read.
     """
-    if graph == "runtime" and dtype not in {None, AS_GIVEN}:
-        raise UsageError(f"the graph that a runtime executes is told in {AS_GIVEN} only", remedy="use --graph source")
+    if graph == "runtime" and dtype not in {None, NATIVE}:
+        raise UsageError(f"the graph that a runtime executes is told in {NATIVE} only", remedy="use --graph source")
     query = Query(system, stack, backend, device, threads, None, dtype)
     cut = cut_of(Cut(granularity, False, connected), graph)  # noqa: FBT003  # sequences that overlap count layers twice
     if graph != "source":

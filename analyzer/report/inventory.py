@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...db import Store, Transferred
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendUnavailable
 from ...generator.backends import registry
 from ...generator.backends.algorithms import AlgorithmBackend
@@ -17,7 +17,7 @@ from ...generator.backends.cudnn.library import availability as cudnn_availabili
 from ...generator.backends.environments import Installed
 from ...generator.backends.requirements import dtypes_on
 from ...generator.machine.system import machine_state, probe_system, quietness
-from ...generator.measurement.agreement import AgreementReport, Verdict
+from ...generator.measurement.agreement import AgreementReport, Outcome
 from ...models.zoo import names
 from .tables import Answer, Column
 from .units import counted, percent, short, size
@@ -112,7 +112,7 @@ def _abilities(name: str) -> dict[str, Any]:
         return {"devices": [], "dtypes": [], "dtypes_by_device": {}, "algorithms": {}, "options_by_device": {}}
     options = {device: backend.resolve(device, {}) for device in backend.devices}
     device = backend.devices[0]
-    offered = backend.algorithms(device, options[device], AS_GIVEN) if isinstance(backend, AlgorithmBackend) else ()
+    offered = backend.algorithms(device, options[device], NATIVE) if isinstance(backend, AlgorithmBackend) else ()
     return {
         "devices": list(backend.devices),
         "dtypes": list(backend.dtypes),
@@ -181,9 +181,9 @@ def agreed(report: AgreementReport) -> Answer:
     rows = [
         asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
         for row in report.rows
-        if row.verdict is not Verdict.SAME
+        if row.verdict is not Outcome.SAME
     ]
-    counts = {str(verdict): report.count(verdict) for verdict in Verdict}
+    counts = {str(verdict): report.count(verdict) for verdict in Outcome}
     worst = max((row.error for row in report.rows if row.error is not None), default=None)
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     sides = f"{report.backend} in {report.dtype} beside {report.against}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from ...generator.backends.cudnn.plans import Plan
-from ...generator.planning.plans import BrickPlans, PlanReport
+from ...generator.planning.library_plans import BrickPlans, PlanReport
 from .tables import Answer, Column
 from .units import counted
 

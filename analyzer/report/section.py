@@ -8,7 +8,7 @@ from typing import Any
 
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...bricks.tensor import TensorType
 from ...constructor.choice import COLD, MODEL
 from ...constructor.composition.composition import Quotient
@@ -198,7 +198,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
         )
 
 
-def _origins(model: Decomposition, part: Part) -> list[Layer]:
+def _origins(model: Decomposition, part: LayerSequence) -> list[Layer]:
     """The model's own layers that a sequence computes."""
     if model.executed is None or model.graph is not model.executed.graph:
         return [model.graph.layers[index] for index in part.layers]
@@ -206,7 +206,7 @@ def _origins(model: Decomposition, part: Part) -> list[Layer]:
     return [model.own.layers[index] for index in sorted(indices)]
 
 
-def _reads(graph: ModelGraph, part: Part) -> str:
+def _reads(graph: ModelGraph, part: LayerSequence) -> str:
     """Activations, and the largest weight in brackets."""
     weights = [kind for name in part.weights if (kind := graph.types.get(name)) is not None and kind.shape]
     largest = max(weights, key=lambda kind: kind.elements, default=None)

@@ -30,7 +30,6 @@ _FIELDS: dict[int, str] = {
     AttributeProto.SPARSE_TENSORS: "sparse_tensors",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
-_FIRST_LIST = AttributeProto.FLOATS
 _LISTS = frozenset(kind for kind, field in _FIELDS.items() if field.endswith("s") and field != "s")
 
 

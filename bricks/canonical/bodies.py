@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ...models.names import is_standard, plain_domain
 from ...models.shapes import static_shape
 from ...models.subgraphs import captures, outer_values, reads
 from ..constants import encode_tensor, tensor_type, type_of
 from ..layer import Role
 from ..tensor import TensorType
-from .draft import ABSENT, Bound, Slot
+from .draft import ABSENT, OpsetBound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
 from .signature import Form, Signature
 
@@ -71,18 +72,20 @@ class _Renamer:
                 names[tensor.name] = self._next()
             self._keep(target, names[tensor.name], tensor)
         constants = ((node, _constant(node)) for node in source.node)
-        held = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
+        tensors = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
         read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
         made = {name for node in source.node for name in node.output}
-        held |= {name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made}
-        for name, tensor in held.items():  # numbered as the initializers that they are when the body is read again
+        tensors |= {
+            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
+        }
+        for name, tensor in tensors.items():  # numbered as the initializers that they are when the body is read again
             names[name] = self._next()
             self._keep(target, names[name], tensor)
         for node in source.node:
             if _constant(node) is not None:
                 continue
             inputs = [self._name(name, names) for name in node.input]
-            copy = target.node.add(op_type=node.op_type, domain=_domain(node), input=inputs)
+            copy = target.node.add(op_type=node.op_type, domain=plain_domain(node.domain), input=inputs)
             for attribute in sorted(node.attribute, key=_name):
                 plain = copy.attribute.add()
                 plain.CopyFrom(attribute)
@@ -114,10 +117,6 @@ class _Renamer:
         target.initializer[-1].name = name
 
 
-def _domain(node: onnx.NodeProto) -> str:
-    return "" if node.domain == "ai.onnx" else node.domain
-
-
 def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
     """A value with its type, without the names of dimensions."""
     value = onnx.ValueInfoProto(name=name)
@@ -132,7 +131,7 @@ def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The tensor of a Constant node; None for others, and where it is sparse or text, which stays a node."""
-    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"}:
+    if node.op_type != "Constant" or not is_standard(node):
         return None
     attribute = node.attribute[0]
     match attribute.name:
@@ -161,7 +160,7 @@ def upgrade_body(
         The body and the opsets that it needs.
 
     Raises:
-        Bound: An operator in it is bound to its opset.
+        OpsetBound: An operator in it is bound to its opset.
         ValueError: The body carries weights, or an operator in it cannot be a brick.
     """
     upgraded, needed = _Upgrade(opsets, form).body(body)
@@ -193,7 +192,7 @@ class _Upgrade:
             if form.problem:
                 raise ValueError(f"{node.op_type} in its body: {form.problem}")
             if form.bound:
-                raise Bound(f"{node.op_type} in its body")
+                raise OpsetBound(f"{node.op_type} in its body")
             for domain, opset in form.opsets:
                 needed[domain] = max(opset, needed.get(domain, 1))
             copy = target.node.add()

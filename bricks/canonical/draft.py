@@ -13,10 +13,10 @@ from ..layer import Role
 from ..tensor import TensorType
 from .attributes import Value
 
-__all__ = ["ABSENT", "Bound", "Draft", "Slot"]
+__all__ = ["ABSENT", "Draft", "OpsetBound", "Slot"]
 
 
-class Bound(Exception):
+class OpsetBound(Exception):
     """Raised by a rule where an operator's meaning cannot be written at the canonical opset."""
 
 
@@ -69,11 +69,11 @@ class Draft:
         """The type of an input.
 
         Raises:
-            Bound: It is unknown.
+            OpsetBound: It is unknown.
         """
         found = self.slot(index).type
         if found is None:
-            raise Bound(f"input {index} has no static type")
+            raise OpsetBound(f"input {index} has no static type")
         return found
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -84,11 +84,11 @@ class Draft:
         """The type of an output.
 
         Raises:
-            Bound: It is unknown.
+            OpsetBound: It is unknown.
         """
         found = self.outputs[index] if index < len(self.outputs) else None
         if found is None:
-            raise Bound(f"output {index} has no static type")
+            raise OpsetBound(f"output {index} has no static type")
         return found
 
     def array(self, index: int) -> npt.NDArray[Any] | None:

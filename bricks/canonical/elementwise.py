@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .draft import Bound, Draft, resolve_axis
+from .draft import Draft, OpsetBound, resolve_axis
 from .registry import rule
 
 _FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
@@ -22,7 +22,7 @@ def binary(draft: Draft) -> None:
         return
     left, right = len(draft.shape(0)), len(draft.shape(1))
     if resolve_axis(axis, left) + right != left:
-        raise Bound("broadcast along leading axes")
+        raise OpsetBound("broadcast along leading axes")
 
 
 @rule("PRelu")
@@ -32,7 +32,7 @@ def prelu(draft: Draft) -> None:
         return
     slope = draft.type(1)
     if slope.elements != 1 and len(draft.shape(0)) != 2:
-        raise Bound("slope along the channels")
+        raise OpsetBound("slope along the channels")
 
 
 @rule("Clip")
@@ -87,13 +87,13 @@ def dropout(draft: Draft) -> None:
     ratio = draft.pop("ratio")
     if draft.since < 12:
         if len(draft.outputs) > 1:
-            raise Bound("the mask was no boolean, or said nothing at inference")
+            raise OpsetBound("the mask was no boolean, or said nothing at inference")
         return
     if draft.given(2):
         training = draft.array(2)
         if training is None or training.any():
             if ratio is not None:
-                raise Bound("ratio given twice")
+                raise OpsetBound("ratio given twice")
             return
     draft.drop(1)
     draft.drop(2)
@@ -115,7 +115,7 @@ def whole_order(draft: Draft) -> None:
     """Make the attribute ``p`` an integer, where it is one."""
     order = draft.attributes.get("p", 2)
     if order != int(order):
-        raise Bound(f"norm of order {order}")
+        raise OpsetBound(f"norm of order {order}")
     draft.attributes["p"] = int(order)
 
 
@@ -124,12 +124,12 @@ def softmax(draft: Draft) -> None:
     """Before opset 13 all axes from ``axis`` on were one; that is one axis where only one of them is longer than 1."""
     shape = draft.shape(0)
     if not shape:
-        raise Bound("a scalar has no axis")
+        raise OpsetBound("a scalar has no axis")
     axis = resolve_axis(draft.attributes["axis"], len(shape))
     if draft.since < 13:
         long = [candidate for candidate in range(axis, len(shape)) if shape[candidate] != 1]
         if len(long) > 1:
-            raise Bound("several axes are one")
+            raise OpsetBound("several axes are one")
         axis = long[0] if long else axis
     draft.attributes["axis"] = axis
 

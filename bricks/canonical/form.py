@@ -13,7 +13,7 @@ from ..layer import Role
 from ..tensor import TensorType
 from .attributes import Value, read_value, spell_value, write_attribute
 from .bodies import upgrade_body
-from .draft import Bound, Draft, Slot
+from .draft import Draft, OpsetBound, Slot
 from .registry import find_rule
 from .roles import CONSTANT_ELEMENTS, is_deciding
 from .schemas import CANONICAL_OPSET, Schema, find_schema
@@ -24,7 +24,7 @@ __all__ = ["canonical_form", "hash_signature", "source_form"]
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 _WITHOUT_EFFECT = ("consumed_inputs",)
-"""Attributes of ONNX's first opsets that told a framework which buffers it may reuse."""
+"""Attributes of ONNX's first opsets that named the buffers which a framework may reuse."""
 _RUNTIME_OPSETS = {"LayerNormalization": 17}
 """Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
 
@@ -94,7 +94,7 @@ def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
         )
         try:
             return _write(draft, schema, target, signature)
-        except Bound:
+        except OpsetBound:
             continue
     return _bound(signature, attributes, values, schema)
 
@@ -126,7 +126,7 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
     """Apply the rule of an operator and write it for a version of its schema.
 
     Raises:
-        Bound: Its meaning cannot be said there.
+        OpsetBound: Its meaning cannot be said there.
     """
     rule = find_rule(draft.op_type)
     if rule is not None:
@@ -163,13 +163,13 @@ def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
     """Take out what another version does not know, where that changes nothing.
 
     Raises:
-        Bound: It changes something.
+        OpsetBound: It changes something.
     """
     for name in _WITHOUT_EFFECT:
         draft.pop(name)
     for name in draft.attributes.keys() - target.kinds.keys():
         if target.since > source.since or source.defaults.get(name) != draft.attributes[name]:
-            raise Bound(f"attribute {name}")
+            raise OpsetBound(f"attribute {name}")
         draft.pop(name)  # what a newer version added, at its default
 
 
@@ -177,10 +177,10 @@ def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorT
     """Refuse to write a newer operator for an older version that does not take its element types."""
     for index, slot in enumerate(slots):
         if slot.type is not None and not target.takes(index, slot.type.dtype):
-            raise Bound(f"input {index} as {slot.type.dtype}")
+            raise OpsetBound(f"input {index} as {slot.type.dtype}")
     for index, output in enumerate(outputs):
         if output is not None and not target.gives(index, output.dtype):
-            raise Bound(f"output {index} as {output.dtype}")
+            raise OpsetBound(f"output {index} as {output.dtype}")
 
 
 def _foreign(

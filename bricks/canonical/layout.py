@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..layer import Role
-from .draft import Bound, Draft, resolve_axis
+from .draft import Draft, OpsetBound, resolve_axis
 from .registry import rule
 
 
@@ -34,7 +34,7 @@ def tile(draft: Draft) -> None:
         return
     tiles, axis = draft.integers(1), draft.integers(2)
     if tiles is None or axis is None:
-        raise Bound("repetitions are not known")
+        raise OpsetBound("repetitions are not known")
     repeats = [1] * len(draft.shape(0))
     repeats[axis[0]] = tiles[0]
     draft.put_integers(1, repeats)
@@ -50,7 +50,7 @@ def squeeze(draft: Draft) -> None:
             return
         axes = [axis for axis, extent in enumerate(draft.shape(0)) if extent == 1]
         if len(axes) != len(draft.shape(0)) - len(draft.output().shape):
-            raise Bound("axes are not known")
+            raise OpsetBound("axes are not known")
     put_axes(draft, axes, len(draft.shape(0)))
 
 
@@ -108,7 +108,7 @@ def split(draft: Draft) -> None:
     elif lengths is None:
         lengths = draft.integers(1)
     if lengths is None:
-        raise Bound("the parts' lengths are not known")
+        raise OpsetBound("the parts' lengths are not known")
     draft.put_integers(1, lengths)
 
 
@@ -123,7 +123,7 @@ def slice_(draft: Draft) -> None:
             return  # decided at run time
         starts, ends, axes, steps = (draft.integers(slot) for slot in range(1, 5))
     if starts is None or ends is None:
-        raise Bound("starts and ends are not given")
+        raise OpsetBound("starts and ends are not given")
     axes = range(len(starts)) if axes is None else [resolve_axis(axis, len(shape)) for axis in axes]
     ranges = {
         axis: _clamp(start, end, step, shape[axis])
@@ -180,7 +180,7 @@ def _dtype(draft: Draft) -> np.dtype[np.generic]:
     names = {"float16": np.float16, "float": np.float32, "double": np.float64}
     kind = names.get(draft.type(0).dtype)
     if kind is None:
-        raise Bound("a value of that type had no attribute")
+        raise OpsetBound("a value of that type had no attribute")
     return np.dtype(kind)
 
 

@@ -10,7 +10,7 @@ _ACTIVATIONS = {"RNN": (b"Tanh",), "GRU": (b"Sigmoid", b"Tanh"), "LSTM": (b"Sigm
 
 @rule("RNN", "GRU", "LSTM")
 def recurrent(draft: Draft) -> None:
-    """Hidden size and activations are given; which outputs there are is told by the outputs."""
+    """Hidden size and activations are given; the outputs show which of them there are."""
     draft.pop("output_sequence")
     directions, _, hidden = draft.shape(2)
     if draft.attributes.get("direction") == b"foward":  # the default of opset 1, as printed there

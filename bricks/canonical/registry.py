@@ -9,7 +9,7 @@ from .draft import Draft
 __all__ = ["Rule", "find_rule", "rule"]
 
 Rule = Callable[[Draft], None]
-"""Changes a draft in place; raises ``Bound`` where it cannot, ``ValueError`` where the operator is not legal."""
+"""Changes a draft in place; raises ``OpsetBound`` where it cannot, ``ValueError`` where the operator is not legal."""
 
 _RULES: dict[str, Rule] = {}
 

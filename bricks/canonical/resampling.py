@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .draft import Bound, Draft, resolve_axis
+from .draft import Draft, OpsetBound, resolve_axis
 from .registry import rule
 
 
@@ -18,7 +18,7 @@ def upsample(draft: Draft) -> None:
     if scales is None:
         known = draft.array(1)
         if known is None:
-            raise Bound("scales are not known")
+            raise OpsetBound("scales are not known")
         scales = known.tolist()
     mode = draft.attributes["mode"]
     draft.attributes["mode"] = b"linear" if mode == b"bilinear" else mode
@@ -38,7 +38,7 @@ def resize(draft: Draft) -> None:
     attributes = draft.attributes
     coordinates = attributes["coordinate_transformation_mode"]
     if coordinates == b"tf_half_pixel_for_nn":
-        raise Bound("tf_half_pixel_for_nn was withdrawn")
+        raise OpsetBound("tf_half_pixel_for_nn was withdrawn")
     if coordinates != b"tf_crop_and_resize":
         draft.drop(1)
         attributes.pop("extrapolation_value", None)

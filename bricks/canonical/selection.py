@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .draft import Bound, Draft, resolve_axis
+from ..operators import REDUCTIONS
+from .draft import Draft, OpsetBound, resolve_axis
 from .layout import given_axes, put_axes
 from .registry import rule
 
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
 
-
-@rule(*_REDUCTIONS)
+@rule(*REDUCTIONS)
 def reduce(draft: Draft) -> None:
     """The axes are given as input 1; all of them where none were given."""
     if "axes" not in draft.attributes and draft.given(1) and draft.integers(1) is None:
@@ -126,7 +122,7 @@ def normalise_axes(draft: Draft) -> None:
 def group_normalisation(draft: Draft) -> None:
     """Before opset 21 scale and bias were per group, since then per channel."""
     if draft.since < 21 and draft.attributes["num_groups"] != draft.shape(0)[1]:
-        raise Bound("scale and bias per group")
+        raise OpsetBound("scale and bias per group")
 
 
 @rule("BatchNormalization")
@@ -134,8 +130,8 @@ def batch_normalisation(draft: Draft) -> None:
     """At inference: statistics are inputs, and momentum has no effect."""
     draft.pop("is_test")
     if not draft.pop("spatial", 1):
-        raise Bound("statistics per activation")
+        raise OpsetBound("statistics per activation")
     if draft.since < 14 and len(draft.outputs) > 1:
-        raise Bound("training outputs")
+        raise OpsetBound("training outputs")
     if not draft.attributes.get("training_mode", 0):
         draft.pop("momentum")

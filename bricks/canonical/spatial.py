@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .draft import Bound, Draft
+from .draft import Draft, OpsetBound
 from .elementwise import whole_order
 from .registry import rule
 
@@ -55,9 +55,9 @@ def conv_transpose(draft: Draft) -> None:
         )
     ]
     if any(pad < 0 for pad in total):
-        raise Bound("the output is larger than the kernel reaches")
+        raise OpsetBound("the output is larger than the kernel reaches")
     if mode != b"SAME_UPPER" and any(pad % 2 for pad in total):
-        raise Bound("the side of the odd padding changed between versions")  # opset 1 and 11 say the opposite
+        raise OpsetBound("the side of the odd padding changed between versions")  # opset 1 and 11 say the opposite
     low = [pad // 2 for pad in total]
     draft.attributes["pads"] = (*low, *(pad - first for pad, first in zip(total, low, strict=True)))
     draft.attributes["auto_pad"] = b"NOTSET"
@@ -84,7 +84,7 @@ def average_pool(draft: Draft) -> None:
 def lp_pool(draft: Draft) -> None:
     """As the other pools, and the norm's order is an integer."""
     if "kernel_shape" not in draft.attributes:
-        raise Bound("no kernel_shape")
+        raise OpsetBound("no kernel_shape")
     whole_order(draft)
     _pool(draft)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ...models.names import plain_domain
 from ..cost import Cost
 from ..tensor import TensorType
 from . import (
@@ -57,8 +58,7 @@ def layer_cost(
         needs (``UnknownCostError`` is a ``LookupError``). Never zero in place of unknown. A value that feeds several
         slots counts its bytes once.
     """
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    formula = FORMULAS.get((domain, node.op_type))
+    formula = FORMULAS.get((plain_domain(node.domain), node.op_type))
     if formula is None:
         return None
     call = Call(node, tuple(operands), tuple(output_types))

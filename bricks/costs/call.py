@@ -20,7 +20,7 @@ __all__ = ["Call", "Formula", "UnknownCostError"]
 
 
 class UnknownCostError(LookupError):
-    """Raised by a formula whose inputs do not tell the work; ``layer_cost`` turns it into None."""
+    """Raised by a formula whose inputs do not determine the work; ``layer_cost`` turns it into None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ cut.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..graph.flow import flow_of, flow_over
 from ..graph.graph import ModelGraph
 from ..layer import Layer, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from .split import spans
 from .units import Units, units_of
 from .wiring import make_sequence
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from ..graph.executed import ExecutedModel
 
 __all__ = ["edge_layouts", "fused_sequences", "fused_units"]
-
-_BLOCKED = "com.microsoft.nchwc"
-_REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
 
 
 def fused_units(executed: ExecutedModel) -> Units:
@@ -46,7 +42,7 @@ def fused_units(executed: ExecutedModel) -> Units:
 
 def fused_sequences(
     executed: ExecutedModel, granularity: int, *, overlap: bool = False, connected: bool = False
-) -> list[Sequence]:
+) -> list[LayerSequence]:
     """Cut a model as ``bricks.cutting.split`` does, with units in place of layers.
 
     Args:
@@ -93,7 +89,7 @@ def _neighbour(graph: ModelGraph, index: int) -> int | None:
     return next(iter((*live, *readers)), None)
 
 
-def edge_layouts(executed: ExecutedModel, sequences: List[Sequence]) -> list[float]:
+def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) -> list[float]:
     """Of the layout changes at the edges of each brick, the part that the model itself has at the same edges.
 
     A runtime that runs a brick in a layout of its own changes the layout of everything that the brick reads and
@@ -133,17 +129,18 @@ def edge_layouts(executed: ExecutedModel, sequences: List[Sequence]) -> list[flo
 class _Edges:
     """Where values cross between sequences in the executed graph, and in which layout."""
 
-    def __init__(self, executed: ExecutedModel, homes: List[frozenset[int]]) -> None:
+    def __init__(self, executed: ExecutedModel, homes: Sequence[frozenset[int]]) -> None:
         self._graph = executed.graph
+        self._is_own = executed.layouts.is_own
         self._homes = homes
         self._changes = {
             layer.index
             for layer, origin in zip(executed.graph.layers, executed.origins, strict=True)
-            if layer.op_type in _REORDERS or (layer.op_type == "Transpose" and not origin)
+            if executed.layouts.is_change(layer, origin)
         }
         self._members: defaultdict[int, list[Layer]] = defaultdict(list)
         for layer, places in zip(executed.graph.layers, homes, strict=True):
-            for place in places if layer.index not in self._changes and _is_blocked(layer) else ():
+            for place in places if layer.index not in self._changes and self._is_own(layer) else ():
                 self._members[place].append(layer)
 
     def entering(self, number: int) -> Iterator[tuple[int, float]]:
@@ -159,7 +156,7 @@ class _Edges:
                 if behind is None or number not in self._homes[behind]:
                     sharers = self._readers_of([value])
                     yield self._bytes(value), 1.0 / max(1, len(sharers))
-            elif _is_blocked(self._graph.layers[maker]):
+            elif self._is_own(self._graph.layers[maker]):
                 yield self._bytes(value), 0.0
 
     def leaving(self, number: int) -> Iterator[tuple[int, float]]:
@@ -177,7 +174,7 @@ class _Edges:
                 continue
             yield self._bytes(value), 1.0 if self._leaves(changed, number) else 0.0
 
-    def _leaves(self, values: List[str], number: int) -> bool:
+    def _leaves(self, values: Sequence[str], number: int) -> bool:
         """Whether another sequence or the caller reads one of the values, which layout changes do not count as."""
         outputs = not {*self._graph.outputs}.isdisjoint(values)
         return outputs or bool(self._readers_of(values) - {number})
@@ -193,9 +190,3 @@ class _Edges:
 
 def _activations(layer: Layer) -> Iterator[str]:
     return (operand.value for operand in layer.operands if operand.role is Role.ACTIVATION)
-
-
-def _is_blocked(layer: Layer) -> bool:
-    """Whether a layer works in a layout of the runtime's own: channels in blocks, or last."""
-    last = any(attribute.name == "channels_last" and attribute.i for attribute in layer.node.attribute)
-    return layer.domain == _BLOCKED or last or layer.op_type.startswith("Nhwc")

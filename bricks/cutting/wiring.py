@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..graph.flow import Flow, flow_of
 from ..graph.graph import ModelGraph
 from ..layer import Layer, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from .split import split
 
 __all__ = ["Numbering", "keys_from", "make_sequence", "number_values", "sequences"]
@@ -107,7 +107,7 @@ def _needed_outside(flow: Flow, value: str, inside: frozenset[int]) -> bool:
     return value in flow.leaving or any(position not in inside for position in flow.readers.get(value, ()))
 
 
-def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> Sequence:
+def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> LayerSequence:
     """Make the sequence of a window of live layers.
 
     Args:
@@ -118,7 +118,7 @@ def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> Sequence:
         The sequence with the key of its brick: a SHA-256 over the graph's salt, layer keys, wiring and exposed values.
     """
     numbering = number_values(graph, layers)
-    return Sequence(
+    return LayerSequence(
         layers=layers,
         key=hashlib.sha256(numbering.text.encode()).hexdigest(),
         inputs=tuple(numbering.inputs),
@@ -180,7 +180,9 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
         yield whole.hexdigest()
 
 
-def sequences(graph: ModelGraph, granularity: int, *, overlap: bool = False, connected: bool = False) -> list[Sequence]:
+def sequences(
+    graph: ModelGraph, granularity: int, *, overlap: bool = False, connected: bool = False
+) -> list[LayerSequence]:
     """Cut a model (``split``) and make the sequence of each window."""
     windows = split(graph, granularity, overlap=overlap, connected=connected)
     return [make_sequence(graph, window) for window in windows]

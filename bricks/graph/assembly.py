@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import BrokenModel
+from ...models.names import plain_domain
 from ...models.subgraphs import bodies, captures, may_have_bodies
 from ..canonical import Form, Signature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
@@ -53,7 +54,9 @@ class Assembly:
         self._nodes = list(graph.node)
         self._types = inference.types
         self._constants = inference.constants
-        self._opsets = tuple(sorted({_domain(entry.domain): entry.version for entry in model.opset_import}.items()))
+        self._opsets = tuple(
+            sorted({plain_domain(entry.domain): entry.version for entry in model.opset_import}.items())
+        )
         self._opset = dict(self._opsets)
         self._captures = [captures(node) for node in graph.node]
         _check_order(graph, self._captures)
@@ -147,7 +150,7 @@ class Assembly:
         )
 
     def _own_opsets(self, node: onnx.NodeProto) -> tuple[tuple[str, int], ...]:
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         if may_have_bodies(node) and next(bodies(node), None) is not None:
             return self._opsets
         return ((domain, self._opset.get(domain, 1)),)
@@ -160,7 +163,7 @@ class Assembly:
         if self._as_is:
             made = [slot for slot, name in enumerate(named) if name]
             return tuple(named[: max(made, default=-1) + 1])
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         schema = find_schema(domain, node.op_type, self._opset.get(domain, 1))
         if schema is None:
             return tuple(named)
@@ -172,7 +175,7 @@ class Assembly:
         return tuple(wanted)
 
     def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> Signature:
-        domain, op_type = _domain(node.domain), node.op_type
+        domain, op_type = plain_domain(node.domain), node.op_type
         slots = self._slots(domain, op_type, node)
         if may_have_bodies(node) and next(bodies(node), None) is not None:
             typed = self._inference.model.graph.node[index]
@@ -269,10 +272,6 @@ def _cost(form: Form, node: onnx.NodeProto, operands: tuple[Operand, ...], types
             _COSTS.clear()
         _COSTS[decisive] = layer_cost(node, operands, types)
     return _COSTS[decisive]
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def _check_order(graph: onnx.GraphProto, captured: list[tuple[str, ...]]) -> None:

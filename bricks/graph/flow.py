@@ -1,6 +1,6 @@
 """Who reads what among the live layers of a model: what splitting and wiring look up, computed once per graph.
 
-The same can be told of units, groups of layers that stay together: what splitting along them looks up.
+The same holds for units, groups of layers that stay together: what splitting along them looks up.
 """
 
 from __future__ import annotations

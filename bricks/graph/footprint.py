@@ -71,7 +71,7 @@ def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
     ending: dict[int, list[str]] = {}
     for value, reader in last.items():
         ending.setdefault(reader, []).append(value)
-    held = peak = sum(alive.values())
+    live_bytes = peak = sum(alive.values())
     for layer in graph.layers:
         if layer.state is not LayerState.LIVE:
             continue
@@ -79,8 +79,8 @@ def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
             kind = graph.types.get(value)
             if value and kind is not None:
                 alive[value] = kind.nbytes
-                held += kind.nbytes
-        peak = max(peak, held)
+                live_bytes += kind.nbytes
+        peak = max(peak, live_bytes)
         for value in ending.get(layer.index, ()):
-            held -= alive.pop(value, 0)
+            live_bytes -= alive.pop(value, 0)
     return peak

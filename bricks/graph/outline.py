@@ -1,15 +1,14 @@
 """The outline of a graph: a ModelGraph as plain data, without what only making bricks needs.
 
 An outline has the layers of its graph with names, operators, wiring, types and costs; it has few attributes, no values
-of constants, no keys of layers and no canonical forms. Latencies can be told of it, but it cannot be cut, and no brick
-can be made of it: what it was cut into is written down beside it. A record is lists of numbers, and tables of texts
-that they count in; it may come from a file that anybody wrote, so that reading checks all of it.
+of constants, no keys of layers and no canonical forms. It is enough to report latencies by layer, but it cannot be cut,
+and no brick can be made of it: what it was cut into is written down beside it. A record is lists of numbers, and tables
+of texts that they index; it may come from a file that anybody wrote, so that reading checks all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -20,7 +19,7 @@ import onnx
 from ...models.subgraphs import captures
 from ..cost import Cost
 from ..layer import Layer, LayerState, Operand, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from ..tensor import ELEMENT_BITS, TensorType
 from .footprint import footprint
 from .graph import ModelGraph
@@ -31,7 +30,7 @@ _LARGEST = 1 << 63
 _ROLES = tuple(Role)
 _STATES = tuple(LayerState)
 _LAST = "channels_last"
-"""An attribute that is kept: by it runtimes tell the layout that an operator works in."""
+"""An attribute that is kept: by it runtimes mark the layout that an operator works in."""
 _SPATIAL = ("kernel_shape", "strides")
 """The others: people know convolutions by them."""
 
@@ -71,7 +70,7 @@ class Outline(ModelGraph):
     size: int
     footprint: int
     edges: tuple[tuple[int, int], ...]
-    alone: tuple[Sequence, ...]
+    alone: tuple[LayerSequence, ...]
     _values: list[str]
     _types: list[TensorType | None]
     _numbers: list[int]
@@ -168,7 +167,7 @@ class Outline(ModelGraph):
         return tuple(layers)
 
 
-def outline_of(graph: ModelGraph, alone: List[Sequence]) -> Record:
+def outline_of(graph: ModelGraph, alone: Sequence[LayerSequence]) -> Record:
     """Write down a graph.
 
     Args:
@@ -223,7 +222,7 @@ def _operator(layer: Layer) -> Operator:
     return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
 
 
-def record(sequences: List[Sequence], values: Table[str]) -> Record:
+def record(sequences: Sequence[LayerSequence], values: Table[str]) -> Record:
     """Write down sequences.
 
     Args:
@@ -241,7 +240,7 @@ def record(sequences: List[Sequence], values: Table[str]) -> Record:
     }
 
 
-def read_sequences(written: Record, values: List[str], layers: int) -> tuple[Sequence, ...]:
+def read_sequences(written: Record, values: Sequence[str], layers: int) -> tuple[LayerSequence, ...]:
     """Read sequences that were written down.
 
     Args:
@@ -258,8 +257,8 @@ def read_sequences(written: Record, values: List[str], layers: int) -> tuple[Seq
     named: Callable[[list[int]], tuple[str, ...]] = lambda numbers: tuple([values[number] for number in numbers])  # noqa: E731
     return tuple(
         [
-            Sequence(tuple(held), keys[key], named(inputs), named(weights), named(outputs))
-            for held, key, inputs, weights, outputs in zip(
+            LayerSequence(tuple(indices), keys[key], named(inputs), named(weights), named(outputs))
+            for indices, key, inputs, weights, outputs in zip(
                 members,
                 integers(written["key"], len(keys)),
                 *(lists(written[name], len(values)) for name in ("inputs", "weights", "outputs")),

@@ -13,17 +13,16 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import onnx
 
+from ...models.names import is_standard
 from ...models.skeleton import is_weight
 from ...models.subgraphs import captures, contains_operator
 from ..constants import Array, tensor_array, tensor_type_of_array
+from ..operators import RANDOM
 from ..tensor import TensorType
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
 __all__ = ["Constants", "fold"]
 
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 _TRAINING_SLOTS = {"Dropout": 2}
 
 
@@ -74,7 +73,7 @@ def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType]) -> Constants:
     """
     constants = Constants(graph)
     for index, node in enumerate(graph.node):
-        if node.op_type in {"Shape", "Size"} and node.domain in {"", "ai.onnx"}:
+        if node.op_type in {"Shape", "Size"} and is_standard(node):
             _fold_shape(index, node, constants, types)
         elif _depends_on_constants(node, constants):
             constants.folded[index] = "depends on constants only"
@@ -100,10 +99,10 @@ def _depends_on_constants(node: onnx.NodeProto, constants: Constants) -> bool:
         if name and name not in constants:
             return False
     if not any(node.input):  # a source: only ONNX's own constants are known to be constant
-        return node.op_type == "Constant" and node.domain in {"", "ai.onnx"}
+        return node.op_type == "Constant" and is_standard(node)
     if any(name not in constants for name in captures(node)):
         return False
-    return not contains_operator(node, _RANDOM) and not _trains(node, constants)
+    return not contains_operator(node, RANDOM) and not _trains(node, constants)
 
 
 def _trains(node: onnx.NodeProto, constants: Constants) -> bool:
@@ -129,7 +128,7 @@ def _leave(node: onnx.NodeProto, constants: Constants, types: Mapping[str, Tenso
 
 
 def _values(node: onnx.NodeProto, constants: Constants, outputs: Iterable[TensorType | None]) -> list[Array]:
-    if node.domain not in {"", "ai.onnx"}:
+    if not is_standard(node):
         raise Unevaluated(node.domain)
     wanted = list(outputs)
     for output in wanted:

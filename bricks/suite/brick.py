@@ -25,7 +25,7 @@ from ..cutting.wiring import Numbering, make_sequence, number_values
 from ..graph.flow import pins_opset
 from ..graph.graph import ModelGraph, build_graph
 from ..layer import Layer, LayerState, Operand, Role
-from ..sequence import Sequence
+from ..sequence import LayerSequence
 from ..tensor import TensorType
 from ..traffic import weights_read
 
@@ -72,7 +72,7 @@ class Brick:
     salt: str = ""
 
 
-def build_brick(graph: ModelGraph, sequence: Sequence) -> Brick:
+def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
     """Write the brick of a sequence.
 
     Nodes are in canonical form at the canonical opset, or at the first later one that all of them exist at. Layers
@@ -184,7 +184,7 @@ def _refuse_foreign_parts(model: onnx.ModelProto) -> None:
         raise BrokenModel("a brick holds its constants itself, not in another file", remedy="generate the suite again")
 
 
-def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: bytes) -> Brick:
+def _describe(graph: ModelGraph, sequence: LayerSequence, layers: list[Layer], data: bytes) -> Brick:
     """The brick with its sums."""
     cost: Cost | None = Cost()
     for layer in layers:
@@ -193,7 +193,7 @@ def _describe(graph: ModelGraph, sequence: Sequence, layers: list[Layer], data: 
     return Brick(
         key=sequence.key,
         model=data,
-        operators=tuple(f"{layer.domain}.{layer.op_type}" if layer.domain else layer.op_type for layer in layers),
+        operators=tuple(layer.kind for layer in layers),
         cost=cost,
         layers=len(layers),
         weight_bytes=sum(types[value].nbytes for value in sequence.weights),

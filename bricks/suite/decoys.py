@@ -1,7 +1,8 @@
 """Decoys: dummy bricks that look like the real ones, to hide which models a suite was made from.
 
 A decoy is a real brick with other channel counts, lengths or planes. Dimensions of equal size change together, which
-keeps most networks valid; what the change breaks is drawn again. Only who knows the seed can tell decoys from bricks.
+keeps most networks valid; what the change breaks is drawn again. Only who knows the seed can distinguish decoys from
+bricks.
 """
 
 from __future__ import annotations

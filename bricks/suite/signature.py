@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import onnx
 
+from ...models.shapes import declared_shape
 from ...models.skeleton import is_weight
 from ..graph.graph import ModelGraph
-from ..sequence import Sequence as Part
+from ..sequence import LayerSequence
 from ..tensor import TensorType
 from .brick import Brick
 
@@ -49,7 +50,7 @@ def signature_of(brick: Brick) -> Signature:
     )
 
 
-def signature_in(graph: ModelGraph, part: Part) -> Signature:
+def signature_in(graph: ModelGraph, part: LayerSequence) -> Signature:
     """The signature of a sequence of a model: equal to that of its brick, but for constants that are no weights.
 
     Args:
@@ -89,4 +90,4 @@ def _joined(types: Iterable[TensorType | None]) -> str:
 def _type(value: onnx.ValueInfoProto) -> TensorType:
     tensor = value.type.tensor_type
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    return TensorType(name, tuple(dim.dim_value for dim in tensor.shape.dim))
+    return TensorType(name, declared_shape(value.type))

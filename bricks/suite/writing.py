@@ -53,7 +53,7 @@ def write_suite(
         granularity: G that they were cut with.
         overlap: As given to ``split``.
         connected: As given to ``split``.
-        annotations: Model name to occurrences by brick key. Without it the suite tells nothing about its models but
+        annotations: Model name to occurrences by brick key. Without it the suite shows nothing of its models but
             the ``distances``.
         levels: Model name to its footprint class, beside ``annotations``.
         graph: Which graphs the bricks were cut from.
@@ -223,7 +223,7 @@ def _same(path: Path, place: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Let one process at a time replace what a folder holds; tells whether its file system has locks for folders."""
+    """Let one process at a time replace what a folder holds; returns whether its file system has locks for folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         locked = True

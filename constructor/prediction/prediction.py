@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ..choice import COLD, MODEL
 from ..composition.composition import Quotient
 from ..decomposition import Interventions
@@ -83,7 +83,7 @@ class Asked:
     model: str
     graph: ModelGraph
     kind: str
-    parts: tuple[Part, ...]
+    parts: tuple[LayerSequence, ...]
     quotient: Quotient
     state: str
     level: str
@@ -126,13 +126,13 @@ def predict(
         command: The command that measures bricks, given graph and cache state; given ``data`` as the graph, the one
             that examines the model's values.
     """
-    total = total_of(asked.parts, asked.quotient, stored.shelf(asked.state), asked.state, parallel=asked.parallel)
+    total = total_of(asked.parts, asked.quotient, stored.bricks_in(asked.state), asked.state, parallel=asked.parallel)
     there = executed_total(interventions, stored, asked.level, command, parallel=asked.parallel)
     call = call_cost(stored, asked.state, command(asked.kind, asked.state))
     written = interventions.written is not None
     layout: Known = {}
     if asked.kind != "runtime" and not written:
-        layout = layout_changes(total, stored.shelf(asked.state), interventions, asked.parts)
+        layout = layout_changes(total, stored.bricks_in(asked.state), interventions, asked.parts)
     fusion: Known = {}
     cache: Known = {}
     if asked.state != asked.level:
@@ -140,7 +140,7 @@ def predict(
         cache = change(there, same, call)
     if asked.kind == "source" and not written:
         measured = command("fusion", asked.state)
-        fusion = fusion_saving(stored.shelf(asked.state), interventions, asked.parts, measured)
+        fusion = fusion_saving(stored.bricks_in(asked.state), interventions, asked.parts, measured)
     terms: dict[str, Known] = {
         "bricks": total.weights,
         "fusion": fusion,
@@ -209,7 +209,7 @@ def unexplained(prediction: Prediction, measured: tuple[float, float] | None, re
         return Term(reason=reason)
     if prediction.explained_ms is None:
         unknown = [name for name, term in prediction.terms.items() if term.ms is None and name not in _OPTIONAL]
-        return Term(reason=f"it cannot be told from {' and '.join(unknown)}, not known either")
+        return Term(reason=f"it cannot be separated from {' and '.join(unknown)}, not known either")
     latency, half = measured
     left, reach = latency - prediction.explained_ms, math.hypot(prediction.explained_half_ms, half)
     return Term(left, (left - reach, left + reach))

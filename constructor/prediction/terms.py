@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from ...bricks.cutting.fused import edge_layouts
 from ...bricks.graph.footprint import is_level
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...db import Measurement
 from ..choice import COLD
 from ..composition.composition import Quotient, critical_path
 from ..decomposition import Interventions, quotient_of
 from ..result import Term
-from ..stored import Shelf, Stored
+from ..stored import BrickMeasurements, Stored
 from ..uncertainty.interval import Weights, combined
 
 __all__ = [
@@ -61,7 +61,7 @@ class Total:
         state: Their cache state.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[LayerSequence, ...]
     members: tuple[Measurement, ...]
     state: str
 
@@ -76,26 +76,28 @@ class Total:
         return 0.0 if is_level(self.state) else math.fsum(1 / one.unroll for one in self.members)
 
 
-def total_of(parts: tuple[Part, ...], quotient: Quotient, shelf: Shelf, state: str, *, parallel: bool) -> Total:
+def total_of(
+    parts: tuple[LayerSequence, ...], quotient: Quotient, bricks: BrickMeasurements, state: str, *, parallel: bool
+) -> Total:
     """All sequences; where branches run at once, those on the critical path.
 
     Where a processor enqueues for a device, both work at the same time: what the slower of the two takes counts.
     """
     if parallel:
-        path = critical_path(quotient, [shelf.bricks[part.key].latency_ns for part in parts])
+        path = critical_path(quotient, [bricks.latest[part.key].latency_ns for part in parts])
         parts = tuple(parts[index] for index in path.members)
-    members = tuple(shelf.bricks[part.key] for part in parts)
-    host = host_of(parts, shelf)
+    members = tuple(bricks.latest[part.key] for part in parts)
+    host = host_of(parts, bricks)
     if host is not None and _sum_ns(host) > _sum_ns(members):
         members = host
     return Total(parts, members, state)
 
 
-def host_of(parts: tuple[Part, ...], shelf: Shelf) -> tuple[Measurement, ...] | None:
+def host_of(parts: tuple[LayerSequence, ...], bricks: BrickMeasurements) -> tuple[Measurement, ...] | None:
     """What the processor takes to enqueue sequences; None where that is not known of one of them."""
-    if not all(part.key in shelf.host for part in parts):
+    if not all(part.key in bricks.host for part in parts):
         return None
-    return tuple(shelf.host[part.key] for part in parts)
+    return tuple(bricks.host[part.key] for part in parts)
 
 
 def _sum_ns(measurements: Iterable[Measurement]) -> float:
@@ -113,14 +115,14 @@ def executed_total(
     """The bricks of the executed graph in a cache state."""
     if interventions.graph is None:
         return Unknown(interventions.reason, command("runtime", state))
-    shelf = stored.shelf(state)
+    bricks = stored.bricks_in(state)
     keys = {part.key for part in interventions.parts}
-    missing = sum(key not in shelf.bricks for key in keys)
+    missing = sum(key not in bricks.latest for key in keys)
     if missing:
         text = f"{missing} of {len(keys)} bricks of the executed graph are not measured with cache {state}"
         return Unknown(text, command("runtime", state))
     quotient = quotient_of(interventions.graph, interventions.parts)
-    return total_of(interventions.parts, quotient, shelf, state, parallel=parallel)
+    return total_of(interventions.parts, quotient, bricks, state, parallel=parallel)
 
 
 def call_cost(stored: Stored, state: str, command: str | None) -> Known:
@@ -151,7 +153,9 @@ def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
     return unknown or minus(net(there, call), net(same, call))
 
 
-def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Part], command: str | None) -> Known:
+def fusion_saving(
+    bricks: BrickMeasurements, interventions: Interventions, parts: Iterable[LayerSequence], command: str | None
+) -> Known:
     """What the runtime saves by fusing layers that are in different bricks.
 
     Of each window of layers that it fuses, as often as it occurs: the window as it is written, less the same window
@@ -161,20 +165,24 @@ def fusion_saving(shelf: Shelf, interventions: Interventions, parts: Iterable[Pa
         return Unknown(interventions.reason or "what fusion saves is not measured", command)
     home = {layer: number for number, part in enumerate(parts) for layer in part.layers}
     cut = [unit.key for unit in interventions.units if len({home.get(layer) for layer in unit.layers}) > 1]
-    missing = {key for key in cut if key not in shelf.fusion}
+    missing = {key for key in cut if key not in bricks.fusion}
     if missing:
         return Unknown(f"{len(missing)} of {len({*cut})} windows are not measured with and without fusion", command)
-    both = (shelf.fusion[key] for key in cut)
+    both = (bricks.fusion[key] for key in cut)
     return combined(*((1, {plain.id: 1.0, fused.id: -1.0}) for plain, fused in both))
 
 
-def layout_changes(total: Total, shelf: Shelf, interventions: Interventions, parts: tuple[Part, ...]) -> Known:
+def layout_changes(
+    total: Total, bricks: BrickMeasurements, interventions: Interventions, parts: tuple[LayerSequence, ...]
+) -> Known:
     """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
 
     A brick without a measurement of its inner part has no layout changes, where other bricks have one.
     """
     pairs = [
-        (part.layers, shelf.bricks[part.key], shelf.inner[part.key]) for part in total.parts if part.key in shelf.inner
+        (part.layers, bricks.latest[part.key], bricks.inner[part.key])
+        for part in total.parts
+        if part.key in bricks.inner
     ]
     if not pairs:
         return Unknown("layout changes at the edges of bricks are not measured by themselves")

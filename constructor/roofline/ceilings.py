@@ -17,7 +17,7 @@ from ...db.samples.rates import (
     node_ns,
     rate_of,
 )
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ..choice import Choice, narrows
 
 __all__ = ["Ceiling", "Ceilings", "ceilings_of", "networks_of"]
@@ -55,7 +55,7 @@ class Ceilings:
         least: Working sets below so many bytes lie in caches whose bandwidth was not measured, as those of a GPU.
     """
 
-    dtype: str = AS_GIVEN
+    dtype: str = NATIVE
     compute: Ceiling | None = None
     bandwidths: tuple[tuple[int, Ceiling], ...] = ()
     levels: tuple[tuple[str, Ceiling], ...] = ()
@@ -67,11 +67,11 @@ class Ceilings:
     @property
     def rest(self) -> Ceiling | None:
         """FLOP/s of what is computed in float32 although the precision is another."""
-        return self.compute if self.dtype == AS_GIVEN else self.single
+        return self.compute if self.dtype == NATIVE else self.single
 
     @property
     def known(self) -> bool:
-        """Whether bounds can be told from them."""
+        """Whether bounds can be derived from them."""
         return self.compute is not None and bool(self.bandwidths)
 
     def bandwidth(self, working_set: int) -> Ceiling | None:
@@ -82,8 +82,8 @@ class Ceilings:
 
 
 def networks_of(choice: Choice) -> list[str]:
-    """Names of the built-in networks whose latencies tell the ceilings of a combination."""
-    single = () if choice.conditions.dtype == AS_GIVEN else _products(AS_GIVEN, choice)
+    """Names of the built-in networks whose latencies show the ceilings of a combination."""
+    single = () if choice.conditions.dtype == NATIVE else _products(NATIVE, choice)
     return [OVERHEAD, CHAIN, *_products(choice.conditions.dtype, choice), *single, *_streams()]
 
 
@@ -101,11 +101,11 @@ def ceilings_of(
     backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
     own = found.get((choice.stack_key, dtype), {})
     call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
-    bandwidths = _falling(_rates(found, backends, _streams(), AS_GIVEN, device))
+    bandwidths = _falling(_rates(found, backends, _streams(), NATIVE, device))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:
         levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
-    single = () if dtype == AS_GIVEN else _products(AS_GIVEN, choice)
+    single = () if dtype == NATIVE else _products(NATIVE, choice)
     return Ceilings(
         dtype,
         compute=_best(_rates(found, backends, _products(dtype, choice), dtype, device)),
@@ -113,7 +113,7 @@ def ceilings_of(
         levels=tuple(levels.items()),
         call_ms=None if call is None else call.latency_ns / 1e6,
         node_ms=None if node is None else node / 1e6,
-        single=_best(_rates(found, backends, single, AS_GIVEN, device)),
+        single=_best(_rates(found, backends, single, NATIVE, device)),
         least=bandwidths[0][0] // 2 if bandwidths and device != "cpu" else 0,
     )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.graph.footprint import parse_level
 from ...bricks.graph.graph import ModelGraph
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...db import Measurement, System
 from ...db.values import evicted_bytes
 from ..choice import COLD
@@ -96,7 +96,7 @@ class Roofline:
     layers: tuple[LayerRoof, ...]
     ceilings: Ceilings
 
-    def bounds_ms(self, parts: Sequence[Part]) -> list[float] | None:
+    def bounds_ms(self, parts: Sequence[LayerSequence]) -> list[float] | None:
         """The bound of each sequence; None where the ceilings are not known."""
         known = {row.key: row.bound_ms for row in self.layers}
         bounds = [bound for part in parts if (bound := known[part.key]) is not None]
@@ -105,7 +105,7 @@ class Roofline:
 
 def roofline(
     graph: ModelGraph,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     bricks: Mapping[str, Measurement],
     ceilings: Ceilings,
     *,
@@ -123,7 +123,7 @@ def roofline(
         system: The machine, for the size of its caches.
     """
     counts: dict[str, int] = {}
-    first: dict[str, Part] = {}
+    first: dict[str, LayerSequence] = {}
     for part in parts:
         counts[part.key] = counts.get(part.key, 0) + 1
         first.setdefault(part.key, part)
@@ -157,7 +157,9 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
     return max(nearby, work.weight_bytes / far.rate.best) * 1e3
 
 
-def _described(graph: ModelGraph, part: Part, count: int, measured: Measurement | None, dtype: str) -> LayerRoof:
+def _described(
+    graph: ModelGraph, part: LayerSequence, count: int, measured: Measurement | None, dtype: str
+) -> LayerRoof:
     """What a brick does, and how fast it was seen to."""
     layers = [graph.layers[index] for index in part.layers]
     work = work_of(graph, part, dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer, Role
-from ...bricks.sequence import Sequence as Part
+from ...bricks.sequence import LayerSequence
 from ...bricks.tensor import TensorType
 from ...bricks.traffic import selects
 
@@ -51,7 +51,7 @@ class Work:
         return self.weight_bytes + max(self.read_bytes, self.written_bytes)
 
 
-def work_of(graph: ModelGraph, part: Part, dtype: str = "float32") -> Work:
+def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> Work:
     """What a sequence computes and moves.
 
     An operator that selects reads of what it selects from no more than it writes. Values of type float count as wide

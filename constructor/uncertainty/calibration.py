@@ -3,7 +3,7 @@
 A composed latency differs from the model's by what the composition leaves out. By how much depends on how it was
 composed and where: it is known for the ways that were held against whole models, from data that stand in docs/results,
 and for no other. And what processes of one run have in common is seen only as often as there are processes, two as a
-rule: how far they differed in other runs tells what two cannot. Both are data (``calibration.json``, ``scatter.json``),
+rule: how far they differed in other runs shows what two cannot. Both are data (``calibration.json``, ``scatter.json``),
 each row with its source.
 """
 
@@ -42,7 +42,7 @@ def scatter_of(stack: Stack | None, threads: int, subject: Subject) -> Scatter:
     """What processes and runs differ by, by ``benchmarks/calibrate.py`` from the data in docs/results.
 
     Args:
-        stack: The stack; None where it is not told.
+        stack: The stack; None where it is not known.
         threads: Of the runtime; all above 1 are one class.
         subject: Whole models, or bricks; all that is no model counts as bricks.
     """

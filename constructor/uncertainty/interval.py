@@ -40,7 +40,7 @@ _MANY = 1e9
 _SEED = 0
 
 _FEW = 5
-"""Time blocks of which fewer tell their own scatter badly."""
+"""Time blocks of which fewer estimate their own scatter badly."""
 
 _Session = tuple[str, int, int]
 """Run, process and round: what blocks that were taken in turn have in common."""
@@ -86,7 +86,7 @@ class Uncertainty:
         measurements: Those that a combination may hold.
         blocks: Their raw samples, by the measurement's id; one that is absent has its own interval, independent of
             others.
-        stacks: By key, what tells how far processes differ; of a stack that is absent that counts as not known.
+        stacks: By key: how far processes differ depends on them, and is not known of a stack that is absent.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Uncertainty:
         """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
 
         What a time block did to all is drawn once for all, and so is what their processes share and, where they come
-        from several runs, what runs differ by. Fewer than five time blocks tell little: draws of these are wider by as
+        from several runs, what runs differ by. Fewer than five time blocks show little: draws of these are wider by as
         much as Student's t is.
         """
         rng = np.random.default_rng(_SEED)
@@ -220,7 +220,7 @@ class Uncertainty:
 
 
 def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]) -> _Seen | None:
-    """None where there are too few time blocks to tell anything."""
+    """None where there are too few time blocks to show anything."""
     visits = sum(one.size for one in sessions.values())
     means = {place: time_blocks([one]) for place, one in sessions.items()}
     if sum(one.size for one in means.values()) < 2:

@@ -58,7 +58,7 @@ class Paired:
 
 
 def paired(
-    weights: Weights, truth: Measurement, known: Mapping[str, Measurement], doubts: Uncertainty
+    weights: Weights, truth: Measurement, known: Mapping[str, Measurement], uncertainty: Uncertainty
 ) -> Paired | None:
     """Follow a combination and a model through the sessions that they share.
 
@@ -67,18 +67,18 @@ def paired(
             counts as constant.
         truth: The model.
         known: Measurements of the combination by id.
-        doubts: Has the raw samples.
+        uncertainty: Has the raw samples.
 
     Returns:
         None where a brick was not visited in any session of the model.
     """
-    model = _sessions(truth, doubts)
+    model = _sessions(truth, uncertainty)
     together: Sessions = {}
     constant: dict[str, float] = {}
     for id_, weight in weights.items():
         one = known[id_]
-        own = _sessions(one, doubts)
-        shared = {place: own[place] for place in own if place in model and _at_once(one, truth, doubts, place)}
+        own = _sessions(one, uncertainty)
+        shared = {place: own[place] for place in own if place in model and _at_once(one, truth, uncertainty, place)}
         if not shared:
             if one.subject is Subject.BRICK and one.variant not in FUSION:
                 return None
@@ -94,13 +94,13 @@ def paired(
         return None
     places = sorted(together)
     bricks, models = without_stalls([together[place] for place in places], [model[place] for place in places])
-    constant_ns = doubts.value_ns(constant)
+    constant_ns = uncertainty.value_ns(constant)
     ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
     estimate = float(np.concatenate(bricks).mean()) + constant_ns
     measured = float(np.concatenate(models).mean())
     if estimate <= 0 or measured <= 0:
         return None
-    apart = doubts.half_ns(constant) / estimate
+    apart = uncertainty.half_ns(constant) / estimate
     return Paired(estimate, measured, ratio_spread(ours, theirs), max(1, ours.size - 1), apart)
 
 
@@ -129,18 +129,18 @@ def ratio_spread(ours: Array, theirs: Array) -> float:
     return float(drawn.std()) * math.sqrt(count / (count - 1))
 
 
-def _sessions(measurement: Measurement, doubts: Uncertainty) -> Mapping[tuple[int, int], Array]:
+def _sessions(measurement: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
     """Latency of each visit, by process and round, of sessions that are known to be visits."""
-    seen = {(block.process, block.round) for block in doubts.blocks(measurement.id) if block.visits}
-    return {place: values for place, values in doubts.sessions(measurement.id).items() if place in seen}
+    seen = {(block.process, block.round) for block in uncertainty.blocks(measurement.id) if block.visits}
+    return {place: values for place, values in uncertainty.sessions(measurement.id).items() if place in seen}
 
 
-def _at_once(one: Measurement, other: Measurement, doubts: Uncertainty, place: tuple[int, int]) -> bool:
+def _at_once(one: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
     """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
     if one.run == other.run:
         return True
     ours, theirs = (
-        [block for block in doubts.blocks(measurement.id) if (block.process, block.round) == place]
+        [block for block in uncertainty.blocks(measurement.id) if (block.process, block.round) == place]
         for measurement in (one, other)
     )
     return any(block.beside(twin) for block in ours for twin in theirs)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...bricks.reference import CHAIN_NODES, COPY, GEMM, STREAM
-from ..values import AS_GIVEN, Measurement, System
+from ..values import NATIVE, Measurement, System
 
 __all__ = [
     "GEMM_SIZES",
@@ -57,7 +57,7 @@ class Rate:
     """A rate per second.
 
     Attributes:
-        best: Of the fastest sample, as STREAM tells it (McCalpin): what disturbs a machine never makes it faster.
+        best: Of the fastest sample, as STREAM reports it (McCalpin): what disturbs a machine never makes it faster.
         usual: Of the median.
         ci95: 95 % interval of ``usual``.
     """
@@ -73,7 +73,7 @@ def gemm_sizes_on(device: str) -> tuple[int, ...]:
 
 
 def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
-    """Working sets that tell a system's bandwidths: from 32 KiB to well beyond the last-level cache.
+    """Working sets that show a system's bandwidths: from 32 KiB to well beyond the last-level cache.
 
     A virtual machine may report the last-level cache of a whole socket, of which it has a share only; four times that
     is beyond it all the same, where there is enough memory.
@@ -85,10 +85,10 @@ def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
     return tuple(size for size in STREAM_SIZES if size <= max(most, STREAM_SIZES[0]))
 
 
-def ceiling_names(sizes: Sequence[int], *, dtype: str = AS_GIVEN, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
+def ceiling_names(sizes: Sequence[int], *, dtype: str = NATIVE, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
     """The networks to measure in a precision: a stream of bytes is one in all of them."""
     products = [f"{GEMM}{size}" for size in gemm_sizes]
-    if dtype != AS_GIVEN:
+    if dtype != NATIVE:
         return products
     return [*products, *(f"{kind}{size}" for size in sizes for kind in (STREAM, COPY))]
 
@@ -147,7 +147,7 @@ def level_of_cache(working_set: int, system: System, threads: int, device: str =
         working_set: Bytes.
         system: Caches as the system reports them; the last level is shared.
         threads: Cores that compute.
-        device: Of a GPU the system does not tell the caches: its working sets are told apart by their size.
+        device: Of a GPU the system does not report the caches: its working sets are distinguished by their size.
     """
     if device != "cpu":
         return f"{max(1, round(working_set / (1 << 20)))} MiB"  # a stream is some bytes less than its name says

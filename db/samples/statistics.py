@@ -168,7 +168,7 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
 
 
 def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None) -> list[NDArray[np.bool_]]:
-    """Per block, which of its visits were quiet; none where that cannot be told."""
+    """Per block, which of its visits were quiet; none where that is not known."""
     return [
         np.array([baseline is not None and baseline.quiet(visit) for visit in block.visits], dtype=np.bool_)
         if block.visits

@@ -60,8 +60,8 @@ class PlanTime:
         place: Value of the option ``plan`` that executes it; None where it cannot be executed.
         notes: Numerical notes.
         behavior: Behaviour notes.
-        workspace_bytes: Memory that it needs beside its tensors; None where it was not told.
-        ns: Time of one execution, as the device tells it: median of a few, caches hot; None where it failed.
+        workspace_bytes: Memory that it needs beside its tensors; None where it is not known.
+        ns: Time of one execution, on the device's clock: median of a few, caches hot; None where it failed.
         error: Largest difference to the outputs of the first plan that ran, as a share of their largest value.
         reason: Why it was not timed; empty where it was.
     """

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...db.values import AS_GIVEN, KernelView, Stack
+from ...db.values import NATIVE, KernelView, Stack
 from ...errors import BackendError, UsageError
 from ..machine.cores import pin
 from ..network.network import Network
+from .optimiser import OptimiserTraits
 
 __all__ = [
     "TF32",
@@ -60,7 +61,7 @@ class Availability:
         ok: Whether it can, on one of its devices at least.
         reason: Why not, in one line; empty where it can.
         versions: Package to version of what decides its latencies.
-        missing: Device to what it lacks there, in one line; a device that is not named lacks nothing that can be told
+        missing: Device to what it lacks there, in one line; a device that is not named lacks nothing that is known
             without loading the runtime: whether it can be used, ``Backend.setup`` finds out.
     """
 
@@ -99,7 +100,7 @@ class Option:
 
 
 TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
-"""Of every backend on a GPU that has a choice: stacks with it on are told from others by this name."""
+"""Of every backend on a GPU that has a choice: stacks with it on are distinguished by this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Settings:
     options: Mapping[str, str]
     cores: tuple[int, ...] = ()
     together: bool = False
-    dtype: str = AS_GIVEN
+    dtype: str = NATIVE
     channels: int = 1
     memory_reuse: bool = True
 
@@ -159,7 +160,7 @@ class Backend(Protocol):
     name: str
     devices: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """Precisions that it can compute a network in, ``AS_GIVEN`` first."""
+    """Precisions that it can compute a network in, ``NATIVE`` first."""
 
     def probe(self) -> Availability:
         """Whether the runtime can run here; never raises, imports nothing heavy."""
@@ -218,7 +219,10 @@ class ExecutedGraph:
 
 @runtime_checkable
 class GraphBackend(Backend, Protocol):
-    """A backend that can tell which graph it executes; not every runtime can."""
+    """A backend that reports the graph that it executes; not every runtime can."""
+
+    optimiser: OptimiserTraits
+    """What its optimiser leaves in that graph."""
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """The graph that ``prepare`` would execute for a network with these settings.
@@ -234,7 +238,7 @@ class GraphBackend(Backend, Protocol):
 
 @runtime_checkable
 class ProfilingBackend(Backend, Protocol):
-    """A backend that can tell which kernels it executes, in a pass apart from timing."""
+    """A backend that reports the kernels that it executes, in a pass apart from timing."""
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Load a network, run it once to warm up and then under the runtime's profiler, and close it.
@@ -279,7 +283,7 @@ class NodeTimes:
 
 
 class PackedExecutable(Executable, Protocol):
-    """A packed network whose runtime tells the time of every node, until it is told to stop."""
+    """A packed network whose runtime records the time of every node until ``end``."""
 
     def end(self) -> NodeTimes:
         """The executions so far; those that follow are not watched.
@@ -291,7 +295,7 @@ class PackedExecutable(Executable, Protocol):
 
 @runtime_checkable
 class PackingBackend(OptimisingBackend, Protocol):
-    """A backend that can run many bricks in one network (``network.packed``) and tell the time of every node."""
+    """A backend that can run many bricks in one network (``network.packed``) and report the time of every node."""
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
         """As ``optimised``, of bricks: what the layout at their edges keeps from being fused is fused as in a model."""

@@ -1,4 +1,4 @@
-"""The networks that tell what a call costs, by CuPy: cuBLAS has no addition, and cuDNN would fuse the chain.
+"""The networks that measure what a call costs, by CuPy: cuBLAS has no addition, and cuDNN would fuse the chain.
 
 What a clock shows is the device's: the same events and launches stand around a library's calls.
 """

@@ -1,7 +1,7 @@
 """Virtual environments for runtimes whose pins exclude those of dlbricks itself.
 
 Such a runtime's packages are pinned in a file beside its backend, dependencies included. Its environment lies in the
-cache folder, under a name that tells what it is made of: the pins, the version of Python, and the dlbricks that it
+cache folder, under a name that states what it is made of: the pins, the version of Python, and the dlbricks that it
 serves, whose very code runs in it through a link. It appears there whole or not at all.
 """
 
@@ -155,7 +155,7 @@ def find_python(environment: Environment, chosen: str | None = None) -> str:
             f"others: {what}",
             remedy=f"install Python {environment.python}, or name one with --python",
         )
-    assert found is not None  # noqa: S101  # it told its version
+    assert found is not None  # noqa: S101  # it printed its version
     return found
 
 

@@ -23,7 +23,7 @@ class Launch:
         name: As the runtime prints it.
         operator: The framework's operator that launched it; empty where that is not known.
         place: Where it ran.
-        time_ns: How long; None where the profiler does not tell.
+        time_ns: How long; None where the profiler does not report it.
     """
 
     name: str
@@ -38,7 +38,7 @@ def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int],
     Args:
         executions: The calls of each execution, in the order in which they started.
         walls_ns: How long each execution took.
-        source: Who told.
+        source: Which profiler.
 
     Returns:
         Per kernel its calls and time in one execution, each the median: an execution that was interrupted does not
@@ -48,7 +48,7 @@ def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int],
         BackendError: No execution was seen, or not all that took time.
     """
     if not executions or len(executions) != len(walls_ns):
-        raise BackendError(f"{source} told of {len(executions)} executions of {len(walls_ns)}")
+        raise BackendError(f"{source} recorded {len(executions)} of {len(walls_ns)} executions")
     order: dict[_Named, None] = {}
     summed = [_summed(launches) for launches in executions]
     for launches in executions:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
 from ...models.subgraphs import reads
@@ -56,7 +56,7 @@ class LibraryBackend(PackagedBackend):
     """
 
     devices: tuple[str, ...] = ("cuda",)
-    dtypes: tuple[str, ...] = (AS_GIVEN, "float16", "bfloat16")
+    dtypes: tuple[str, ...] = (NATIVE, "float16", "bfloat16")
     wording: Wording
 
     @abstractmethod
@@ -218,11 +218,11 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
     graph = network.model.graph
     kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     kinds |= {each.data_type for each in graph.initializer}
-    floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {AS_GIVEN}
+    floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {NATIVE}
     if len(floats) > 1:
         raise UnsupportedBrick(f"{runtime}: values of several precisions: {', '.join(sorted(floats))}")
     found = floats.pop()
-    return dtype if found == AS_GIVEN else found
+    return dtype if found == NATIVE else found
 
 
 def _copies(network: Network, runtime: str) -> list[Network]:

@@ -1,4 +1,4 @@
-"""Backends whose runtime is a package: what can be told of it without loading it."""
+"""Backends whose runtime is a package: what is known of it without loading it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from ...db.values import AS_GIVEN, Stack
+from ...db.values import NATIVE, Stack
 from ...errors import BackendUnavailable, UsageError
 from .base import WORKER_COMMAND, Availability, Backend, Option
 
@@ -27,7 +27,7 @@ class PackagedBackend(Backend):
     """
 
     devices: tuple[str, ...] = ("cpu",)
-    dtypes: tuple[str, ...] = (AS_GIVEN,)
+    dtypes: tuple[str, ...] = (NATIVE,)
     module: str
     distributions: tuple[str, ...]
     install: str

@@ -6,9 +6,10 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from ...errors import BackendUnavailable, UsageError
-from .base import Availability, Backend
+from .base import Availability, Backend, GraphBackend
+from .optimiser import OptimiserTraits
 
-__all__ = ["GROUP", "backends", "get", "names", "require_available"]
+__all__ = ["GROUP", "backends", "get", "names", "optimiser_of", "require_available"]
 
 GROUP = "dlbricks.backends"
 
@@ -46,6 +47,19 @@ def get(name: str) -> Backend:
     if not isinstance(backend, Backend):
         raise BackendUnavailable(f"backend {name} ({point.value}) is no backend: methods are missing")
     return backend
+
+
+def optimiser_of(name: str) -> OptimiserTraits:
+    """What the optimiser of a backend leaves in the graphs that it executes.
+
+    Raises:
+        UsageError: No backend has this name, or it does not report the graph that it executes.
+        BackendUnavailable: As ``get``.
+    """
+    backend = get(name)
+    if not isinstance(backend, GraphBackend):
+        raise UsageError(f"backend {name} does not report the graph that it executes", remedy="use --graph source")
+    return backend.optimiser
 
 
 def require_available(backend: Backend, name: str, device: str) -> None:

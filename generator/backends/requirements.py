@@ -1,4 +1,4 @@
-"""What is asked of a backend before it is used, and what is told where it cannot do it."""
+"""What is asked of a backend before it is used, and the errors where it lacks something."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def dtypes_on(backend: Backend, device: str) -> tuple[str, ...]:
 
 
 def require_profiling(backend: Backend) -> ProfilingBackend:
-    """The backend, if it can tell which kernels it executes.
+    """The backend, if it reports the kernels that it executes.
 
     Raises:
         UsageError: It cannot.
     """
     if not isinstance(backend, ProfilingBackend):
         raise UsageError(
-            f"backend {backend.name} does not tell which kernels it executes", remedy="leave out --kernels"
+            f"backend {backend.name} does not report the kernels that it executes", remedy="leave out --kernels"
         )
     return backend
 

@@ -32,7 +32,7 @@ class SharingExecutable(Protocol):
 
 @runtime_checkable
 class StreamBackend(OptimisingBackend, Protocol):
-    """A backend that enqueues in the stream of a device, where events between bricks tell their times."""
+    """A backend that enqueues in the stream of a device, where events between bricks measure their times."""
 
     def device(self, settings: Settings) -> Device:
         """The device of this process; after ``setup``."""

@@ -35,20 +35,20 @@ class Wording:
     noise: re.Pattern[str] = _NOTHING
 
     def meaning(
-        self, error: Exception, *, where: str = "", told: str | None = None, unsupported: bool = False
+        self, error: Exception, *, where: str = "", cause: str | None = None, unsupported: bool = False
     ) -> Exception:
-        """What an exception means, as a backend tells it (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
+        """What an exception means, as a backend raises it (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
 
         Args:
             error: Of the runtime; one of dlbricks' own is returned as it is.
             where: Operators that it was at, as far as it is known.
-            told: The part of its text that names the cause; None: all of it.
+            cause: The part of its text that names the cause; None: all of it.
             unsupported: Whether it is known to mean that the runtime cannot express the network.
         """
         if isinstance(error, BackendError):
             return error
         text = _line(str(error))
-        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", text if told is None else _line(told)))
+        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", text if cause is None else _line(cause)))
         reason = _line(noiseless).strip(" :")[:_REASON_LENGTH] or type(error).__name__
         if isinstance(error, MemoryError) or _MEMORY.search(text) or self.memory.search(text):
             return MemoryError(f"{where}: {reason}" if where else reason)

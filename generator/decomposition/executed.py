@@ -19,9 +19,12 @@ from ...bricks.layer import Layer, LayerState, Role
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
+from ...models.names import kind_of
 from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures
 from ..backends.base import node_name
+from ..backends.optimiser import OptimiserTraits
+from ..backends.registry import optimiser_of
 from ..machine.system import probe_system
 from ..network.network import read_network
 from ..worker.client import Timeouts, Worker
@@ -82,7 +85,7 @@ def executed_model(
 
     Raises:
         ModelError: The model cannot be read or bound.
-        UsageError: The backend cannot tell which graph it executes, or an option is wrong.
+        UsageError: The backend does not report the graph that it executes, or an option is wrong.
         BackendError: The runtime cannot load or run it.
         WorkerError: The worker died or hung.
     """
@@ -114,7 +117,8 @@ def executed_model(
     after = build_graph(
         Skeleton(executed, bound=skeleton.bound, weight_bytes=skeleton.weight_bytes), salt=runtime_salt(stack, isa)
     )
-    origins = _origins(before, stages, executed)
+    traits = optimiser_of(stack.backend)
+    origins = _origins(before, stages, executed, traits)
     origin_of_any = frozenset[int]().union(*origins)
     return ExecutedModel(
         name=source.name,
@@ -123,15 +127,18 @@ def executed_model(
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,
         duplicated=sharing(origins),
+        layouts=traits.layouts,
     )
 
 
-def _origins(source: ModelGraph, stages: list[onnx.ModelProto], executed: onnx.ModelProto) -> list[frozenset[int]]:
+def _origins(
+    source: ModelGraph, stages: list[onnx.ModelProto], executed: onnx.ModelProto, traits: OptimiserTraits
+) -> list[frozenset[int]]:
     """Origins of the executed operators in the source, stage by stage."""
     graphs = [_operators(model) for model in (*stages, executed)]
-    origins = match(_source_operators(source), graphs[0], idle=_unchanged(source))
+    origins = match(_source_operators(source), graphs[0], traits, idle=_unchanged(source))
     for before, after in pairwise(graphs):
-        origins = composed(origins, match(before, after))
+        origins = composed(origins, match(before, after, traits))
     return origins
 
 
@@ -160,9 +167,8 @@ def _operators(model: onnx.ModelProto) -> list[Operator]:
 
 
 def _operator(node: onnx.NodeProto, name: str, computed: set[str]) -> Operator:
-    kind = f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type
     reads = tuple(value if value in computed else "" for value in (*node.input, *captures(node)))
-    return Operator(name, kind, reads, tuple(node.output))
+    return Operator(name, kind_of(node), reads, tuple(node.output))
 
 
 def _unchanged(graph: ModelGraph) -> set[int]:

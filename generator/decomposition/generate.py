@@ -20,8 +20,8 @@ from ...errors import UsageError
 from ...models import ModelSource, require_known
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.sandbox import confine
-from .decompose import Decomposition, SkippedLayer, decompose, unforeseen
-from .decomposer import Cut, Decomposer
+from .cutter import Cut, Cutter
+from .model_bricks import ModelBricks, SkippedLayer, model_bricks, unforeseen
 from .oracle import WorkerOracle
 
 __all__ = ["GenerateReport", "GenerateRow", "generate"]
@@ -134,7 +134,7 @@ def generate(
         device: Its device.
         options: Its options.
         threads: Its threads; 0: all physical cores.
-        progress: Told after each model.
+        progress: Called after each model.
 
     Returns:
         One row per model; a broken model is a row with ``error``, and the others go on.
@@ -157,11 +157,11 @@ def generate(
     if decoys and decoy_seed is None:
         raise UsageError("decoys are drawn from a secret", remedy="give a decoy seed and keep it to yourself")
     if decoys and annotate:
-        raise UsageError("annotations tell decoys from bricks", remedy="leave out --annotate or --decoys")
+        raise UsageError("annotations distinguish decoys from bricks", remedy="leave out --annotate or --decoys")
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
     bound_to = cut.bound_to()
-    found: dict[int, Decomposition] = {}
-    for position, result in _decompositions(models, cut, jobs):
+    found: dict[int, ModelBricks] = {}
+    for position, result in _bricks_of_all(models, cut, jobs):
         found[position] = result
         if progress is not None:
             elapsed = time.monotonic() - begun
@@ -208,11 +208,11 @@ def generate(
 
 
 def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
-    """For a decoy: the distances that are the most frequent, so that nothing tells it from the others."""
+    """For a decoy: the distances that are the most frequent, so that nothing distinguishes it from the others."""
     return set(Counter(frozenset(found) for found in distances.values()).most_common(1)[0][0])
 
 
-def _row(result: Decomposition) -> GenerateRow:
+def _row(result: ModelBricks) -> GenerateRow:
     broken = result.error is not None
     return GenerateRow(
         name=result.name,
@@ -231,13 +231,13 @@ def _row(result: Decomposition) -> GenerateRow:
     )
 
 
-def _decompositions(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition]]:
+def _bricks_of_all(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, ModelBricks]]:
     """Position and result of each model, as they are done."""
     if jobs == 1 or len(models) < 2:
         known: set[str] = set()
-        with WorkerOracle() as oracle, Decomposer(cut, oracle=oracle) as decomposer:
+        with WorkerOracle() as oracle, Cutter(cut, oracle=oracle) as cutter:
             for position, source in enumerate(models):
-                result = decompose(source, decomposer, known=known)
+                result = model_bricks(source, cutter, known=known)
                 known.update(result.bricks)
                 yield position, result
         return
@@ -245,28 +245,28 @@ def _decompositions(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Itera
     try:
         yield from _in_pool(left, cut, min(jobs, len(models)))
     except BrokenProcessPool:
-        # A model ended its process. Which one cannot be told, so those that are left go one by one, each in a
+        # A model ended its process. Which one is not known, so those that are left go one by one, each in a
         # process of its own, and the culprit is named.
         for position, source in list(left.items()):
             try:
                 yield from _in_pool({position: source}, cut, 1)
             except BrokenProcessPool:
-                yield position, Decomposition(source.name, error=f"model {source.name} ended the process that read it")
+                yield position, ModelBricks(source.name, error=f"model {source.name} ended the process that read it")
 
 
 _built: set[str] = set()
 """In a process of the pool: keys of the bricks that it has handed over already."""
 
 
-def _decompose_alone(source: ModelSource, cut: Cut) -> Decomposition:
+def _bricks_alone(source: ModelSource, cut: Cut) -> ModelBricks:
     """What a process of the pool does."""
-    with WorkerOracle() as oracle, Decomposer(cut, oracle=oracle) as decomposer:
-        result = decompose(source, decomposer, known=_built)
+    with WorkerOracle() as oracle, Cutter(cut, oracle=oracle) as cutter:
+        result = model_bricks(source, cutter, known=_built)
     _built.update(result.bricks)
     return result
 
 
-def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition]]:
+def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, ModelBricks]]:
     """Decompose in parallel; what is done is taken out of ``left``.
 
     Raises:
@@ -278,8 +278,8 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=confine)
     broken: BrokenProcessPool | None = None
     try:
-        futures: dict[Future[Decomposition], int] = {
-            pool.submit(_decompose_alone, source, cut): position for position, source in left.items()
+        futures: dict[Future[ModelBricks], int] = {
+            pool.submit(_bricks_alone, source, cut): position for position, source in left.items()
         }
         for future in as_completed(futures):
             try:
@@ -288,9 +288,9 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
                 broken = error  # every result that came in before is still worth having
                 continue
             except Exception as error:  # noqa: BLE001
-                # The boundary of ``decompose`` once more, for what fails on the way: a result that cannot be pickled.
+                # The boundary of ``model_bricks`` again, for what fails on the way: a result that cannot be pickled.
                 position = futures[future]
-                result = Decomposition(left[position].name, error=unforeseen(left[position].name, error))
+                result = ModelBricks(left[position].name, error=unforeseen(left[position].name, error))
             del left[futures[future]]
             yield futures[future], result
     finally:

@@ -1,4 +1,4 @@
-"""The shape oracle: what inference cannot tell, one execution in a worker does."""
+"""The shape oracle: one execution in a worker finds the types that inference does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 
 from ...bricks.tensor import ELEMENT_BITS, TensorType
 from ...errors import BackendError, WorkerError
-from ...models.subgraphs import bodies
+from ...models.subgraphs import all_graphs, all_nodes
 from ..worker.standby import Standby
 
 __all__ = ["WorkerOracle"]
@@ -22,7 +22,7 @@ class WorkerOracle(Standby):
     """A ``ShapeOracle`` that executes a model once, with seeded weights and inputs, in a worker.
 
     The worker starts with the first question and ends with the context. A model that cannot be executed, or ends its
-    worker, leaves its shapes unknown: ``problems`` tells why, and the layers are reported as skipped.
+    worker, leaves its shapes unknown: ``problems`` says why, and the layers are reported as skipped.
 
     Args:
         backend: Name of the runtime.
@@ -61,7 +61,8 @@ class WorkerOracle(Standby):
 
 def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
     """The names without optional outputs that nothing reads, such as the masks of Dropout."""
-    read = _read(graph)
+    read = {value.name for one in all_graphs(graph) for value in one.output}
+    read.update(name for node in all_nodes(graph.node) for name in node.input)
     idle = {
         output
         for node in graph.node
@@ -70,13 +71,3 @@ def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
         if output not in read
     }
     return [name for name in names if name not in idle]
-
-
-def _read(graph: onnx.GraphProto) -> set[str]:
-    """Values that a node or the caller reads, bodies of control flow included."""
-    read = {value.name for value in graph.output}
-    for node in graph.node:
-        read.update(node.input)
-        for body in bodies(node):
-            read |= _read(body)
-    return read

@@ -3,35 +3,28 @@
 Optimisers keep the names of values: a fused operator writes the last value of what it fused. What an operator came
 from is therefore found by walking back, in the graph before, from the values that it writes to those that it reads.
 Where an optimiser gave a value a new name (blocked layouts, reshapes around a fused product), the value that it
-*stands for* is told by the operators around it: by those that kept their name, and by layout changes, which write
+*stands for* follows from the operators around it: from those that kept their name, and from layout changes, which write
 what they read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["LAYOUT", "Operator", "composed", "match", "sharing"]
+from ...bricks.operators import VIEWS
+from ..backends.optimiser import OptimiserTraits
 
-LAYOUT = frozenset(
-    {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
-     "com.microsoft.nchwc.ReorderInput", "com.microsoft.nchwc.ReorderOutput"}
-)  # fmt: skip
-"""Operators that change the form of a value and compute nothing."""
+__all__ = ["FORMS", "Operator", "composed", "match", "sharing"]
+
+FORMS = VIEWS | {"Cast", "Transpose"}
+"""Operators of ONNX that change the form of a value and compute nothing."""
 
 _PASSING = frozenset({"Identity", "Dropout"})
 """Operators of a source that come to nothing at inference."""
 
-_TRANSPOSING = frozenset(
-    {"Gemm", "com.microsoft.FusedGemm", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul",
-     "com.microsoft.nchwc.ReorderInput", "com.microsoft.nchwc.ReorderOutput"}
-)  # fmt: skip
-"""Operators that take a transposition over from one in front of or behind them."""
-
-_BLOCKED = re.compile(r"(?P<value>.+?)(_bn|_mul)?_nchwc(_token_\d+)?")
-"""ONNX Runtime names an operator in blocked layout after the value that it stands for, with such an ending."""
+_TRANSPOSING = frozenset({"Gemm"})
+"""Operators of ONNX that take a transposition over from one in front of or behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +47,15 @@ class Operator:
     detail: str = ""
 
 
-def match(before: Sequence[Operator], after: Sequence[Operator], *, idle: Collection[int] = ()) -> list[frozenset[int]]:
+def match(
+    before: Sequence[Operator], after: Sequence[Operator], traits: OptimiserTraits, *, idle: Collection[int] = ()
+) -> list[frozenset[int]]:
     """Find for every operator of an optimised graph those that it came from.
 
     Args:
         before: Operators in topological order.
         after: Those that an optimiser made of them, in topological order.
+        traits: What that optimiser leaves in a graph.
         idle: Operators of ``before`` that hand on what they read: they come to nothing, and are no origin of a
             computation, only of one of their own kind.
 
@@ -67,14 +63,23 @@ def match(before: Sequence[Operator], after: Sequence[Operator], *, idle: Collec
         Indices in ``before`` for each of ``after``; empty for an operator that was put in. One of ``before`` may be
         an origin of several: it was duplicated, or its work is shared.
     """
-    return _Matching(before, after, idle).origins()
+    return _Matching(before, after, traits, idle).origins()
 
 
 class _Matching:
     """The values of one graph in terms of those of another."""
 
-    def __init__(self, before: Sequence[Operator], after: Sequence[Operator], idle: Collection[int]) -> None:
+    def __init__(
+        self,
+        before: Sequence[Operator],
+        after: Sequence[Operator],
+        traits: OptimiserTraits,
+        idle: Collection[int],
+    ) -> None:
         self._after = after
+        self._traits = traits
+        self._forms = FORMS | traits.layouts.changes
+        self._transposing = _TRANSPOSING | traits.transposing | traits.layouts.changes
         self._before, self._merged = _without_repetitions(before, after)
         self._idle = frozenset(idle) | {i for i, op in enumerate(before) if op.kind in _PASSING}
         self._maker = {value: index for index, op in enumerate(before) for value in op.outputs if value}
@@ -102,16 +107,16 @@ class _Matching:
         for index, op in enumerate(self._after):
             if op.name in by_name and self._before[by_name[op.name]].kind == op.kind:
                 twins[index] = by_name[op.name]
-            elif blocked := _BLOCKED.fullmatch(op.name):
-                plain, kept = blocked["value"], blocked["value"] + (blocked[2] or "")
-                maker = self._maker.get(kept, self._maker.get(plain))
+            elif values := self._traits.stands_for(op.name):
+                maker = next((self._maker[value] for value in values if value in self._maker), None)
                 if maker is not None:
                     twins[index] = maker
         return twins
 
     def _settle(self) -> None:
         """Spread what is known over the operators until nothing is new; guess only then, first operator first."""
-        guesses = iter([i for i, op in enumerate(self._after) if i in self._twin and _BLOCKED.fullmatch(op.name)])
+        renamed = (index for index, op in enumerate(self._after) if self._traits.stands_for(op.name))
+        guesses = iter([index for index in renamed if index in self._twin])
         while True:
             while self._spread():
                 pass
@@ -129,7 +134,7 @@ class _Matching:
                 self._learn(op.inputs, self._before[twin].inputs)
                 if op.name == self._before[twin].name:
                     self._learn(op.outputs, self._before[twin].outputs)
-            elif op.kind in LAYOUT:
+            elif op.kind in self._forms:
                 self._learn(op.outputs[:1], [self._stands_for.get(op.inputs[0], "")])
                 self._learn(op.inputs[:1], [self._stands_for.get(op.outputs[0], "")])
         return len(self._stands_for) > size
@@ -142,12 +147,12 @@ class _Matching:
     def _fused_output(self, index: int) -> str:
         """What an operator in blocked layout writes: its own value, or that behind what it was fused with after.
 
-        Only reached where no reader tells: the sum that it adds is an input of it, an activation follows the sum.
+        Only reached where no reader shows it: the sum that it adds is an input of it, an activation follows the sum.
         """
         op = self._after[index]
         twin = self._before[self._twin[index]]
         value = next(name for name in twin.outputs if name)
-        added = [self._stands_for.get(name, "") for name in op.inputs[3:] if name]
+        added = [self._stands_for.get(name, "") for name in op.inputs[self._traits.summands :] if name]
         for follower in self._before:
             if added and follower.kind in {"Add", "Sum"} and {value, *added} == set(follower.inputs):
                 value = follower.outputs[0]
@@ -201,13 +206,14 @@ class _Matching:
 
     def _own(self, op: Operator, found: frozenset[int]) -> frozenset[int]:
         """Of the operators on the way those that this one does the work of."""
-        same = {index for index in found if _family(self._before[index].kind) == _family(op.kind)}
-        if op.kind in LAYOUT:
+        family = self._traits.family
+        same = {index for index in found if family(self._before[index].kind) == family(op.kind)}
+        if op.kind in self._forms:
             return frozenset(same) or found
         if (
-            op.kind not in _TRANSPOSING
+            op.kind not in self._transposing
             and same
-            and all(index in same or index in self._idle or self._before[index].kind in LAYOUT for index in found)
+            and all(index in same or index in self._idle or self._before[index].kind in self._forms for index in found)
         ):
             return frozenset(same)  # the layout changes around it are gone
         return found - self._idle
@@ -240,11 +246,6 @@ def _without_repetitions(
                 pairs = zip(before[index].outputs, before[stays[0]].outputs, strict=False)
                 renamed.update((value, twin) for value, twin in pairs if value)
     return [replace(op, inputs=tuple(renamed.get(value, value) for value in op.inputs)) for op in before], merged
-
-
-def _family(kind: str) -> str:
-    """Operators that differ in layout or in what is fused to them count as one kind."""
-    return kind.rpartition(".")[2].removeprefix("Fused").removeprefix("Nhwc")
 
 
 def composed(first: Sequence[frozenset[int]], second: Sequence[frozenset[int]]) -> list[frozenset[int]]:

@@ -1,7 +1,7 @@
 """An NVIDIA GPU through CuPy: a stream of its own, time stamps in it, graphs of it.
 
-CuPy is that of CUDA 12 or of CUDA 13. The time is told by kernels of one thread that write the GPU's own clock (PTX,
-``%globaltimer``: on an H100 in steps of 32 ns), eagerly and inside of graphs alike. Events of CUDA tell it as well, but
+CuPy is that of CUDA 12 or of CUDA 13. Time is measured by kernels of one thread that write the GPU's own clock (PTX,
+``%globaltimer``: on an H100 in steps of 32 ns), eagerly and inside of graphs alike. Events of CUDA measure it too, but
 hold up what comes after them: on an H100 the distance of two was 1.3 or 2.4 microseconds, by what stands around them,
 while that of two such kernels is what any two kernels in a row take (docs/gpu.md).
 """

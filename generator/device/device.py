@@ -1,6 +1,6 @@
 """What a device is: one ordered stream of work, and a clock in it.
 
-Everything that is timed goes to one stream. What is enqueued there runs in order; events between tell when the stream
+Everything that is timed goes to one stream. What is enqueued there runs in order; events between show when the stream
 came to them, so that their distance is the time of what stands between, without the way from the caller to the device.
 """
 
@@ -63,7 +63,7 @@ class Device(Protocol):
         """Enqueue what keeps a GPU waiting for so many nanoseconds, so that the caller gets ahead of it.
 
         Returns:
-            Tells whether the wait is over.
+            A function that returns whether the wait is over.
         """
 
     def evict(self) -> None:

@@ -35,7 +35,7 @@ def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
 
 
 def state_of(name: str) -> Mapping[str, Any]:
-    """Clocks, power, temperature and why clocks are held back, without opening the device; empty where nothing tells.
+    """Clocks, power, temperature and why clocks are held back, without opening the device; empty where none are known.
 
     Args:
         name: ``cpu`` or ``cuda``.

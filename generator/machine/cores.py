@@ -23,7 +23,7 @@ def physical_cores(root: Path = _CPUS) -> tuple[int, ...]:
 
 
 def private_cache_bytes(root: Path = _CPUS) -> int:
-    """Bytes of one core's L2; 1 MiB where the system does not tell."""
+    """Bytes of one core's L2; 1 MiB where the system does not report it."""
     return _caches(root).get(2, _FALLBACK_L2)
 
 

@@ -23,7 +23,7 @@ def limit_memory(allowance: int | None) -> None:
 
 
 def private_bytes() -> int:
-    """What RLIMIT_DATA counts; the resident size where the system does not tell."""
+    """What RLIMIT_DATA counts; the resident size where the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmData:"):

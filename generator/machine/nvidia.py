@@ -19,7 +19,7 @@ DRIVER_LIBRARY = "libcuda.so.1"
 
 
 def has_driver(signs: Iterable[Path] = _SIGNS, library: str = DRIVER_LIBRARY) -> bool:
-    """Whether NVIDIA's driver is found on this machine; True on systems where this module cannot tell.
+    """Whether NVIDIA's driver is found on this machine; True on systems where this module cannot find out.
 
     Args:
         signs: Files of which the kernel's part of it shows one.
@@ -32,7 +32,7 @@ def lacks_of_gpu(install: str = "") -> list[str]:
     """What a GPU is used through and is not here, in words: CuPy, whose stream all libraries share, and the driver.
 
     Args:
-        install: What installs CuPy, where that is to be told.
+        install: What installs CuPy, where that is to be named.
     """
     lacks = []
     if importlib.util.find_spec("cupy") is None:

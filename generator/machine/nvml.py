@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells of a GPU: clocks, power, temperature, and why clocks are held back."""
+"""What NVIDIA's management library reports of a GPU: clocks, power, temperature, and why clocks are held back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ and is held back there for moments (https://github.com/NVIDIA/DCGM/issues/285)."
 
 
 def gpu_state() -> Mapping[str, Any]:
-    """The state of the first GPU that this process may use, now; without what the driver does not tell.
+    """The state of the first GPU that this process may use, now; without what the driver does not report.
 
     Empty where nvidia-ml-py is not installed.
 
@@ -64,7 +64,7 @@ def gpu_state() -> Mapping[str, Any]:
         ),
     }
     for name, ask in asked.items():
-        with suppress(pynvml.NVMLError):  # what this GPU does not tell is not there
+        with suppress(pynvml.NVMLError):  # what this GPU does not report is not there
             found[name] = ask()
     return found
 
@@ -72,7 +72,7 @@ def gpu_state() -> Mapping[str, Any]:
 def throttled(before: Mapping[str, Any], after: Mapping[str, Any], elapsed_s: float) -> bool:
     """Whether power, temperature or the hardware held clocks back, at one of two moments or for long between them.
 
-    Between them only power and temperature tell, where the GPU counts for how long.
+    Between them only power and temperature show it, where the GPU counts for how long.
 
     Args:
         before: The state at the first moment.

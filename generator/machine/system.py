@@ -51,12 +51,12 @@ def probe_system() -> System:
 
 
 def machine_state() -> dict[str, object]:
-    """What may differ from run to run and explain a difference; None where the machine does not tell.
+    """What may differ from run to run and explain a difference; None where the machine does not report it.
 
     Returns:
         ``kernel``, ``governor``, ``frequency_mhz``, ``turbo``, ``load_1m``, ``load_5m``, ``cpus_allowed``,
         ``cpu_quota``, ``temperature_c``, ``memory_available_gib``, ``virtual`` (a hypervisor is below us),
-        ``smt`` (several threads share a core), and ``gpu`` (``gpu_state``) where there is one that tells.
+        ``smt`` (several threads share a core), and ``gpu`` (``gpu_state``) where there is one that reports it.
     """
     load = os.getloadavg()
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
@@ -146,7 +146,7 @@ def _cpuinfo() -> Mapping[str, str]:
 
 
 def _arm_name(info: Mapping[str, str]) -> str:
-    """Arm tells an implementer and a part instead of a name."""
+    """Arm reports an implementer and a part instead of a name."""
     parts = (info.get(f"CPU {entry}") for entry in ("implementer", "architecture", "variant", "part", "revision"))
     return " ".join(part for part in parts if part) or "unknown"
 
@@ -168,7 +168,7 @@ def _size_bytes(text: str) -> int:
 
 
 def _gpus() -> tuple[str, ...]:
-    """Names of the GPUs, as their driver tells."""
+    """Names of the GPUs, as their driver reports them."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

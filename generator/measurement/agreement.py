@@ -13,33 +13,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
 from ...bricks.suite.suite import Suite
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
 from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
 from ..network.difference import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Worker
 from ..worker.messages.protocol import Prepare
+from ..worker.standby import Standby
 
-__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Verdict", "agreements", "check_agreement", "difference"]
+__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Outcome", "agreements", "check_agreement", "difference"]
 
-TOLERANCES: Mapping[str, float] = {AS_GIVEN: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
+TOLERANCES: Mapping[str, float] = {NATIVE: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
 """Largest error by precision, as a share of the output's largest value: sums are added up in another order.
 
 Of an integer or truth-valued output so many elements may differ: what lies on an edge may fall to either side.
 """
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     """What came out for a brick."""
 
     SAME = "same"
@@ -65,7 +64,7 @@ class Agreement:
 
     key: str
     operators: tuple[str, ...]
-    verdict: Verdict
+    verdict: Outcome
     error: float | None = None
     reason: str | None = None
 
@@ -91,9 +90,9 @@ class AgreementReport:
     @property
     def complete(self) -> bool:
         """Whether every brick is known to compute the same."""
-        return all(row.verdict is Verdict.SAME for row in self.rows)
+        return all(row.verdict is Outcome.SAME for row in self.rows)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Outcome) -> int:
         """Bricks with a verdict."""
         return sum(row.verdict is verdict for row in self.rows)
 
@@ -105,7 +104,7 @@ def check_agreement(
     against: str = "onnxruntime",
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
-    dtype: str = AS_GIVEN,
+    dtype: str = NATIVE,
     seed: int = 0,
     timeout_s: float = 120.0,
     progress: ProgressCallback | None = None,
@@ -121,7 +120,7 @@ def check_agreement(
         dtype: What ``backend`` computes in; ``TOLERANCES`` has what each precision may cost.
         seed: Of weights and inputs.
         timeout_s: For each brick and backend.
-        progress: Told after each brick.
+        progress: Called after each brick.
 
     Raises:
         UsageError: A wrong option or precision, or bricks that one stack only can run.
@@ -157,7 +156,7 @@ def agreements(
     against: str = "onnxruntime",
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
-    dtype: str = AS_GIVEN,
+    dtype: str = NATIVE,
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> Generator[Agreement, None, None]:
@@ -194,11 +193,11 @@ def agreements(
             )
             for role, name, on, chosen, precision in [
                 ("own", backend, device, options or {}, dtype),
-                ("other", against, "cpu", {}, AS_GIVEN),
+                ("other", against, "cpu", {}, NATIVE),
             ]
         ]
         for runner in both:
-            runner.start()
+            _ = runner.worker  # what ails the runtime itself is no brick's fault, and is reported once
         for key in suite.keys:
             if keys is None or key in keys:
                 operators = suite.brick(key).operators
@@ -210,8 +209,8 @@ def _tolerance(dtype: str) -> float:
     return TOLERANCES.get(dtype, max(TOLERANCES.values()))
 
 
-class _Runner:
-    """One backend's worker; started anew after one that died."""
+class _Runner(Standby):
+    """One backend's worker."""
 
     def __init__(
         self,
@@ -224,84 +223,56 @@ class _Runner:
         seed: int,
         timeout_s: float,
     ) -> None:
-        self._backend = get(backend)
-        require_dtype(self._backend, dtype, device)
-        self._dtype = dtype
-        self._options = self._backend.resolve(device, options)
-        require_available(self._backend, backend, device)
-        self._device = device
+        runtime = get(backend)
+        require_dtype(runtime, dtype, device)
+        resolved = runtime.resolve(device, options)
+        require_available(runtime, backend, device)
+        memory_bytes = psutil.virtual_memory().available // 2
+        super().__init__(backend, device=device, options=resolved, memory_bytes=memory_bytes, dtype=dtype)
+        self.name = runtime.name
         self._place = place
         self._seed = seed
         self._timeout_s = timeout_s
-        self._worker: Worker | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the backend."""
-        return self._backend.name
-
-    def start(self) -> Worker:
-        """Start the worker where none runs: what ails the runtime itself is no brick's fault, and is told once."""
-        if self._worker is None:
-            self._worker = Worker.start(
-                self._backend.name,
-                device=self._device,
-                options=self._options,
-                memory_bytes=psutil.virtual_memory().available // 2,
-                dtype=self._dtype,
-                command=self._backend.command(),
-            )
-        return self._worker
 
     def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
         """Inputs and outputs of one execution of a brick."""
-        worker = self.start()
+        worker = self.worker
         try:
             request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
             worker.prepare(request, timeout_s=self._timeout_s)
             worker.outputs("brick", self._place, timeout_s=self._timeout_s)
             worker.release("brick")
         except WorkerError:
-            worker.kill()
-            self._worker = None
+            self.kill()
             raise
         with np.load(self._place, allow_pickle=False) as arrays:
             return dict(arrays)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._worker is not None:
-            self._worker.close() if kind is None else self._worker.kill()
 
 
 def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:
     try:
         own = both[0].outputs(path)
     except UnsupportedBrick as error:
-        return Agreement(key, operators, Verdict.UNSUPPORTED, reason=str(error))
+        return Agreement(key, operators, Outcome.UNSUPPORTED, reason=str(error))
     except BackendUnavailable:
         raise  # no brick can be checked
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Verdict.FAILED, reason=str(error))
+        return Agreement(key, operators, Outcome.FAILED, reason=str(error))
     try:
         other = both[1].outputs(path)
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Verdict.UNCHECKED, reason=f"{both[1].name}: {error}")
+        return Agreement(key, operators, Outcome.UNCHECKED, reason=f"{both[1].name}: {error}")
     worst = 0.0
     for name in other:
         if own[name].shape != other[name].shape:
             text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
-            return Agreement(key, operators, Verdict.DIFFERENT, reason=text)
+            return Agreement(key, operators, Outcome.DIFFERENT, reason=text)
         apart = difference(own[name], other[name])
         worst = max(worst, apart)
         if not apart <= tolerance:
             text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
-            return Agreement(key, operators, Verdict.DIFFERENT, error=apart, reason=text)
-    return Agreement(key, operators, Verdict.SAME, error=worst)
+            return Agreement(key, operators, Outcome.DIFFERENT, error=apart, reason=text)
+    return Agreement(key, operators, Outcome.SAME, error=worst)
 
 
 def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:

@@ -16,7 +16,7 @@ from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import AS_GIVEN, Conditions, Measurement, Stack, Subject, System
+from ...db.values import NATIVE, Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
 from ..backends.algorithms import Algorithm
@@ -32,16 +32,16 @@ from ..machine.system import probe_system
 from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts
-from .holdings import Holdings, companions, models_bricks
 from .item import Item
 from .journal import BASELINE, Journal
 from .launch import begin_run, end_run, launch
+from .membership import Membership, companions, membership_of
+from .pending import Selection, check_again, finished, select
 from .profiling import ProfileReport, take_views
 from .sampling.grouping import MOST_MODELS, Group, grouped
 from .sampling.pace import Pace, forecast_s
-from .selection import Selection, check_again, finished, select
 from .session import Session
-from .settings import Settings
+from .settings import MeasurementSettings
 from .subjects import ModelItems, brick_items, inspect_bricks, model_items
 
 __all__ = ["Campaign", "conduct"]
@@ -71,7 +71,7 @@ class Campaign:
         sources: The models by argument, and what is wrong with the broken ones.
         broken: Bricks whose file cannot be run, and why; nothing is stored of them.
         forecast_s: Expected before it began.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
+        kernels: What the pass that records kernels did; None where it was not asked for.
         costs: Where the wall time went.
         wall_s: From the call to its end.
     """
@@ -92,7 +92,7 @@ class Campaign:
 
 
 def conduct(
-    settings: Settings,
+    settings: MeasurementSettings,
     *,
     command: str,
     store: Store,
@@ -114,12 +114,12 @@ def conduct(
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those named.
-        kernels: Afterwards also tell which kernels run for what is measured, where that is not stored.
+        kernels: Afterwards also record which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
-        UsageError: An option has a wrong value, or the backend does not tell its kernels.
+        UsageError: An option has a wrong value, or the backend does not report its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: No worker can be started, or it ends while it runs nothing.
@@ -139,7 +139,7 @@ def conduct(
         together = settings.cache == "model" and in_turn(backend, effective)
         choices = _choices(backend, settings, effective, wanted=algorithms)
         system, conditions = probe_system(), settings.conditions
-        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == AS_GIVEN)
+        _check_bound(suite, stack, system, as_given=not choices and settings.dtype == NATIVE)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         oracle = resources.enter_context(WorkerOracle())
 
@@ -153,7 +153,7 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
-            cut = models_bricks(sources, suite, oracle=oracle) if suite and chosen.pending else Holdings({}, {})
+            cut = membership_of(sources, suite, oracle=oracle) if suite and chosen.pending else Membership({}, {})
             sources = sources.without(cut.apart)
             chosen, holds = chosen.among(sources.items), cut.bricks
             beside = companions(bricks, items, holds, chosen)
@@ -228,7 +228,7 @@ def _visit(  # noqa: PLR0917
     groups: list[Group],
     start: Callable[[], Worker],
     journal: Journal,
-    settings: Settings,
+    settings: MeasurementSettings,
     pace: Pace,
     costs: RunCosts,
     progress: ProgressCallback | None,
@@ -247,13 +247,13 @@ def _visit(  # noqa: PLR0917
 
 
 def _available_bytes(device: str) -> int:
-    """Memory that is free here, and on the GPU where one is measured and tells it."""
+    """Memory that is free here, and on the GPU where one is measured and reports it."""
     available = int(psutil.virtual_memory().available)
     return available if device == "cpu" else min(available, gpu_state().get("memory_free_bytes", available))
 
 
 def _check_backend(
-    settings: Settings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
+    settings: MeasurementSettings, backend: Backend, options: Mapping[str, str], *, bricks: bool, kernels: bool
 ) -> None:
     """Make sure that the backend can do what is asked of it, before anything is measured."""
     require_available(backend, settings.backend, settings.device)
@@ -266,7 +266,7 @@ def _check_backend(
 
 
 def _choices(
-    backend: Backend, settings: Settings, options: Mapping[str, str], *, wanted: bool | Collection[str]
+    backend: Backend, settings: MeasurementSettings, options: Mapping[str, str], *, wanted: bool | Collection[str]
 ) -> tuple[Algorithm, ...]:
     """The algorithms that are measured beside the backend's own choice."""
     if not wanted:
@@ -275,7 +275,7 @@ def _choices(
     return require_algorithms(backend, settings.device, options, settings.dtype, names)
 
 
-def _check_cache(settings: Settings, backend: Backend) -> None:
+def _check_cache(settings: MeasurementSettings, backend: Backend) -> None:
     """Make sure that what is evicted are the caches of the device that is measured."""
     if settings.device != "cpu" and settings.cache != "hot" and not isinstance(backend, StreamBackend):
         raise UsageError(
@@ -295,13 +295,13 @@ def _check_bound(suite: Suite | None, stack: Stack, system: System, *, as_given:
         )
     if not as_given:
         raise UsageError(
-            f"suite {suite.path} holds graphs that are executed as they stand, in {AS_GIVEN}: neither --dtype nor "
+            f"suite {suite.path} holds graphs that are executed as they stand, in {NATIVE}: neither --dtype nor "
             "--algorithms applies to them",
             remedy="use a suite of --graph source or fused",
         )
 
 
-def _forecast_s(pending: Sequence[Item], settings: Settings, store: Store) -> float:
+def _forecast_s(pending: Sequence[Item], settings: MeasurementSettings, store: Store) -> float:
     """Seconds that the items take; within a total time, unless not even a measurement of each fits into it."""
     known = _earlier(store, pending)
     whole, least = (

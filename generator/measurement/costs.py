@@ -24,7 +24,7 @@ class RunCosts:
         store_s: Commits and queries.
         statistics_s: Intervals and verdicts.
         read_s: Reading and checking bricks and models.
-        profile_s: The pass that tells which kernels run, where that was asked for.
+        profile_s: The pass that records which kernels run, where that was asked for.
         progress_s: The caller's progress callback.
         visits: How many there were.
         again: Sessions that were discarded and taken again, since the device held its clocks back meanwhile.

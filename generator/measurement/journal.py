@@ -50,11 +50,11 @@ class Journal:
 
     @property
     def baseline(self) -> Baseline | None:
-        """What the probes take when it is quiet, as far as this run and earlier ones tell."""
+        """What the probes take when it is quiet, as far as this run and earlier ones show."""
         return Baseline.of(self._visits, self._earlier)
 
-    def take_up(self, items: Sequence[Item]) -> int:
-        """Take up what interrupted runs left of these items, under these conditions.
+    def resume(self, items: Sequence[Item]) -> int:
+        """Resume what interrupted runs left of these items, under these conditions.
 
         What a run left that began more than an hour ago, or that another protocol took, is no part of today's
         measurements: where it has enough samples it becomes a measurement of its own, of that run, and the item is
@@ -141,7 +141,7 @@ class Journal:
                 self._visits += block.visits
 
     def finish(self, items: Sequence[Item], stop: Stop, *, run: str | None = None, protocol: int = PROTOCOL) -> None:
-        """Compute the statistics of items and close them, as measurements of this run unless told otherwise."""
+        """Compute the statistics of items and close them, as measurements of this run unless another is given."""
         baseline = self.baseline
         with self._costs.spend("statistics_s"):
             for item in items:

@@ -14,12 +14,14 @@ from ...version import __version__
 from ..backends.base import Backend
 from ..machine.system import machine_state
 from ..worker.client import Worker
-from .settings import Settings
+from .settings import MeasurementSettings
 
 __all__ = ["begin_run", "end_run", "launch"]
 
 
-def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: int, together: bool) -> Worker:
+def launch(
+    settings: MeasurementSettings, backend: Backend, stack: Stack, *, memory_bytes: int, together: bool
+) -> Worker:
     """Start a worker, and make sure of its stack.
 
     Args:
@@ -54,7 +56,7 @@ def launch(settings: Settings, backend: Backend, stack: Stack, *, memory_bytes: 
 
 def begin_run(
     store: Store,
-    settings: Settings,
+    settings: MeasurementSettings,
     *,
     command: str,
     system: System,

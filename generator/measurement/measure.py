@@ -14,9 +14,9 @@ from ..progress import ProgressCallback
 from .campaign import conduct
 from .costs import RunCosts
 from .data.data_effects import measure_data
-from .data.effect import DataLayer
+from .data.model_effect import DataLayer
 from .profiling import ProfileReport
-from .settings import Settings
+from .settings import MeasurementSettings
 
 __all__ = ["MeasureReport", "MeasureRow", "measure"]
 
@@ -80,7 +80,7 @@ class MeasureReport:
         stack: Key of the stack.
         wall_s: The whole call.
         costs: Where the time went.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
+        kernels: What the pass that records kernels did; None where it was not asked for.
         bounded_s: Of ``wall_s``, what a total time bounds: neither that pass nor what the values in models cost.
         threads: Threads of the runtime.
     """
@@ -97,9 +97,9 @@ class MeasureReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is measured or told."""
-        untold = self.kernels is not None and self.kernels.failures
-        return not untold and all(row.error is None and row.data_error is None for row in self.rows)
+        """Whether everything that was asked for is measured or listed."""
+        unrecorded = self.kernels is not None and self.kernels.failures
+        return not unrecorded and all(row.error is None and row.data_error is None for row in self.rows)
 
 
 def measure(
@@ -144,9 +144,9 @@ def measure(
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
-        kernels: Afterwards, in a pass of its own, also tell which kernels run for each model; ``budget_s`` does not
+        kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.
@@ -155,7 +155,7 @@ def measure(
         runtime = get(backend)
         require_walking(runtime, device, runtime.resolve(device, options or {}))
     campaign = conduct(
-        Settings(
+        MeasurementSettings(
             backend=backend,
             device=device,
             options=dict(options or {}),

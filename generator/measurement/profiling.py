@@ -19,10 +19,10 @@ from ...errors import BackendError, WorkerError
 from ..backends.base import Backend
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
-from ..worker.messages.profile import Profile, Profiled
+from ..worker.messages.inspection import Profile, Profiled
 from .item import Item
 from .launch import launch
-from .settings import Settings
+from .settings import MeasurementSettings
 from .subjects import inspect_bricks
 
 __all__ = ["EXECUTIONS", "PROFILED_CACHE", "ProfileFailure", "ProfileReport", "take_views"]
@@ -39,7 +39,7 @@ _BYTES_PER_S = 5e7
 
 @dataclass(frozen=True, slots=True)
 class ProfileFailure:
-    """A brick or model whose kernels could not be told; its measurement stands.
+    """A brick or model whose kernels could not be recorded; its measurement stands.
 
     Attributes:
         label: A brick's key, or a model's name.
@@ -72,7 +72,7 @@ def take_views(
     *,
     suite: Suite | None,
     store: Store,
-    settings: Settings,
+    settings: MeasurementSettings,
     backend: Backend,
     system: str,
     stack: Stack,
@@ -94,7 +94,7 @@ def take_views(
         stack: What it runs here.
         memory_bytes: Limit of the worker.
         again: Profile also what has a view.
-        progress: Told before each item.
+        progress: Called before each item.
 
     Raises:
         StoreError: The database cannot be written.
@@ -140,7 +140,7 @@ def take_views(
     return ProfileReport(profiled, len(known), tuple(failures))
 
 
-def _request(item: Item, settings: Settings) -> Profile:
+def _request(item: Item, settings: MeasurementSettings) -> Profile:
     return Profile(
         path=str(item.path),
         synthetic=item.synthetic,
@@ -153,7 +153,7 @@ def _request(item: Item, settings: Settings) -> Profile:
     )
 
 
-def _timeout_s(item: Item, settings: Settings) -> float:
+def _timeout_s(item: Item, settings: MeasurementSettings) -> float:
     """As for loading and measuring it; a profiler slows short operators down, but not by more than this."""
     running_s = 4 * (EXECUTIONS + 1) * item.run_ns / 1e9
     return min(Timeouts.prepare, settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S + running_s

@@ -15,9 +15,9 @@ from ...models import ModelSource
 from ..progress import ProgressCallback
 from .campaign import Campaign, conduct
 from .costs import RunCosts
+from .pending import Selection
 from .profiling import ProfileReport
-from .selection import Selection
-from .settings import Settings
+from .settings import MeasurementSettings
 
 __all__ = ["RunReport", "run"]
 
@@ -52,7 +52,7 @@ class RunReport:
         budget_s: Total time that was given; None: as long as it takes.
         dry_run: Whether this was only a forecast.
         costs: Every part of ``wall_s``.
-        kernels: What the pass that tells kernels did; None where it was not asked for.
+        kernels: What the pass that records kernels did; None where it was not asked for.
         bound: What the dynamic dimensions of models were bound to, by name.
         models_measured: Of ``models``, those measured by this run.
         verdicts: Measurements of bricks and models that serve now, by verdict.
@@ -89,19 +89,19 @@ class RunReport:
 
     @property
     def bounded_s(self) -> float:
-        """What of a total time it used up, or would: all but the pass that tells kernels."""
+        """What of a total time it used up, or would: all but the pass that records kernels."""
         return self.forecast_s if self.dry_run else self.wall_s - self.costs.profile_s
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is done: measured, or told, for a dry run.
+        """Whether everything that was asked for is done: measured, or listed, for a dry run.
 
         That the runtime has no such algorithm for a brick is an answer; that one crashed or took too long is none.
         """
         left = self.remaining + self.models_remaining + self.algorithms_remaining
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
-        untold = self.kernels is not None and self.kernels.failures
-        return not self.failures and not broken and not untold and (self.dry_run or not left)
+        unrecorded = self.kernels is not None and self.kernels.failures
+        return not self.failures and not broken and not unrecorded and (self.dry_run or not left)
 
 
 def run(
@@ -154,17 +154,17 @@ def run(
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
             names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
-            lower bounds, and ``unfused`` and ``extended`` tell what fusion saves (docs/estimates.md).
-        kernels: Afterwards, in a pass of its own, also tell which kernels run for each brick and model that is measured
-            and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
+            lower bounds, and ``unfused`` and ``extended`` show what fusion saves (docs/estimates.md).
+        kernels: Afterwards, in a pass of its own, also record which kernels run for each brick and model that is
+            measured and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.
-        progress: Told between requests, never while a sample is timed.
+        progress: Called between requests, never while a sample is timed.
 
     Returns:
         Counts, failures with reasons, and where the time went.
 
     Raises:
-        UsageError: An option has a wrong value, the backend offers no choice of algorithms, or does not tell its
+        UsageError: An option has a wrong value, the backend offers no choice of algorithms, or does not report its
             kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
@@ -178,7 +178,7 @@ def run(
     """
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     campaign = conduct(
-        Settings(
+        MeasurementSettings(
             backend=backend,
             device=device,
             options=dict(options or {}),

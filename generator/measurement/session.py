@@ -20,7 +20,7 @@ from .journal import Journal
 from .sampling.grouping import Group, PackPlan, packs_of
 from .sampling.pace import Pace, loops_of, warmups_of
 from .sampling.taken import Taken, block_of
-from .settings import Settings
+from .settings import MeasurementSettings
 from .throttling import Throttling
 
 __all__ = ["Session"]
@@ -67,7 +67,7 @@ class Session:
         self,
         launch: Callable[[], Worker],
         journal: Journal,
-        settings: Settings,
+        settings: MeasurementSettings,
         pace: Pace,
         costs: RunCosts,
         *,
@@ -102,7 +102,7 @@ class Session:
         items = list(dict.fromkeys(item for group in groups for item in (*group.items, *group.models)))
         packed = [item for item in items if item.packed and not item.variant]
         self._parts = {(item.id, part): item.in_variant(part) for item in packed for part in PARTS}
-        self._process = self._journal.take_up([*items, *self._parts.values()])
+        self._process = self._journal.resume([*items, *self._parts.values()])
         processes, sessions = self._settings.processes, self._settings.sessions
         waiting = [
             _Waiting(group, packs_of([item for item in group.items if item.packed], str(number)), processes * sessions)

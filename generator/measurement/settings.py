@@ -10,14 +10,14 @@ from ...db.values import Conditions
 from ...errors import UsageError
 from ..machine.cores import physical_cores
 
-__all__ = ["CACHE_MODES", "Settings"]
+__all__ = ["CACHE_MODES", "MeasurementSettings"]
 
 CACHE_MODES = ("model", "hot", "cold")
 """Cache states that can be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MeasurementSettings:
     """How to measure; the options of ``run`` and ``measure``.
 
     Attributes:

@@ -17,7 +17,7 @@ _AGAIN = 2
 
 
 class Throttling:
-    """Watches a device while a session is taken. Nothing is asked of one that tells no reasons, as the CPU.
+    """Watches a device while a session is taken. Nothing is asked of one that reports no reasons, as the CPU.
 
     Args:
         device: Its name.
@@ -35,7 +35,7 @@ class Throttling:
 
     @property
     def found(self) -> dict[str, object]:
-        """For the record of a run; empty where the device tells nothing."""
+        """For the record of a run; empty where the device reports nothing."""
         if not self._told:
             return {}
         return {"sessions_again": self._costs.again, "sessions_throttled": self._costs.throttled}

@@ -60,7 +60,7 @@ def annotate_model(
         count += 1
         for name, value in found.items():
             node.metadata_props.add(key=f"dlbricks.{name}", value=value)
-        told = "; ".join(f"{name} {value}" for name, value in found.items())
-        node.doc_string = f"{told}\n{node.doc_string}" if node.doc_string else told
+        note = "; ".join(f"{name} {value}" for name, value in found.items())
+        node.doc_string = f"{note}\n{node.doc_string}" if node.doc_string else note
     write_file(path, model.SerializeToString())
     return count

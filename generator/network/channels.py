@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import onnx
 
 from ...errors import UnsupportedBrick
+from ...models.names import is_standard
 from ...models.shapes import static_shapes
 from ...models.skeleton import is_weight
 
-__all__ = ["GLOBAL_POOLS", "POINTWISE", "POOLS", "PRODUCTS", "Channels", "Shape", "find_channels", "is_standard"]
+__all__ = ["GLOBAL_POOLS", "POINTWISE", "POOLS", "PRODUCTS", "Channels", "Shape", "find_channels"]
 
 POINTWISE = frozenset({
     "Abs", "Acos", "Add", "Asin", "Asinh", "Atan", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
@@ -43,7 +44,7 @@ class Channels:
 
     Attributes:
         shapes: Value to shape, of all that are static; those of constants included.
-        axes: Value to the axis of its channels, counted from the end; a value whose channels nothing tells is missing.
+        axes: Value to the axis of its channels, counted from the end; a value whose channels are not known is missing.
     """
 
     shapes: Mapping[str, Shape]
@@ -85,11 +86,6 @@ def find_channels(model: onnx.ModelProto) -> Channels:
         for node in nodes:
             _spread(axes, node, constants, shapes)
     return Channels(shapes, axes)
-
-
-def is_standard(node: onnx.NodeProto) -> bool:
-    """Whether a node is of ONNX's own operators."""
-    return node.domain in {"", "ai.onnx"}
 
 
 def _spread(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...models.subgraphs import bodies
+from ...models.subgraphs import bodies, own_names
 
 __all__ = ["distinct", "renamed"]
 
@@ -41,8 +41,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     node.input[:] = [names.get(value, value) for value in node.input]
     node.output[:] = [names.get(value, value) for value in node.output]
     for body in bodies(node):
-        inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-        inside.update(value for inner in body.node for value in inner.output)
+        inside = own_names(body)
         outer = {name: own for name, own in names.items() if name not in inside}
         for inner in body.node:
             _rename(inner, outer)

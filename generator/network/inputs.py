@@ -19,9 +19,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.costs.elementwise import FORMULAS
+from ...bricks.operators import VIEWS
 from ...models.shapes import static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
-from ...models.subgraphs import all_nodes, bodies
+from ...models.subgraphs import all_graphs, all_nodes
 from . import noise
 from .domains import ONES, POSITIVE, Domain, Kind, Site
 from .legality import domain_of
@@ -32,7 +33,7 @@ Array = npt.NDArray[Any]
 InputType = tuple[str, str, tuple[int, ...]]
 """Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
 
-_RESHAPING = frozenset({"Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten"})
+_RESHAPING = VIEWS | {"Cast", "CastLike"}
 """Keep every element, in order: exact values go through."""
 
 _MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad"}
@@ -102,7 +103,7 @@ class _Consumers:
         self._found: dict[str, tuple[Domain, ...]] = {}
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor)
-            for graph in (model.graph, *(body for node in all_nodes(model.graph.node) for body in bodies(node)))
+            for graph in all_graphs(model.graph)
             for tensor in (*graph.initializer, *_constant_nodes(graph))
             if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL
         }
@@ -174,7 +175,7 @@ class _Consumers:
 def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
     """Shapes of all values that are declared, that ONNX's shape inference finds, or that must lead to these.
 
-    What an input decides, as the end of a Range does, no inference tells, but what outputs are declared to be does.
+    What an input decides, as the end of a Range does, no inference finds, but what outputs are declared to be shows it.
     """
     bound = onnx.ModelProto()
     bound.CopyFrom(model)

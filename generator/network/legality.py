@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...bricks.operators import REDUCTIONS
 from .domains import MIXED, POSITIVE, Domain, Site, between, exact
 
 __all__ = ["domain_of"]
@@ -137,7 +138,7 @@ def _split(site: Site) -> Domain | None:
 
 
 def _changed_axes(site: Site) -> Domain | None:
-    """Axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any where it cannot be told."""
+    """Axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any where that is not known."""
     before, after, count = site.input(0), site.output(), site.input(site.slot)
     if before is None or after is None or count is None:
         return None
@@ -252,10 +253,6 @@ _INSIDE = _always(between(-0.9, 0.9))
 _SCALE = _always(between(0.01, 0.1))
 _POSITIVE = _always(POSITIVE)
 _TRUE = _always(exact(1))
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
 
 _RULES: dict[str, dict[int, Rule]] = {
     # indices
@@ -297,7 +294,7 @@ _RULES: dict[str, dict[int, Rule]] = {
     "Split": {1: _split},
     "Squeeze": {1: _changed_axes},
     "Unsqueeze": {1: _changed_axes},
-    **{name: {1: _changed_axes} for name in _REDUCTIONS},
+    **{name: {1: _changed_axes} for name in REDUCTIONS},
     "Trilu": {1: _ZERO},
     "CumSum": {1: _ZERO},
     "CumProd": {1: _ZERO},

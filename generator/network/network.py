@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
@@ -35,9 +36,6 @@ _IR_VERSION = 4
 
 _PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 """Types whose elements share bytes in ONNX but not in NumPy; only the protobuf's conversion packs them."""
-
-_WITHOUT_INPUTS = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
-"""Operators whose output no runtime may compute ahead, even where no activation reaches them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,12 +132,12 @@ def synthetic_network(
     external = {
         tensor.name for tensor in assembled.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL
     }
-    held = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
+    copied = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
     declared = {value.name for value in assembled.graph.input}
     return Network(
         model=assembled,
         path=None,
-        weights={name: array for name, array in held if name in external},
+        weights={name: array for name, array in copied if name in external},
         feeds={name: array for name, array in feeds.items() if name in declared},
         outputs=tuple(value.name for value in assembled.graph.output),
         unroll=unroll,
@@ -328,7 +326,7 @@ def _unreached_weights(model: onnx.ModelProto) -> set[str]:
     """
     reached = {value.name for value in model.graph.input if not is_weight(value)}
     for node in model.graph.node:
-        if node.op_type in _WITHOUT_INPUTS or any(name in reached for name in reads(node)):
+        if node.op_type in RANDOM or any(name in reached for name in reads(node)):
             reached.update(node.output)
     wanted = {value.name for value in model.graph.output} - reached
     for node in reversed(model.graph.node):

@@ -24,6 +24,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import BackendError
+from ...models.names import plain_domain
 from ...models.subgraphs import all_nodes, reads
 from .copies import distinct, renamed
 from .network import Network
@@ -44,7 +45,7 @@ _SHARED_BYTES = 4096
 """Weights of less hardly differ by where they are found; they may be what decides what is computed, and stay."""
 
 _LOOKED_AT = 64
-"""Elements that tell whether two weights of one shape are equal."""
+"""Elements that decide whether two weights of one shape are equal."""
 
 _ANY = 1 << 31
 """Later than every version of an operator set."""
@@ -93,10 +94,10 @@ def opset_ranges(network: Network) -> dict[str, tuple[int, int]]:
     brick; most of them mean the same at some version that all allow.
     """
     model = _model(network)
-    imported = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    imported = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     ranges: dict[str, tuple[int, int]] = {}
     for node in all_nodes(model.graph.node):
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         low, high = ranges.get(domain, (1, _ANY))
         since, until = _meaning(node.op_type, domain, imported.get(domain, 1))
         ranges[domain] = max(low, since), min(high, until)
@@ -330,10 +331,6 @@ def _of_tensors(network: Network) -> bool:
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
     return kinds <= {"tensor_type", None} and not strings
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
 
 
 def _merged(

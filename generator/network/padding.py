@@ -20,8 +20,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import UnsupportedBrick
+from ...models.names import is_standard
 from ...models.subgraphs import bodies
-from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels, is_standard
+from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels
 from .network import Network, initializer, synthetic_network
 
 __all__ = ["brick_network", "padded_network"]
@@ -246,8 +247,8 @@ class _Padder:
         return self._channels.shapes[node.input[place]]
 
     def _values(self, name: str) -> Array:
-        held = self._network.weights.get(name)
-        return numpy_helper.to_array(self._tensors[name]) if held is None else held
+        weight = self._network.weights.get(name)
+        return numpy_helper.to_array(self._tensors[name]) if weight is None else weight
 
     def _constant(self, name: str, shape: Shape, fill: float = 0.0) -> str:
         """Name of a constant, padded to a shape; equal ones of several copies have their memory in common."""
@@ -290,7 +291,7 @@ def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iter
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:  # the reference's exceptions share no base class
-        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels cannot be told: {error!r:.80}") from error
+        raise UnsupportedBrick(f"what {node.op_type} makes of padded channels is not known: {error!r:.80}") from error
     return float(np.asarray(result).reshape(-1)[0])
 
 

@@ -94,7 +94,7 @@ def try_out(
         processes: Fresh workers, one after the other.
         seed: Of inputs and orders.
         tolerance: Where outputs differ by more, nothing is timed; None: whatever they do.
-        progress: Told between visits.
+        progress: Called between visits.
         label: What progress is said to be about.
 
     Raises:

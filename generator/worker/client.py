@@ -54,7 +54,7 @@ from .messages.protocol import (
     Visited,
     parse_reply,
 )
-from .places import without_places
+from .redaction import redact_paths
 
 __all__ = ["Timeouts", "Worker", "refused"]
 
@@ -166,7 +166,7 @@ class Worker:
         return self._process.pid
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """Last line of its standard error, or nothing."""
         lines = self._ring.decode(errors="replace").split("\n")
         return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
@@ -198,11 +198,11 @@ class Worker:
         self.ask(Outputs(name, str(path)), Done, timeout_s)
 
     def values(self, path: Path, names: Sequence[str], *, timeout_s: float = Timeouts.prepare) -> Types:
-        """Execute a model once and tell the types of some values; raises as ``prepare``."""
+        """Execute a model once and return the types of some values; raises as ``prepare``."""
         return self.ask(Values(str(path), tuple(names)), Types, timeout_s)
 
     def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
-        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it cannot tell."""
+        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it is not known."""
         self.ask(request, Done, timeout_s)
 
     def examine(self, request: Examine, *, timeout_s: float) -> Examined:
@@ -259,7 +259,7 @@ class Worker:
         try:
             self._process.stdin.write(request.to_json().encode() + b"\n")
         except (BrokenPipeError, ValueError) as error:
-            raise self._obituary() from error
+            raise self._exit_error() from error
         reply = parse_reply(self._read_line(deadline, request.op), expected)
         if isinstance(reply, Refused):
             raise _refusal(reply)
@@ -272,12 +272,12 @@ class Worker:
             ready = self._selector.select(left) if left > 0 else []
             if not ready:
                 self.kill()
-                raise WorkerTimeout(self._with_last_words(f"the worker did not answer '{op}' in time and was killed"))
+                raise WorkerTimeout(self._with_stderr_tail(f"the worker did not answer '{op}' in time and was killed"))
             for key, _ in ready:
                 if key.fd != self._ending:
                     self._drain(key.fd, reply=bool(key.data))
             if {key.fd for key, _ in ready} == {self._ending}:
-                raise self._obituary()  # everything that it said has been read
+                raise self._exit_error()  # everything that it said has been read
         line, _, rest = bytes(self._pending).partition(b"\n")
         self._pending = bytearray(rest)
         return line.decode(errors="replace")
@@ -286,7 +286,7 @@ class Worker:
         chunk = os.read(descriptor, _READ_BYTES)
         if reply:
             if not chunk or len(self._pending) > _LONGEST_REPLY:
-                raise self._obituary()
+                raise self._exit_error()
             self._pending += chunk
         elif chunk:
             self._ring += chunk
@@ -294,8 +294,8 @@ class Worker:
         else:
             self._selector.unregister(descriptor)
 
-    def _obituary(self) -> WorkerError:
-        """Why the worker is dead; kills what is left of it."""
+    def _exit_error(self) -> WorkerError:
+        """Why the worker ended; kills what is left of it."""
         assert self._process.stderr is not None  # noqa: S101
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(Timeouts.bye)  # its output closed: it is about to end
@@ -308,12 +308,12 @@ class Worker:
         if status < 0:
             # The kernel's out-of-memory killer sends SIGKILL, and so does nobody else here before this line.
             if -status == signal.SIGKILL:
-                return WorkerOutOfMemory(self._with_last_words("the worker was killed, probably for lack of memory"))
-            return WorkerCrashed(self._with_last_words(f"the worker died of {signal.Signals(-status).name}"))
-        return WorkerCrashed(self._with_last_words(f"the worker exited with status {status}"))
+                return WorkerOutOfMemory(self._with_stderr_tail("the worker was killed, probably for lack of memory"))
+            return WorkerCrashed(self._with_stderr_tail(f"the worker died of {signal.Signals(-status).name}"))
+        return WorkerCrashed(self._with_stderr_tail(f"the worker exited with status {status}"))
 
-    def _with_last_words(self, text: str) -> str:
-        return f"{text}: {without_places(self.last_words)}" if self.last_words else text
+    def _with_stderr_tail(self, text: str) -> str:
+        return f"{text}: {redact_paths(self.stderr_tail)}" if self.stderr_tail else text
 
 
 def refused(left_out: LeftOut) -> BackendError | WorkerOutOfMemory:

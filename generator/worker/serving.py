@@ -7,7 +7,7 @@ from typing import IO
 
 from ...errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .messages.protocol import Bye, Refusal, Refused, Reply, Request
-from .places import without_places
+from .redaction import redact_paths
 from .sandbox import confine, shed_variables, take_streams
 
 __all__ = ["answer_all", "confined", "refusal"]
@@ -31,7 +31,7 @@ def answer_all(
         try:
             request = parse(line)
             reply = answer(request)
-        except Exception as error:  # noqa: BLE001  # the boundary of the process: the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001  # the boundary of the process: reported to the parent, whatever it is
             reply = refusal(error, getattr(request, "path", ""))
         replies.write(reply.to_json() + "\n")
         replies.flush()
@@ -64,4 +64,4 @@ def refusal(error: Exception, path: str = "") -> Refused:
     text = str(error) if isinstance(error, DlbricksError) else f"{type(error).__name__}: {error}"
     if kind is Refusal.MEMORY:
         text = f"the memory limit was hit: {error}" if str(error) else "the memory limit was hit"
-    return Refused(kind=kind, reason=" ".join(without_places(text, path).split())[:_REASON_LENGTH])
+    return Refused(kind=kind, reason=" ".join(redact_paths(text, path).split())[:_REASON_LENGTH])

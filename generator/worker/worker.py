@@ -21,7 +21,7 @@ from typing import IO, Any
 import onnx
 
 from ...bricks.reference import GEMM, built_in
-from ...db.values import AS_GIVEN
+from ...db.values import NATIVE
 from ...errors import BackendError, UsageError
 from ..backends.base import Backend, Executable, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
@@ -31,8 +31,8 @@ from ..machine.cores import physical_cores
 from ..machine.memory import private_bytes
 from ..network.network import Network, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
-from .execution.contrast import contrasts
 from .execution.extraction import write_graph
+from .execution.layer_effects import layer_effects
 from .execution.streaming import device_of
 from .execution.timing import time_once
 from .execution.unroll import choose_unroll
@@ -181,7 +181,7 @@ class _Worker:
     def _settings_of(self, request: Prepare | Profile | Pack) -> Settings:
         """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
         if not isinstance(request, Pack) and request.path.startswith("@") and not request.path.startswith(GEMM):
-            return replace(self._settings, dtype=AS_GIVEN)
+            return replace(self._settings, dtype=NATIVE)
         if not request.variant:
             return self._settings
         return with_algorithm(self._greeted(), self._settings, request.variant)
@@ -235,9 +235,9 @@ class _Worker:
         backend = self._greeted()
         if not isinstance(backend, GraphBackend):
             raise UsageError(
-                f"backend {backend.name} does not tell which graph it executes", remedy="use --graph source"
+                f"backend {backend.name} does not report the graph that it executes", remedy="use --graph source"
             )
-        if self._settings.dtype != AS_GIVEN:
+        if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
         network = _model_network(request)
         write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
@@ -250,7 +250,7 @@ class _Worker:
                 f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
             )
         network = backend.optimised(_model_network(request), self._settings)
-        found = contrasts(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
+        found = layer_effects(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
         return Examined(layers=tuple(found))
 
     def _profile(self, request: Profile) -> Profiled:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..shapes import declared_shape
 from ..skeleton import Skeleton, mark_weight
 
 __all__ = ["GraphWriter", "constant_bytes"]
@@ -21,7 +22,7 @@ _IR_VERSION = 10  # the first with metadata on value infos, where the role of a 
 def constant_bytes(model: onnx.ModelProto) -> int:
     """Bytes of every weight input and initializer of a skeleton."""
     weights = (
-        math.prod(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        math.prod(declared_shape(value.type))
         * helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
         for value in model.graph.input
         if value.metadata_props

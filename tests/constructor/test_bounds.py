@@ -68,8 +68,8 @@ def trials(scene, cover, count=TRIALS):
                 one, blocks[one.id] = made = taken(f"{layer}-{way}", times)
                 some.append(made[0])
             rivals[str(layer)] = sorted(some, key=lambda one: one.latency_ns)
-        doubts = Uncertainty([one for some in rivals.values() for one in some], blocks, {STACK.key: STACK})
-        yield bounded([cover(LAYERS)], (), LAYERS, rivals, doubts)
+        uncertainty = Uncertainty([one for some in rivals.values() for one in some], blocks, {STACK.key: STACK})
+        yield bounded([cover(LAYERS)], (), LAYERS, rivals, uncertainty)
 
 
 @pytest.mark.sweep(2)
@@ -91,7 +91,7 @@ def test_without_luck_the_lowest_of_several_would_miss_the_true_bound():
     true_ns = LAYERS * TRUE_NS
     found = [one.sequential for one in trials("five that are the same", chain, 40)]
 
-    alone = [one.latency_ns - one.ci95_ns[0] + one.luck_ns[0] for one in found]
+    alone = [one.latency_ns - one.ci95_ns[0] + one.bias_ns[0] for one in found]
 
     assert np.mean([one.latency_ns for one in found]) < 0.975 * true_ns
     assert np.mean([one.latency_ns + half >= true_ns for one, half in zip(found, alone, strict=True)]) < 0.7

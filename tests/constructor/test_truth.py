@@ -17,7 +17,7 @@ BUSY = np.where(np.arange(24).reshape(4, 6) // 3 % 2, 1.8, 1.0)
 
 @pytest.fixture
 def beside(lab, fork, keys_of, graph_of):
-    """Put bricks of the fork and, unless told otherwise, itself beside them; estimate it."""
+    """Put bricks of the fork and, unless asked otherwise, itself beside them; estimate it."""
 
     def put(machine=STILL, *, model_ms: float | None = 31.0, **changes):
         latencies = dict(zip(keys_of(fork), MS, strict=True))
@@ -62,7 +62,7 @@ def test_a_machine_that_was_slow_half_of_the_time(beside):
     assert answer.quiet == pytest.approx(0.5)
 
 
-def test_bricks_alone_tell_how_disturbed_they_were(beside):
+def test_bricks_alone_show_how_disturbed_they_were(beside):
     answer = beside(BUSY, model_ms=None)
 
     assert (answer.ratio, answer.paired, answer.measured_ms) == (None, None, None)

@@ -26,9 +26,11 @@ from dlbricks.db import (
     Verdict,
     upgrading,
 )
+from dlbricks.db.identity import Identity
 from dlbricks.db.place import WRITING, Place, engine
 from dlbricks.db.revision import mark
 from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
+from dlbricks.db.store import Opened
 from dlbricks.db.values import Visit
 
 SYSTEM = System(
@@ -88,17 +90,15 @@ class Bench:
         return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
     def begin(self, measurement: Measurement) -> None:
-        self.store.begin(
-            measurement.id, measurement.run, measurement.subject, measurement.key, measurement.system,
-            measurement.stack, measurement.conditions, measurement.unroll, measurement.variant,
-        )  # fmt: skip
+        opened = Opened(measurement.id, measurement.run, Identity.of(measurement), measurement.unroll)
+        self.store.add_session([opened], ())
 
     def measure(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:
         """Begin, add two blocks, finish: as a run does it."""
         made = self.measurement(name, median_ns, **changes)
         self.begin(made)
         for round_ in range(2):
-            self.store.add_block(made.id, block(0, round_))
+            self.store.add_session((), [(made.id, block(0, round_))])
         self.store.finish(made)
         return made
 

@@ -59,7 +59,7 @@ def test_frame_takes_the_latest_on_request(full):
 
 
 def test_the_private_round_trip(full, tmp_path):
-    """Latencies travel home: bricks with their raw samples, and nothing that tells whose and where."""
+    """Latencies travel home: bricks with their raw samples, and nothing that shows whose and where."""
     out = tmp_path / "out.db"
     assert export(full.store, out, measurements_only=True) == 3
     data = out.read_bytes().lower()
@@ -148,4 +148,4 @@ def test_reading_is_enough(full, tmp_path):
     with Store.open(full.path, read_only=True) as store:
         assert export(store, tmp_path / "out.csv") == 4
         with pytest.raises(DatabaseReadOnly):
-            store.clear_failures()
+            store.add_session((), ())

@@ -10,6 +10,8 @@ import time
 
 import pytest
 from dlbricks.db import Store, Subject
+from dlbricks.db.identity import Identity
+from dlbricks.db.store import Opened
 
 # Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -18,7 +20,7 @@ ROUNDS = 6
 
 
 def work(bench, block, key_of, pipe: int) -> None:
-    """What a run does, item by item, resuming what is open; tells of each call after it has returned."""
+    """What a run does, item by item, resuming what is open; reports each call after it has returned."""
     with Store.open(bench.path) as store:
         for number in range(10_000):
             identity = (Subject.BRICK, key_of(number), bench.system, bench.stack, bench.conditions)
@@ -27,18 +29,18 @@ def work(bench, block, key_of, pipe: int) -> None:
             found = store.open_item(*identity)
             made = bench.measurement(number)
             if found is None:
-                store.begin(made.id, bench.run.id, *identity, made.unroll)
+                store.add_session([Opened(made.id, bench.run.id, Identity(*identity), made.unroll)], ())
                 found = (made.id, made.unroll, [])
             id_, _, blocks = found
             for round_ in range(len(blocks), ROUNDS):
-                store.add_block(id_, block(number, round_))
+                store.add_session((), [(id_, block(number, round_))])
                 os.write(pipe, f"block {id_} {number} {round_}\n".encode())
             store.finish(bench.measurement(number, id=id_))
             os.write(pipe, f"finish {id_} {number} {ROUNDS}\n".encode())
 
 
 def killed(bench, block, key_of, after_s: float) -> list[list[str]]:
-    """Start the work in a child, kill it, and return what it had been told was committed."""
+    """Start the work in a child, kill it, and return what it had heard was committed."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reader)
@@ -61,16 +63,16 @@ def killed(bench, block, key_of, after_s: float) -> list[list[str]]:
 def test_killed_many_times(bench, block, key_of):
     bench.store.close()
     rng = random.Random(20261121)
-    told: dict[tuple[str, int, int], int] = {}
+    reported: dict[tuple[str, int, int], int] = {}
     finished: set[str] = set()
     in_flight = 0
     for life in range(400):
-        if life >= 40 and told:
+        if life >= 40 and reported:
             break  # a machine that is busy with other things may let no child come as far in so many lives
         for kind, id_, number, round_ in killed(bench, block, key_of, rng.uniform(0.004, 0.08) * (1 + life // 40)):
             if kind == "block":
                 key = (id_, int(number), int(round_))
-                told[key] = told.get(key, 0) + 1
+                reported[key] = reported.get(key, 0) + 1
             else:
                 finished.add(id_)
         raw = sqlite3.connect(bench.path)
@@ -81,12 +83,12 @@ def test_killed_many_times(bench, block, key_of):
         still_open = raw.execute("SELECT count(*) FROM measurement WHERE finished_us IS NULL").fetchone()[0]
         raw.close()
         assert count == len(stored)
-        assert told.keys() <= stored, "a committed block was lost"
+        assert reported.keys() <= stored, "a committed block was lost"
         assert finished <= closed, "a finished measurement was lost"
         assert still_open <= 1
-        assert len(stored - told.keys()) <= in_flight + 1  # committed, but killed before it could say so
-        in_flight = len(stored - told.keys())
-    assert set(told.values()) == {1}, "a committed block was measured again"
+        assert len(stored - reported.keys()) <= in_flight + 1  # committed, but killed before it could say so
+        in_flight = len(stored - reported.keys())
+    assert set(reported.values()) == {1}, "a committed block was measured again"
     with Store.open(bench.path) as store:
         measured = store.measurements()
         assert measured  # how far forty lives get is up to the machine

@@ -66,9 +66,9 @@ def test_writing_waits_for_the_lock_and_then_goes_on(bench, holder, block):
     store = Store.open(bench.path, busy_timeout_s=0.1)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(DatabaseLocked):
-        store.add_block(made.id, block(0, 0))
+        store.add_session((), [(made.id, block(0, 0))])
     holder.execute("COMMIT")
-    store.add_block(made.id, block(0, 0))
+    store.add_session((), [(made.id, block(0, 0))])
     assert store.blocks(made.id) == [block(0, 0)]
     store.close()
 
@@ -100,7 +100,7 @@ def test_processes_that_write_at_once_lose_and_double_nothing(bench, block):
                 for number in range(first, first + 25):
                     made = bench.measurement(number)
                     bench.begin(made)
-                    store.add_block(made.id, block(0, number))
+                    store.add_session((), [(made.id, block(0, number))])
                     store.finish(made)
 
         return action

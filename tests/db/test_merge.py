@@ -85,7 +85,7 @@ def test_open_items_stay_where_they_were_begun(two, block):
     one, other = two
     made = other.measurement("z")
     other.begin(made)
-    other.store.add_block(made.id, block(0, 0))
+    other.store.add_session((), [(made.id, block(0, 0))])
     merge(one.store, other.path)
     assert one.store.info()["counts"]["open"] == 0
     other.store.finish(made)

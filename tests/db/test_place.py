@@ -196,7 +196,7 @@ def test_closing_leaves_one_file(bench):
 
 def test_a_read_only_store_refuses_to_write(bench):
     with Store.open(bench.path, read_only=True) as store, pytest.raises(DatabaseReadOnly) as error:
-        store.clear_failures()
+        store.add_session((), ())
     one_line(error, bench.path)
 
 
@@ -311,7 +311,7 @@ def test_a_full_database_keeps_what_was_committed(bench, block):
 
     def fill():
         for round_ in range(100):
-            bench.store.add_block(made.id, block(0, round_, n=200))
+            bench.store.add_session((), [(made.id, block(0, round_, n=200))])
             stored.append(block(0, round_, n=200))
 
     with pytest.raises(DiskFull) as error:
@@ -321,7 +321,7 @@ def test_a_full_database_keeps_what_was_committed(bench, block):
     with Store.open(bench.path) as store:
         assert store.measurements() == [kept]
         assert store.blocks(made.id) == stored
-        store.add_block(made.id, block(0, len(stored), n=200))  # with room again, it goes on
+        store.add_session((), [(made.id, block(0, len(stored), n=200))])  # with room again, it goes on
 
 
 def test_a_full_disk_keeps_what_was_committed(bench, block):
@@ -336,7 +336,7 @@ def test_a_full_disk_keeps_what_was_committed(bench, block):
 
     def fill(store):
         for round_ in range(2000):
-            store.add_block(made.id, block(0, round_, n=200))
+            store.add_session((), [(made.id, block(0, round_, n=200))])
 
     def action():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

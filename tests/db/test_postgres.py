@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from dlbricks.db import Run, Store, Subject, export, merge, upgrade
+from dlbricks.db.identity import Identity
 from dlbricks.db.schema import REVISIONS
+from dlbricks.db.store import Opened
 from dlbricks.errors import DatabaseReadOnly, ForeignDatabase, StoreError
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (pip install 'dlbricks[postgres]')")
@@ -66,12 +68,12 @@ def test_everything_that_works_in_a_file_works_on_a_server(url, bench, block, tm
 
         made = bench.measurement("c")
         identity = (made.subject, made.key, made.system, made.stack, made.conditions)
-        store.begin(made.id, made.run, *identity, made.unroll)
+        store.add_session([Opened(made.id, made.run, Identity(*identity), made.unroll)], ())
         with pytest.raises(StoreError, match="open already"):
-            store.begin(str(uuid.uuid4()), made.run, *identity, made.unroll)
-        store.add_block(made.id, block(0, 0))
+            store.add_session([Opened(str(uuid.uuid4()), made.run, Identity(*identity), made.unroll)], ())
+        store.add_session((), [(made.id, block(0, 0))])
         with pytest.raises(StoreError, match="already"):
-            store.add_block(made.id, block(0, 0))
+            store.add_session((), [(made.id, block(0, 0))])
     with Store.open(url) as store:
         assert store.open_item(*identity) == (made.id, made.unroll, [block(0, 0)])
         store.finish(made)

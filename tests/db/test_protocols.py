@@ -31,7 +31,7 @@ def without_visits(block):
 
 @pytest.fixture
 def old(bench, old_database, block, tmp_path):
-    """Makes a database of an earlier revision, with a finished measurement and an open one; tells what is in it."""
+    """Makes a database of an earlier revision, with a finished measurement and an open one; returns what is in it."""
 
     def make(revision):
         done, left = as_taken_then(bench.measurement("done")), as_taken_then(bench.measurement("left"))

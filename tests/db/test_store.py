@@ -76,34 +76,34 @@ def test_blocks_come_back_in_process_and_round_order(bench, block):
     bench.begin(made)
     taken = [block(1, 0), block(0, 1), block(0, 0), block(1, 1)]
     for one in taken:
-        bench.store.add_block(made.id, one)
+        bench.store.add_session((), [(made.id, one)])
     assert bench.store.blocks(made.id) == sorted(taken, key=lambda one: (one.process, one.round))
 
 
 def test_a_repeated_block_is_refused_and_the_first_kept(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
-    bench.store.add_block(made.id, block(0, 0))
-    with pytest.raises(StoreError, match="process 0, round 0"):
-        bench.store.add_block(made.id, block(0, 0, n=5))
+    bench.store.add_session((), [(made.id, block(0, 0))])
+    with pytest.raises(StoreError, match="stored already"):
+        bench.store.add_session((), [(made.id, block(0, 0, n=5))])
     assert bench.store.blocks(made.id) == [block(0, 0)]
 
 
 def test_a_block_of_nothing_is_refused(bench, block):
     with pytest.raises(StoreError, match="never begun"):
-        bench.store.add_block(str(uuid.uuid4()), block(0, 0))
+        bench.store.add_session((), [(str(uuid.uuid4()), block(0, 0))])
 
 
 def test_an_interrupted_item_can_be_resumed(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
-    bench.store.add_block(made.id, block(0, 0))
+    bench.store.add_session((), [(made.id, block(0, 0))])
     bench.store.close()
     with Store.open(bench.path) as store:
         identity = (made.subject, made.key, made.system, made.stack, made.conditions)
         assert store.open_item(*identity) == (made.id, 4, [block(0, 0)])
         assert store.measurements() == []
-        store.add_block(made.id, block(0, 1))
+        store.add_session((), [(made.id, block(0, 1))])
         store.finish(made)
         assert store.open_item(*identity) is None
         assert store.measurements() == [made]
@@ -180,7 +180,7 @@ def test_several_items_are_closed_together_or_not_at_all(bench):
 def test_a_failure_takes_the_place_of_an_open_item_in_one_commit(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
-    bench.store.add_block(made.id, block(0, 0))
+    bench.store.add_session((), [(made.id, block(0, 0))])
     unknown = dataclasses.replace(bench.failure("a"), run="no such run")
 
     with pytest.raises(StoreError):
@@ -196,7 +196,7 @@ def test_a_failure_takes_the_place_of_an_open_item_in_one_commit(bench, block):
 def test_discarding_drops_open_items_only(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
-    bench.store.add_block(made.id, block(0, 0))
+    bench.store.add_session((), [(made.id, block(0, 0))])
     bench.store.discard(made.id)
     assert bench.store.blocks(made.id) == []
     finished = bench.measure("a")
@@ -307,7 +307,7 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     assert [(one.variant, one.latency_ns) for one in found.values()] == [("", pytest.approx(90.9))]
 
 
-def test_a_failure_is_told_until_the_item_is_measured(bench):
+def test_a_failure_is_reported_until_the_item_is_measured(bench):
     bench.store.add_failure(bench.failure("a", kind="timeout"))
     last = bench.failure("a")
     bench.store.add_failure(last)
@@ -315,8 +315,6 @@ def test_a_failure_is_told_until_the_item_is_measured(bench):
     assert bench.store.failures(keys=[last.key]) == [last]
     bench.measure("a")
     assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
-    assert bench.store.clear_failures() == 3
-    assert bench.store.failures() == []
 
 
 def test_a_later_failure_leaves_the_older_measurement(bench):
@@ -325,13 +323,6 @@ def test_a_later_failure_leaves_the_older_measurement(bench):
     bench.store.add_failure(failed)
     assert bench.store.measurements() == [made]
     assert bench.store.failures() == [failed]
-
-
-def test_clearing_failures_is_selective(bench):
-    for name in "ab":
-        bench.store.add_failure(bench.failure(name))
-    assert bench.store.clear_failures(keys=[bench.failure("a").key], conditions=bench.conditions) == 1
-    assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
 
 
 def test_runs_keep_their_provenance(bench):
@@ -409,9 +400,9 @@ def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, blo
             at = (given_[1], given_[2])
             if at in blocks[item.id]:
                 with pytest.raises(StoreError):
-                    bench.store.add_block(item.id, block(*at))
+                    bench.store.add_session((), [(item.id, block(*at))])
             else:
-                bench.store.add_block(item.id, block(*at))
+                bench.store.add_session((), [(item.id, block(*at))])
                 blocks[item.id][at] = block(*at)
         elif kind == "finish":
             bench.store.finish(item)

@@ -72,5 +72,5 @@ def test_outputs_are_those_of_the_file() -> None:
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # models this old list initializers as inputs, and are told so
+    options.log_severity_level = 3  # models this old list initializers as inputs, and are warned of it
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

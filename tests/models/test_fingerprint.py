@@ -30,26 +30,31 @@ def write(path: Path, *, external: bool = False, value: float = 0.0) -> Path:
     return path
 
 
-def told(path: object, **options: object) -> str | None:
+def fingerprint_of(path: object, **options: object) -> str | None:
     (source,) = find_models([path], **options)  # type: ignore[list-item, arg-type]
     return fingerprint(source, lambda path, _: read_content(path))
 
 
-def test_a_file_is_told_by_its_content(tmp_path):
+def test_a_file_is_known_by_its_content(tmp_path):
     path = write(tmp_path / "a.onnx")
-    known = told(path)
+    known = fingerprint_of(path)
     assert known is not None
     assert len(known) == 64
     os.utime(path, ns=(1, 1))
     moved = Path(shutil.copy(path, tmp_path / "b.onnx"))
-    assert told(path) == told(moved) == known
+    assert fingerprint_of(path) == fingerprint_of(moved) == known
     write(path, value=1.0)
-    assert told(path) != known
+    assert fingerprint_of(path) != known
 
 
 def test_what_a_model_is_bound_to_is_part_of_it(tmp_path):
     path = write(tmp_path / "a.onnx")
-    found = [told(path), told(path, batches=[2]), told(path, dims={"N": 2}), told(path, dims={"N": 3})]
+    found = [
+        fingerprint_of(path),
+        fingerprint_of(path, batches=[2]),
+        fingerprint_of(path, dims={"N": 2}),
+        fingerprint_of(path, dims={"N": 3}),
+    ]
     assert len({*found}) == 4
 
 
@@ -59,26 +64,26 @@ def test_external_data_counts_by_its_size_and_time(tmp_path):
     assert content is not None
     assert content.external == ("w.bin",)
     os.utime(tmp_path / "w.bin", ns=(5, 5))
-    known = told(path)
+    known = fingerprint_of(path)
     assert known is not None
     os.utime(tmp_path / "w.bin", ns=(6, 6))
-    assert told(path) != known
+    assert fingerprint_of(path) != known
     (tmp_path / "w.bin").unlink()
-    assert told(path) is None
+    assert fingerprint_of(path) is None
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "bert_base"])
-def test_a_zoo_model_is_told_by_its_name(name):
-    assert told(name) == told(name)
-    assert told(name) != told(name, batches=[2])
+def test_a_zoo_model_is_known_by_its_name(name):
+    assert fingerprint_of(name) == fingerprint_of(name)
+    assert fingerprint_of(name) != fingerprint_of(name, batches=[2])
 
 
 def test_names_in_the_zoo_differ():
-    assert told("squeezenet") != told("bert_base")
+    assert fingerprint_of("squeezenet") != fingerprint_of("bert_base")
 
 
 def test_what_is_no_model_has_none(tmp_path):
-    assert told("nothing_of_that_name") is None
+    assert fingerprint_of("nothing_of_that_name") is None
     os.mkfifo(tmp_path / "pipe.onnx")  # which nobody may wait for
     for path in (tmp_path / "pipe.onnx", tmp_path / "gone.onnx"):
         source = ModelSource("model", path, None)

@@ -14,7 +14,7 @@ from .verdicts import verdict_lines
 
 if TYPE_CHECKING:
     from ....generator.measurement.costs import RunCosts
-    from ....generator.measurement.data.effect import DataLayer
+    from ....generator.measurement.data.model_effect import DataLayer
     from ....generator.measurement.measure import MeasureReport
     from ....generator.measurement.profiling import ProfileReport
     from ....generator.measurement.run import RunReport

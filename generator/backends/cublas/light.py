@@ -137,9 +137,9 @@ class Light:
             scalars.beta, added.address, result, operands.result.address, result, algorithm, workspace.address, size,
             self._stream,
         )  # fmt: skip
-        held = (self, workspace)
+        alive = (self, workspace)
 
-        def run(_held: object = held) -> None:
+        def run(_alive: object = alive) -> None:
             call(*arguments)
 
         return run

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from onnx import helper
 
 from ....errors import UnsupportedBrick
+from ....models.shapes import declared_shape
 from ...network.network import Network
 from ..library import computed_in, described, values_of
 from ..memory import Buffer, Loaded, Memory, narrowed
@@ -85,10 +86,11 @@ class Operands:
 
     def _results(self) -> list[Array]:
         assert self._network.model is not None  # noqa: S101  # a brick, never a file
-        declared = self._network.model.graph.output[0].type.tensor_type
-        shape = tuple(each.dim_value for each in declared.shape.dim)
+        declared = self._network.model.graph.output[0].type
+        shape = declared_shape(declared)
         found = self._memory.read(self.result, self._type, (math.prod(shape),))
-        return [found.reshape(shape).astype(helper.tensor_dtype_to_np_dtype(declared.elem_type))]
+        kind = helper.tensor_dtype_to_np_dtype(declared.tensor_type.elem_type)
+        return [found.reshape(shape).astype(kind)]
 
 
 def added(problem: Problem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:

@@ -44,13 +44,13 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
     other = operands.right.address, kind, right.rows
     to = operands.result.address, kind, result.rows
     tail = (compute, _DEFAULT_ALGORITHM)
-    held = (operands, scalars)
+    alive = (operands, scalars)
 
-    def run(_held: object = held) -> None:
+    def run(_alive: object = alive) -> None:
         with memory.stream:
             cublas.gemmEx(*head, *one, *other, scalars.beta, *to, *tail)
 
-    def run_batch(_held: object = held) -> None:
+    def run_batch(_alive: object = alive) -> None:
         with memory.stream:
             cublas.gemmStridedBatchedEx(
                 *head, *one, left.stride, *other, right.stride, scalars.beta, *to, result.stride, problem.batch, *tail

@@ -1,4 +1,4 @@
-"""One matrix product as cuBLAS is told of it; independent of the library, so that what it means can be computed.
+"""One matrix product as cuBLAS is given it; independent of the library, so that what it means can be computed.
 
 cuBLAS has columns one after the other, ONNX rows. What lies in memory as a matrix of rows is for cuBLAS the transposed
 matrix; so it is asked for the transposed result, which is the product of the transposed operands the other way round.
@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from ....errors import UnsupportedBrick
+from ....models.names import is_standard
 from ....models.shapes import static_shapes
 
 __all__ = ["Addend", "Matrix", "Problem", "problem_of"]
@@ -98,7 +99,7 @@ def problem_of(model: onnx.ModelProto) -> Problem:
     """
     graph = _Graph(model)
     first, *rest = model.graph.node
-    if first.domain not in {"", "ai.onnx"} or first.op_type not in _PRODUCTS:
+    if not is_standard(first) or first.op_type not in _PRODUCTS:
         raise _refused(first, "is no matrix product")
     found = _gemm(first, graph) if first.op_type == "Gemm" else _matmul(first, graph)
     for node in rest:

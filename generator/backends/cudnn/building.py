@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ....errors import UnsupportedBrick
+from ....models.shapes import declared_shape
 from ....models.skeleton import is_weight
 from .operations import Derivation, Operation, OperationGraph, Role, Tensor
 
@@ -99,7 +100,7 @@ class Builder:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.graph = model.graph
         values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
-        self._shapes = {value.name: _shape(value) for value in values}
+        self._shapes = {value.name: declared_shape(value.type) for value in values}
         self._types = {value.name: value.type.tensor_type.elem_type for value in values}
         self._constants = {each.name: each for each in model.graph.initializer}
         for name, constant in self._constants.items():
@@ -247,7 +248,3 @@ class Builder:
 
     def _is_image(self, shape: Shape) -> bool:
         return self._images and len(shape) >= _IMAGE_RANK
-
-
-def _shape(value: onnx.ValueInfoProto) -> Shape:
-    return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from onnx import helper
 
 from ....errors import BackendError, DlbricksError, UnsupportedBrick
+from ....models.shapes import declared_shape
 from ...device.device import Device, Run
 from ...network.network import Network
 from ..algorithms import PlanTime
@@ -244,12 +245,11 @@ class Execution:
 def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[int, ...], Any]]:
     """Per output of the network its tensor, shape and type."""
     assert network.model is not None  # noqa: S101  # a brick, never a file
-    declared = {value.name: value.type.tensor_type for value in network.model.graph.output}
+    declared = {value.name: value.type for value in network.model.graph.output}
     found = []
     for name in network.outputs:
-        shape = tuple(each.dim_value for each in declared[name].shape.dim)
-        kind = helper.tensor_dtype_to_np_dtype(declared[name].elem_type)
-        found.append((whole.outputs[name], shape, kind))
+        kind = helper.tensor_dtype_to_np_dtype(declared[name].tensor_type.elem_type)
+        found.append((whole.outputs[name], declared_shape(declared[name]), kind))
     return found
 
 

@@ -1,8 +1,8 @@
 """The execution plans that cuDNN offers for an operation graph.
 
 A plan is an engine with its knobs. The heuristics of mode A and B rank what they expect to be fast, ``FALLBACK`` adds
-engines that support much and promise nothing. Whether a plan uses Tensor Cores is told by its numerical notes, not by
-its name: of float32 tensors such a plan multiplies in TF32.
+engines that support much and promise nothing. A plan's numerical notes say whether it uses Tensor Cores, its name does
+not: of float32 tensors such a plan multiplies in TF32.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _examined(built: Any, index: int, tag: str, mode: str) -> Plan:
 def engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any) -> dict[int, tuple[str, ...]]:
     """Numerical notes of each engine; they are the engine's, whatever its knobs.
 
-    The Python frontend does not tell them; but it can leave out the plans that have a note, or that lack one, and
+    The Python frontend does not report them; but it can leave out the plans that have a note, or that lack one, and
     refuses to build these. A plan that it does not refuse is built, which takes a second where its kernel is compiled:
     so it is asked for what is likely to be refused.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx
 from onnx import shape_inference
 
+from ....models.names import is_standard
 from .attention import attention
 from .building import Builder, Node
 from .operations import OperationGraph
@@ -30,7 +31,7 @@ def translate(model: onnx.ModelProto) -> OperationGraph:
     if attention([Node(proto, builder) for proto in builder.graph.node]):
         return builder.finish()
     for proto in builder.graph.node:
-        emit = OPERATORS.get(proto.op_type) if proto.domain in {"", "ai.onnx"} else None
+        emit = OPERATORS.get(proto.op_type) if is_standard(proto) else None
         node = Node(proto, builder)
         if emit is None:
             raise node.refuse("is not in cuDNN's graph API, or not translated")

@@ -30,8 +30,8 @@ def in_memory(tensor: Tensor, values: Mapping[str, Array], *, channels_last: boo
         return _laid_out(tensor, array.reshape(tensor.shape), channels_last=channels_last)
     if not tensor.relaid:
         return array.reshape(-1)  # the order is that of the network
-    held = array.reshape([tensor.shape[at] for at in tensor.order])
-    return np.ascontiguousarray(held.transpose(np.argsort(tensor.order)))
+    ordered = array.reshape([tensor.shape[at] for at in tensor.order])
+    return np.ascontiguousarray(ordered.transpose(np.argsort(tensor.order)))
 
 
 def from_memory(tensor: Tensor, flat: Array, shape: tuple[int, ...], *, channels_last: bool) -> Array:
@@ -45,8 +45,8 @@ def from_memory(tensor: Tensor, flat: Array, shape: tuple[int, ...], *, channels
     """
     if not (channels_last and tensor.image):
         return flat.reshape(shape)
-    held = flat.reshape((tensor.shape[0], *tensor.shape[2:], tensor.shape[1]))
-    return np.ascontiguousarray(np.moveaxis(held, -1, 1)).reshape(shape)
+    ordered = flat.reshape((tensor.shape[0], *tensor.shape[2:], tensor.shape[1]))
+    return np.ascontiguousarray(np.moveaxis(ordered, -1, 1)).reshape(shape)
 
 
 def _laid_out(tensor: Tensor, array: Array, *, channels_last: bool) -> Array:

@@ -12,6 +12,8 @@ import onnx
 from onnx import helper, shape_inference
 
 from ....errors import UnsupportedBrick
+from ....models.names import is_standard
+from ....models.shapes import declared_shape
 from ...network.network import Network
 from ..library import described, values_of
 from ..memory import Buffer, Memory, narrowed
@@ -49,11 +51,11 @@ class Call:
         self._memory = memory
         self._values: Mapping[str, Array] = values_of(network)
         self._held: dict[str, tuple[Buffer, Any]] = {}
-        declared = {value.name: value.type.tensor_type for value in model.graph.output}
+        declared = {value.name: value.type for value in model.graph.output}
         if set(declared) - set(self.node.output):
             raise refused(self.node, "passes a value on")
         self._types = {
-            name: (helper.tensor_dtype_to_np_dtype(kind.elem_type), tuple(each.dim_value for each in kind.shape.dim))
+            name: (helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type), declared_shape(kind))
             for name, kind in declared.items()
         }
         self._written = {name: self._empty(*kind) for name, kind in self._types.items()}
@@ -174,7 +176,7 @@ def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
     first, *rest = model.graph.node
     if rest:
         raise UnsupportedBrick(f"CuPy: {first.op_type} beside {rest[0].op_type}; bricks of one operator are executed")
-    if first.domain not in {"", "ai.onnx"}:
+    if not is_standard(first):
         raise refused(first, "is of another domain")
     return first
 

@@ -119,8 +119,8 @@ def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None
 class _MxnetExecutable:
     """A bound symbol.
 
-    The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would tell throughput,
-    and what other runtimes tell is latency.
+    The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would measure throughput,
+    and what other runtimes measure is latency.
 
     Attributes:
         executor: MXNet's own; None when the network was closed.
@@ -139,15 +139,15 @@ class _MxnetExecutable:
 
         self._translated = translated
         symbol = translated.symbol.optimize_for("MKLDNN") if fused else translated.symbol
-        held: dict[int, Any] = {}  # the weights of copies are the same memory
+        by_id: dict[int, Any] = {}  # the weights of copies are the same memory
         for array in translated.arrays.values():
             if array.dtype.name not in _TYPES:
                 raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name}")
-            if id(array) not in held:
-                held[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
-        bound = {name: held[id(array)] for name, array in translated.arrays.items()}
+            if id(array) not in by_id:
+                by_id[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+        bound = {name: by_id[id(array)] for name, array in translated.arrays.items()}
         fed = (array for array in network.feeds.values() if array.dtype.kind == "f")
-        self._activations = [held[id(array)] for array in fed if id(array) in held]
+        self._activations = [by_id[id(array)] for array in fed if id(array) in by_id]
         self.executor: Any = symbol.bind(
             mx.cpu(),
             args={name: bound[name] for name in symbol.list_arguments()},
@@ -196,13 +196,13 @@ def _variables(settings: Settings) -> dict[str, str]:
         "MXNET_ELIMINATE_COMMON_EXPR": "1" if options["common_expressions"] == "on" else "0",
         "MXNET_SUBGRAPH_VERBOSE": "0",
         "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-        "MXNET_USE_SIGNAL_HANDLER": "0",  # a crash is to be told by the signal
+        "MXNET_USE_SIGNAL_HANDLER": "0",  # a crash is to be reported by its signal
     }
 
 
 def _meaning(error: Exception, translated: Translated) -> Exception:
     """What the runtime's exception means; the last line of its text says it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
+    causes = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
     names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
-    return _WORDING.meaning(error, where=names, told=told[-1])
+    return _WORDING.meaning(error, where=names, cause=causes[-1])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ....db.values import AS_GIVEN, KernelView
+from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Device, Run
 from ...device.opening import open_device
@@ -17,6 +17,7 @@ from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
 from .configuration import SILENT, graph_options, has_global_pool, level, session_options
+from .optimiser import REORDERS, TRAITS
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming
 from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
@@ -35,24 +36,22 @@ _FLOAT16 = "float16"
 _FIRST_RUNS = 3
 """Runs after which nothing changes any more: cuDNN's algorithms are chosen, outputs bound, a graph captured."""
 
-_REORDERS = frozenset({"ReorderInput", "ReorderOutput"})
-"""Changes between the network's own layout and the blocked one."""
-
 
 class OrtBackend(PackagedBackend):
     """ONNX Runtime on the CPU, or on a GPU through CUDA: sessions with bound inputs and outputs."""
 
     name = "onnxruntime"
     devices = ("cpu", "cuda")
-    dtypes = (AS_GIVEN, _INT8, _FLOAT16)
+    dtypes = (NATIVE, _INT8, _FLOAT16)
     module = "onnxruntime"
     distributions = (
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
     )  # fmt: skip
     install = "pip install onnxruntime"
+    optimiser = TRAITS
 
     def declared(self, device: str) -> Sequence[Option]:
-        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be told."""
+        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be set to."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
 
     def missing(self, device: str) -> str:
@@ -143,7 +142,7 @@ class OrtBackend(PackagedBackend):
         outside = {*network.feeds, *network.outputs}
         found: set[int] = set()
         for place, node in enumerate(network.model.graph.node):
-            if node.op_type in _REORDERS and outside.intersection((node.input[0], node.output[0])):
+            if node.op_type in REORDERS and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
             elif is_idle_pooling(node) and node.input[0] in outside:
@@ -201,7 +200,7 @@ class OrtBackend(PackagedBackend):
     def fallbacks(self, network: Network, settings: Settings) -> tuple[str, ...]:
         """Types of the operators of a network that run on the CPU, and of the copies to it and back, sorted.
 
-        On the CPU these are all operators. Told by the profile of one execution; raises as ``kernels``.
+        On the CPU these are all operators. From the profile of one execution; raises as ``kernels``.
         """
         from .kernels import fallbacks
 
@@ -210,7 +209,7 @@ class OrtBackend(PackagedBackend):
 
 def _in_precision(network: Network, settings: Settings) -> Network:
     """The network in the precision that was asked for; what runs as it stands is so already."""
-    if settings.dtype == AS_GIVEN or network.as_is:
+    if settings.dtype == NATIVE or network.as_is:
         return network
     if settings.dtype == _INT8:
         from .quantised import quantised_network

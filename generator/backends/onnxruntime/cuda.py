@@ -104,21 +104,21 @@ class CudaExecutable(OrtExecutable):
     def _bind_inputs(self, network: Network) -> Any:
         """On the GPU, but for what the session reads on the host."""
         wanted = _places(self._session.get_inputs(), getattr(self._session, "get_input_memory_infos", None))
-        held: list[Any] = []
+        alive: list[Any] = []
         for name, array in network.feeds.items():
             if wanted[name] == "cpu":
-                held.append(value_of(array))
-                self._binding.bind_ortvalue_input(name, held[-1])
+                alive.append(value_of(array))
+                self._binding.bind_ortvalue_input(name, alive[-1])
                 continue
             memory = self._sent(array)
-            held.append(memory)
+            alive.append(memory)
             number = int(helper.np_dtype_to_tensor_dtype(array.dtype))
             self._binding.bind_input(name, "cuda", 0, number, list(array.shape), memory.ptr)
             if array.dtype.kind == "f" and array.size:
-                held.append(self._sent(array))
-                self._copies.append((memory.ptr, held[-1].ptr, array.nbytes))
+                alive.append(self._sent(array))
+                self._copies.append((memory.ptr, alive[-1].ptr, array.nbytes))
         self._device.synchronize()
-        return held
+        return alive
 
     def _output_places(self) -> Mapping[str, str]:
         return _places(self._session.get_outputs(), getattr(self._session, "get_output_memory_infos", None))
@@ -178,7 +178,7 @@ def _enqueueing(graph: str) -> ort.RunOptions:
 
 
 def _places(values: Any, memory_infos: Any) -> dict[str, str]:
-    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to tell."""
+    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to report it."""
     names = [value.name for value in values]
     if memory_infos is None:
         return dict.fromkeys(names, "cuda")

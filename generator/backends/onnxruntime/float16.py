@@ -18,7 +18,8 @@ import onnx
 from onnx import external_data_helper, helper, inliner, numpy_helper
 
 from ....errors import BackendError
-from ....models.subgraphs import bodies
+from ....models.names import is_standard, plain_domain
+from ....models.subgraphs import all_graphs, bodies
 from ...network.network import Network, initializer
 
 __all__ = ["float16_network", "rounded"]
@@ -101,20 +102,20 @@ def _converted(network: Network) -> Network:
     inferred = onnx.shape_inference.infer_shapes(model)
     found = {id(array): rounded(array) for array in weights.values() if array.dtype == np.float32}
     scope = _Scope(
-        opsets={"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import},
+        opsets={plain_domain(entry.domain): entry.version for entry in model.opset_import},
         floats=frozenset(_floats(inferred.graph)),
         exact={name: array for name, array in weights.items() if array.dtype == np.float32},
     )
-    held = {name: found.get(id(array), array) for name, array in weights.items()}
+    narrowed = {name: found.get(id(array), array) for name, array in weights.items()}
     del model.graph.initializer[:]
-    model.graph.initializer.extend(initializer(name, array) for name, array in held.items())
+    model.graph.initializer.extend(initializer(name, array) for name, array in narrowed.items())
     _convert(model.graph, scope, {})
     external = {tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
     return replace(
         network,
         model=model,
         path=None,
-        weights={name: array for name, array in held.items() if name in external},
+        weights={name: array for name, array in narrowed.items() if name in external},
         feeds={
             name: rounded(array) if array.dtype == np.float32 else array for name, array in network.feeds.items()
         },
@@ -147,14 +148,12 @@ def _taken(network: Network) -> tuple[onnx.ModelProto, dict[str, Array]]:
     return model, weights
 
 
-def _floats(graph: onnx.GraphProto) -> Iterator[str]:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == _FLOAT:
-            yield value.name
-    yield from (tensor.name for tensor in graph.initializer if tensor.data_type == _FLOAT)
-    for node in graph.node:
-        for body in bodies(node):
-            yield from _floats(body)
+def _floats(outermost: onnx.GraphProto) -> Iterator[str]:
+    for graph in all_graphs(outermost):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == _FLOAT:
+                yield value.name
+        yield from (tensor.name for tensor in graph.initializer if tensor.data_type == _FLOAT)
 
 
 def _convert(graph: onnx.GraphProto, scope: _Scope, known: Mapping[str, str]) -> None:
@@ -222,7 +221,7 @@ def _narrow_outputs(node: onnx.NodeProto, scope: _Scope) -> list[onnx.NodeProto]
 
 
 def _schema(node: onnx.NodeProto, scope: _Scope) -> onnx.defs.OpSchema | None:
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     try:
         return onnx.defs.get_schema(node.op_type, scope.opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
@@ -237,7 +236,7 @@ def _is_single(parameters: Iterable[Any], place: int) -> bool:
 
 
 def _convert_attributes(node: onnx.NodeProto) -> None:
-    if node.domain not in {"", "ai.onnx"}:
+    if not is_standard(node):
         return
     given = {attribute.name: attribute for attribute in node.attribute}
     for attribute in node.attribute:

@@ -1,8 +1,8 @@
 """The kernels that ONNX Runtime executes, from its own profile.
 
 The profile names nodes by operator, not by domain; two kernels of one operator, such as the plain and the blocked
-convolution, are told apart by the optimised model that the session saves beside it. Node names stay out: they are those
-of the user's model.
+convolution, are distinguished by the optimised model that the session saves beside it. Node names stay out: they are
+those of the user's model.
 
 On a GPU the profile has the time of launching a kernel, not of the kernel: that is no time of a kernel, and left out.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ....db.values import KernelView
+from ....models.names import plain_domain
 from ....models.subgraphs import all_nodes
 from ..launches import Launch, kernel_view
 from .profile import KERNEL, PREFIX, read_profile, runs
@@ -115,5 +116,5 @@ def _domains(graph: onnx.GraphProto) -> dict[str, dict[str, str]]:
     """Per operator the domain of each node of it, by the node's name."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for node in all_nodes(graph.node):
-        found[node.op_type][node.name] = "" if node.domain == "ai.onnx" else node.domain
+        found[node.op_type][node.name] = plain_domain(node.domain)
     return dict(found)

@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 
 from ....errors import BackendError
+from ....models.names import is_standard, plain_domain
 from ...network.network import Network
 from .stored import take_weights
 
@@ -28,7 +29,7 @@ _SMALLEST_OPSET = 11
 """DynamicQuantizeLinear came with it."""
 
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
-"""Tells the quantizer not to ask for a preparation: it would optimise the model, which the session does afterwards."""
+"""Keeps the quantizer from asking for a preparation: it would optimise the model, which the session does afterwards."""
 
 
 def quantised_network(network: Network) -> Network:
@@ -59,11 +60,10 @@ def quantised_network(network: Network) -> Network:
 
 
 def _can_be_quantised(model: onnx.ModelProto) -> bool:
-    opset = next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), 0)
+    opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 0)
     floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
     return opset >= _SMALLEST_OPSET and any(
-        node.op_type in _OPERATORS and node.domain in {"", "ai.onnx"} and node.input[1] in floats
-        for node in model.graph.node
+        node.op_type in _OPERATORS and is_standard(node) and node.input[1] in floats for node in model.graph.node
     )
 
 

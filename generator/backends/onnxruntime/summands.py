@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from ...network.network import Network
+from .optimiser import FROM_BLOCKED
 
 __all__ = ["is_idle_pooling", "with_blocked_summands"]
 
@@ -37,7 +38,7 @@ def with_blocked_summands(network: Network, optimised: Network) -> Network | Non
     if network.model is None or optimised.model is None or any(map(is_idle_pooling, network.model.graph.node)):
         return None
     graph = optimised.model.graph
-    reordered = {node.output[0] for node in graph.node if node.op_type == "ReorderOutput"}
+    reordered = {node.output[0] for node in graph.node if node.op_type == FROM_BLOCKED}
     plain = [
         value
         for node in graph.node

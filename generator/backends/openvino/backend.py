@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from ....db.values import AS_GIVEN, KernelView
+from ....db.values import NATIVE, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network
 from ...network.types import narrowed_to
@@ -38,7 +38,7 @@ OPTIONS = (
     ),
 )
 
-_PRECISIONS = {AS_GIVEN: "f32", "bfloat16": "bf16", "float16": "f16"}
+_PRECISIONS = {NATIVE: "f32", "bfloat16": "bf16", "float16": "f16"}
 """Precision to OpenVINO's name of it."""
 
 _NARROW = {"bf16": TensorProto.BFLOAT16, "f16": TensorProto.FLOAT16}
@@ -130,7 +130,7 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
     core = _core()
     try:
         model, wide = read_model(core, network, settings.dtype), frozenset[int]()
-        if settings.dtype != AS_GIVEN:
+        if settings.dtype != NATIVE:
             model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error, unsupported=True) from error

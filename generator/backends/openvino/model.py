@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ....db.values import AS_GIVEN
+from ....db.values import NATIVE
 from ....errors import BackendError, UnsupportedBrick
 from ...network.network import Network, read_network
 
@@ -33,7 +33,7 @@ _NOT_COMPUTING = frozenset({"Parameter", "Result", "Convert", "ConvertLike", "Sh
 """Operators that take any type as it is."""
 
 
-def read_model(core: openvino.Core, network: Network, dtype: str = AS_GIVEN) -> openvino.Model:
+def read_model(core: openvino.Core, network: Network, dtype: str = NATIVE) -> openvino.Model:
     """The model of a network, with the shapes of its inputs.
 
     Args:

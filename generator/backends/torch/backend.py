@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from ....db.values import AS_GIVEN, KernelView
+from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...device.device import Run
 from ...device.opening import open_device
@@ -83,7 +83,7 @@ class TorchBackend(CallingBackend):
 
     name = "torch"
     devices = ("cpu", "cuda")
-    dtypes = (AS_GIVEN, "bfloat16", "float16")
+    dtypes = (NATIVE, "bfloat16", "float16")
     module = "torch"
     distributions = ("torch",)
     install = "pip install torch"
@@ -175,7 +175,7 @@ class TorchBackend(CallingBackend):
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """What PyTorch's profiler tells (see ``ProfilingBackend``)."""
+        """What PyTorch's profiler reports (see ``ProfilingBackend``)."""
         from .kernels import profiled
 
         with _named_kernels(settings):
@@ -334,7 +334,7 @@ def _branched(found: Translated) -> Callable[..., Any]:
 
 
 def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
-    """Have the kernels that TorchInductor writes in this context tell their names to the profiler."""
+    """Have the kernels that TorchInductor writes in this context report their names to the profiler."""
     if settings.options["mode"] not in _COMPILED:
         return nullcontext()
     import torch
@@ -362,8 +362,8 @@ def _require_compiler() -> None:
 def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
     """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home.
 
-    Whoever names one in ``DLBRICKS_COMPILED`` keeps it, and compiles nothing twice. PyTorch's own variable does not
-    tell: PyTorch sets it by itself.
+    Whoever names one in ``DLBRICKS_COMPILED`` keeps it, and compiles nothing twice. PyTorch's own variable
+    does not show that: PyTorch sets it by itself.
     """
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
     kept = os.environ.get("DLBRICKS_COMPILED") or folder.name

@@ -1,4 +1,4 @@
-"""PyTorch on a GPU: whether it can be used, told without loading it; the stream that it works in; graphs of it."""
+"""PyTorch on a GPU: whether it can be used, found without loading it; the stream that it works in; graphs of it."""
 # ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CUDA = re.compile(r"^cuda\b[^=\n]*=(.*)$", re.MULTILINE)
 def built_without_cuda(version: Path) -> bool:
     """Whether a build of PyTorch has no CUDA.
 
-    The versions of its packages do not always tell: the index that one came from decides. Its build writes down what
+    The versions of its packages do not always show it: the index that one came from decides. Its build writes down what
     it was built for.
 
     Args:
-        version: Its file ``torch/version.py``; where it cannot be read, or does not tell, the answer is no.
+        version: Its file ``torch/version.py``; where it cannot be read, or does not say, the answer is no.
     """
     try:
         found = _CUDA.search(version.read_text(encoding="utf-8"))

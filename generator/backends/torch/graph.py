@@ -25,6 +25,7 @@ from onnx import helper, inliner, numpy_helper
 from torch import fx
 
 from ....errors import BackendError, UnsupportedBrick
+from ....models.names import is_standard, plain_domain
 from ....models.subgraphs import reads
 from ...network.network import Network
 from ..wording import Wording
@@ -56,7 +57,7 @@ class Translated:
     Attributes:
         module: Straight-line code; takes the inputs, gives a tuple of the outputs.
         inputs: Values of the inputs.
-        types: ONNX's number of each output's type; 0 where the network does not tell.
+        types: ONNX's number of each output's type; 0 where the network does not state it.
     """
 
     module: fx.GraphModule
@@ -93,7 +94,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
             recorder.input(tensor)
             inputs.append(tensor)
             values[name] = tensor
-        opset = next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), 1)
+        opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 1)
         walk = _Walk(recorder, opset, float_type, device)
         with recorder:
             outputs = walk.run(model.graph, values, network.outputs)
@@ -144,9 +145,9 @@ class _Walk:
         wanted: tuple[bool, ...],
         outer: Mapping[str, torch.Tensor | None],
     ) -> Sequence[torch.Tensor]:
-        if node.op_type == "Constant" and node.domain in {"", "ai.onnx"}:
+        if node.op_type == "Constant" and is_standard(node):
             return (tensor_of(_constant(node), self.float_type, self.device),)
-        function = find(node.op_type) if node.domain in {"", "ai.onnx"} else None
+        function = find(node.op_type) if is_standard(node) else None
         if function is None:
             raise UnsupportedBrick(f"PyTorch has no {f'{node.domain}.' if node.domain else ''}{node.op_type}")
         constant = tuple(value is None or self.recorder.is_constant(value) for value in inputs)

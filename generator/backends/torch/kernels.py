@@ -2,7 +2,7 @@
 
 On a device with kernels of its own, these are what the profiler saw there. On the CPU they are the operators that
 compute: those that call no other operator, but such as allocate, view or copy. What only makes views or memory is none
-of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself tells
+of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself logs
 where it is built in: its primitives, the reorders around them included, are then listed, and the operator with what is
 left of its time.
 """
@@ -95,7 +95,7 @@ def launches(
     Args:
         mark: Of the execution; the operators that it called are below it.
         elsewhere: What the profiler saw on other devices than the CPU, in any execution.
-        primitives: What oneDNN told, on the profiler's clock, of any execution.
+        primitives: What oneDNN logged, on the profiler's clock, of any execution.
     """
     begin, end = mark.time_range.start, mark.time_range.end
     inside = [one for one in elsewhere if begin <= one.time_range.start <= end]

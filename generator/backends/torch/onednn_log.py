@@ -75,7 +75,7 @@ def recorded(onednn: Any) -> Iterator[Log]:
 
 
 def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
-    """The executions that a log tells of, in order; those without a time of day are left out.
+    """The executions that a log lists, in order; those without a time of day are left out.
 
     Args:
         text: The log.

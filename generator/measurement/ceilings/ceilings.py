@@ -35,7 +35,7 @@ from ..launch import begin_run, end_run, launch
 from ..sampling.grouping import grouped
 from ..sampling.pace import Pace, forecast_s
 from ..session import Session
-from ..settings import Settings
+from ..settings import MeasurementSettings
 from .whole import Whole
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
@@ -133,7 +133,7 @@ def measure_ceilings(
         sessions: Sessions per process, each committed as a whole.
         seed: Of values and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         UsageError: An option has a wrong value, or the backend does not compute in the precision.
@@ -150,7 +150,7 @@ def measure_ceilings(
     runs: list[str] = []
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
-        planned: list[tuple[Settings, Backend, list[str]]] = []
+        planned: list[tuple[MeasurementSettings, Backend, list[str]]] = []
         for name in _names(backend, device):
             runtime = get(name)
             precisions = dtypes_on(runtime, device)
@@ -158,7 +158,7 @@ def measure_ceilings(
                 if backend is None and precision not in precisions:
                     continue
                 require_dtype(runtime, precision, device)
-                settings = Settings(
+                settings = MeasurementSettings(
                     backend=name,
                     device=device,
                     options=dict(options or {}),
@@ -190,7 +190,7 @@ def measure_ceilings(
                 continue
             runs.append(run)
             rows += found
-    conditions = Settings(threads=threads, cache="hot").conditions
+    conditions = MeasurementSettings(threads=threads, cache="hot").conditions
     return CeilingReport(system, conditions.threads, tuple(rows), tuple(runs), time.monotonic() - begun)
 
 
@@ -206,13 +206,17 @@ def _names(backend: str | None, device: str) -> list[str]:
     ]
     if not found:
         raise BackendUnavailable(
-            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' tells what is missing"
+            f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' shows what is missing"
         )
     return found
 
 
 def _measured(
-    settings: Settings, backend: Backend, names: Sequence[str], store: Store, progress: ProgressCallback | None
+    settings: MeasurementSettings,
+    backend: Backend,
+    names: Sequence[str],
+    store: Store,
+    progress: ProgressCallback | None,
 ) -> tuple[str, list[CeilingRow]]:
     """Measure networks in one runtime and precision: id of the run, and what they reached."""
     stack = backend.stack(settings.device, settings.options)
@@ -249,13 +253,13 @@ def _item(name: str) -> Item:
     )
 
 
-def _forecast_s(settings: Settings, names: Sequence[str]) -> float:
+def _forecast_s(settings: MeasurementSettings, names: Sequence[str]) -> float:
     """Seconds that networks take in one runtime and precision."""
     items = [_item(name) for name in (OVERHEAD, CHAIN, *names)]
     return forecast_s(items, visits=settings.visits, processes=settings.processes, sessions=settings.sessions)
 
 
-def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: Settings) -> CeilingRow:
+def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: MeasurementSettings) -> CeilingRow:
     """What a network reached; ``blank`` names the runtime."""
     flops, moved = ceiling_work(item.label)
     level = level_of_cache(moved, probe_system(), settings.conditions.threads, settings.device)

@@ -15,7 +15,7 @@ class Whole:
     """What is done of all of them, and what is left.
 
     Args:
-        progress: Told of the whole; None: nobody is.
+        progress: Called with the progress of the whole; None: not at all.
         forecasts_s: Seconds that each takes.
     """
 
@@ -25,13 +25,13 @@ class Whole:
         self._begun_s = time.monotonic()
 
     def part(self, number: int) -> ProgressCallback | None:
-        """Who is told of one of them: counts are of it, with its place among all; times are of the whole."""
+        """The callback of one of them: counts are of it, with its place among all; times are of the whole."""
         progress = self._progress
         if progress is None:
             return None
         later_s, place = sum(self._forecasts_s[number + 1 :]), f"{number + 1}/{len(self._forecasts_s)}"
 
-        def tell(step: Progress) -> None:
+        def report(step: Progress) -> None:
             remaining_s = None if step.remaining_s is None else step.remaining_s + later_s
             progress(
                 replace(
@@ -44,4 +44,4 @@ class Whole:
                 )
             )
 
-        return tell
+        return report

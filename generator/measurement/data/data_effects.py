@@ -30,15 +30,15 @@ from ...decomposition.oracle import WorkerOracle
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
 from ...progress import Progress, ProgressCallback, Stage
-from ...worker.messages.protocol import Contrast, Examine
+from ...worker.messages.protocol import Examine, LayerEffect
 from ...worker.standby import MODEL_MEMORY_BYTES
 from ..item import Item
 from ..launch import begin_run, end_run, launch
-from ..settings import Settings
+from ..settings import MeasurementSettings
 from ..subjects import model_items
-from .effect import DataRow, data_row, effect_of
+from .model_effect import DataRow, data_row, effect_of
 
-__all__ = ["DataReport", "measure_data", "stored_data_effect", "stored_data_effects"]
+__all__ = ["DataReport", "measure_data", "stored_data_effects"]
 
 _CACHE = "hot"
 """Each layer repeats while it is timed. The effect is one of arithmetic; cold weights are as cold with either."""
@@ -68,7 +68,7 @@ class _Examination:
     """What was found of one model so far: per process its layers."""
 
     item: Item
-    processes: list[tuple[Contrast, ...]]
+    processes: list[tuple[LayerEffect, ...]]
     error: str | None = None
 
 
@@ -89,7 +89,7 @@ def measure_data(
 ) -> DataReport:
     """Measure what the values in models do to their latency, and store it.
 
-    It is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effect`` finds it): one sample
+    It is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effects`` finds it): one sample
     per process and round, each the sum over all executed layers; it may be negative.
 
     Args:
@@ -104,7 +104,7 @@ def measure_data(
         rounds: Differences per layer and process. A process takes about 15 times the model's latency per round.
         model_timeout_s: Hard limit of one model in one process.
         seed: Of weights and inputs, as elsewhere.
-        progress: Told between requests.
+        progress: Called between requests.
 
     Raises:
         UsageError: An option has a wrong value, or the backend cannot execute a model layer by layer on the device.
@@ -113,7 +113,7 @@ def measure_data(
         WorkerError: No worker can be started.
         StoreError: The database cannot be written.
     """
-    settings = Settings(
+    settings = MeasurementSettings(
         backend=backend,
         device=device,
         options=dict(options or {}),
@@ -194,15 +194,8 @@ def stored_data_effects(
     return {measurement.key: measurement for measurement in found}
 
 
-def stored_data_effect(
-    store: Store, key: str, *, system: str, stack: str, threads: int, dtype: str = "float32"
-) -> Measurement | None:
-    """That of one model (``stored_data_effects``), or None where it was not examined."""
-    return stored_data_effects(store, [key], system=system, stack=stack, threads=threads, dtype=dtype).get(key)
-
-
 def _examine(
-    one: _Examination, settings: Settings, backend: Backend, stack: Stack, *, rounds: int, timeout_s: float
+    one: _Examination, settings: MeasurementSettings, backend: Backend, stack: Stack, *, rounds: int, timeout_s: float
 ) -> None:
     """Examine a model in a worker of its own: other models' memory would be in its way."""
     item = one.item

@@ -210,13 +210,13 @@ def _with_models(
 def _chunks(items: Sequence[Item], memory_bytes: int) -> list[Group]:
     """As few groups as memory allows."""
     groups: list[Group] = []
-    held = 0
+    size_bytes = 0
     for item in items:
-        if not groups or held + item.size_bytes > memory_bytes:
+        if not groups or size_bytes + item.size_bytes > memory_bytes:
             groups.append(Group([], []))
-            held = 0
+            size_bytes = 0
         groups[-1].items.append(item)
-        held += item.size_bytes
+        size_bytes += item.size_bytes
     return groups
 
 
@@ -249,8 +249,8 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
         parts: list[list[Item]] = []
         for item in members:
-            held = sum(one.read_bytes for one in parts[-1]) if parts else 0
-            full = held >= footprint or held + item.read_bytes > _ROOM * footprint
+            size_bytes = sum(one.read_bytes for one in parts[-1]) if parts else 0
+            full = size_bytes >= footprint or size_bytes + item.read_bytes > _ROOM * footprint
             if not parts or full or len(parts[-1]) >= _MOST_MEMBERS:
                 parts.append([])
             parts[-1].append(item)

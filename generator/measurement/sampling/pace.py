@@ -24,7 +24,7 @@ _NS_PER_MAC = 0.025
 """40 GMAC/s: models of convolutions and of products had 45 to 70 on one core."""
 _CLOCK_PASSES = 60
 _CLOCK_BRICKS = 200
-"""In each process, so many passes over as many of the shortest bricks tell what the profiler's clock costs."""
+"""In each process, so many passes over as many of the shortest bricks show what the profiler's clock costs."""
 
 _LOOP_NS = 20_000_000
 """What is short is repeated until a visit takes so long: whatever disturbs it must be met as often as by a long one."""
@@ -35,7 +35,7 @@ finds its caches and its code cold, which repetition, or a model that goes on, w
 _MOST_VISITS = 96
 
 _SOON_S = 1.0
-"""Before the first visit, a forecast that is used up but for this tells nothing."""
+"""Before the first visit, a forecast that is used up but for this says nothing."""
 
 
 def loops_of(run_ns: int) -> int:
@@ -119,7 +119,7 @@ class Pace:
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
     def remaining_s(self, done: int, left: int) -> float | None:
-        """Time that is left after some visits, and before others; None where nothing tells.
+        """Time that is left after some visits, and before others; None where nothing is known.
 
         The first visits have all the loading before them: the forecast counts as much as what is not done yet.
         """
@@ -141,7 +141,7 @@ class Pace:
         return self.visits if self.budget_s is None else _MOST_VISITS
 
     def expect(self, groups: int, sessions: int, *, first: bool) -> None:
-        """Tell what is still to come.
+        """State what is still to come.
 
         Args:
             groups: So many, each as often as there are processes still.

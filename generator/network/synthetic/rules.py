@@ -1,6 +1,6 @@
 """What each operator asks of its weights, and what it does to the moments of its data.
 
-One small function per kind of operator; ``RULES`` maps operators to them. ``plan`` runs them in node order.
+One small function per kind of operator; ``RULES`` maps operators to them. ``weights`` runs them in node order.
 """
 
 from __future__ import annotations

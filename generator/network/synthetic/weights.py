@@ -1,15 +1,32 @@
-"""Seeded synthetic weights for anything in skeleton form: a zoo model, a brick, a user's structure."""
+"""Seeded synthetic weights for anything in skeleton form: a zoo model, a brick, a user's structure.
+
+How large each weight should be follows from the model's structure alone. He initialisation (He et al. 2015) gives a
+filter the variance ``1 / (fan_in · E[x²])``, so that its output has unit second moment; after a ReLU ``E[x²]`` is 1/2
+and this is the well-known ``2 / fan_in``. Here ``E[x²]`` is not assumed but carried along: one pass over the nodes
+keeps mean and root mean square of every value. Residual sums then grow with the square root of the depth instead of
+doubling per block, and the logits in front of a softmax stay near one, so that no exponential underflows into
+denormal numbers. What the pass does not know (the inputs of a lone layer) counts as rectified: plain He. Estimates
+err on the large side, which only makes later weights a little smaller.
+
+``rules`` holds what each operator does, ``walk`` what is known so far; this module holds the pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy.typing as npt
 import onnx
+from onnx import NodeProto
 
+from ....models.shapes import declared_shape
 from ....models.skeleton import is_weight
-from .draws import draw
-from .plan import plan_draws
+from ....models.subgraphs import bodies
+from .draws import Draw, draw
+from .legal import index_bound, legal_values
+from .rules import RULES, unknown_operator
+from .walk import FLOATS, Walk
 
 __all__ = ["synthesise"]
 
@@ -37,15 +54,52 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         >>> weights["conv1_w_0"].shape
         (64, 3, 3, 3)
     """
-    recipes = plan_draws(model)
+    planned = _planned(model)
     values = (value for value in model.graph.input if is_weight(value))
     return {
         value.name: draw(
-            recipes[value.name],
+            planned[value.name],
             value.type.tensor_type.elem_type,
-            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
+            declared_shape(value.type),
             seed=seed,
             ordinal=ordinal,
         )
         for ordinal, value in enumerate(values)
     }
+
+
+def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
+    """The distribution of every weight input of a skeleton, by name.
+
+    Args:
+        model: Skeleton-form ONNX: a whole model or a brick.
+    """
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    walk = Walk(graph)
+    _pass(walk, graph.node)
+    return {name: walk.settle(name) for name in walk.weights}
+
+
+def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
+    """Pass over nodes in order, subgraphs included."""
+    for node in nodes:
+        for body in bodies(node):
+            _pass(walk, body.node)
+        _settle_integers(walk, node)
+        profile = walk.follow(node)
+        moments = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(walk, node)
+        walk.record(node, moments, profile)
+
+
+def _settle_integers(walk: Walk, node: NodeProto) -> None:
+    """Settle integer weights whose values must be legal for this operator."""
+    for slot, value in enumerate(node.input):
+        for name in walk.sources.get(value, ()):
+            if name in walk.draws or walk.weights[name] in FLOATS:
+                continue
+            bound = index_bound(walk, node, slot)
+            values = legal_values(walk, node, slot)
+            if bound is not None:
+                walk.draws[name] = Draw("integer", 0, bound)
+            elif values is not None:
+                walk.draws[name] = Draw("values", values=values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....db.values import AS_GIVEN
+from ....db.values import NATIVE
 from ....errors import BackendError
 from ...backends.base import OptimisingBackend, Settings, is_packing
 from ...network.network import Network
@@ -47,7 +47,7 @@ def executed_bricks(
     refused: dict[str, BackendError] = {}
     names = [name for name, network in networks.items() if not network.as_is]
     found |= {name: Executed(network) for name, network in networks.items() if network.as_is}
-    together = is_packing(backend, settings) and settings.dtype == AS_GIVEN
+    together = is_packing(backend, settings) and settings.dtype == NATIVE
     groups = grouped([networks[name] for name in names]) if together else []
     waiting = [[names[place] for place in places] for places in groups]
     known = {name for group in waiting for name in group}

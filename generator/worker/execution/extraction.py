@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import onnx
 
 from ....bricks.constants import element_number
 from ....models.hoisting import hoist_constants
+from ....models.names import plain_domain
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
-from ....models.subgraphs import bodies
+from ....models.subgraphs import all_graphs, all_nodes, own_names
 from ...backends.base import ExecutedGraph, ValueType
 from ...network.network import Network
 from ...network.types import array_type
@@ -35,8 +37,8 @@ def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None
     """Write the executed graph and its stages in skeleton form.
 
     Args:
-        executed: What the backend told.
-        network: What it was told of; gives the types of the inputs.
+        executed: What the backend reports.
+        network: What it executes; gives the types of the inputs.
         folder: An existing folder.
     """
     inputs = {name: array_type(array) for name, array in network.feeds.items()}
@@ -57,16 +59,16 @@ def _skeleton(
     """
     graph = source.graph
     model = onnx.ModelProto(ir_version=max(source.ir_version, _IR_VERSION))
-    used = {"" if domain == "ai.onnx" else domain for node in graph.node for domain in _domains(node)}
+    used = {plain_domain(node.domain) for node in all_nodes(graph.node)}
     for opset in source.opset_import:
-        domain = "" if opset.domain == "ai.onnx" else opset.domain
+        domain = plain_domain(opset.domain)
         if domain in used or not domain:
             model.opset_import.add(domain=domain, version=opset.version)
     body = model.graph
     body.name = "executed"
     constants = {tensor.name for tensor in graph.initializer}
     defined = constants | {value.name for value in graph.input} | {v for node in graph.node for v in node.output}
-    within = Counter(name for node in graph.node for name in _defined_within(node))
+    within = Counter(name for inner in islice(all_graphs(graph), 1, None) for name in own_names(inner))
     hoisted = hoist_constants(graph.node, defined, within) if within else []
     for value in graph.input:
         if value.name not in constants:
@@ -88,23 +90,6 @@ def _skeleton(
         body.output.append(_value(value.name, known) if known is not None else value)
     body.value_info.extend(_value(name, known) for name, known in types.items() if name not in handed_out)
     return model
-
-
-def _domains(node: onnx.NodeProto) -> Iterator[str]:
-    yield node.domain
-    for body in bodies(node):
-        for inner in body.node:
-            yield from _domains(inner)
-
-
-def _defined_within(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that the bodies of a node define."""
-    for body in bodies(node):
-        yield from (value.name for value in body.input)
-        yield from (tensor.name for tensor in body.initializer)
-        for inner in body.node:
-            yield from inner.output
-            yield from _defined_within(inner)
 
 
 def _value(name: str, known: ValueType) -> onnx.ValueInfoProto:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ....bricks.reference import OVERHEAD, built_in
-from ....db.values import AS_GIVEN
+from ....db.values import NATIVE
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, PackingBackend, Settings, is_packing
 from ...network.network import synthetic_network
@@ -266,6 +266,6 @@ def _call_network(backend: Backend, settings: Settings) -> Executable:
     model = built_in(OVERHEAD)
     assert model is not None  # noqa: S101  # the name is a constant
     network = replace(synthetic_network(model), as_is=True)
-    executable = backend.prepare(network, replace(settings, dtype=AS_GIVEN))
+    executable = backend.prepare(network, replace(settings, dtype=NATIVE))
     executable.run()
     return executable

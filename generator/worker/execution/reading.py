@@ -39,7 +39,7 @@ def without_stalls(times: Array) -> Array:
     """The same times with those spread over a visit during which the scheduler ran somebody else.
 
     A stall of milliseconds meets one brick of microseconds, at random and in proportion to its time. A model that holds
-    that brick many times would be told that it met it every time. So what a brick takes beyond three times its median,
+    that brick many times would count it every time. So what a brick takes beyond three times its median,
     and 20 microseconds more, is shared by all bricks of the visit in proportion to their times: the visit's sum stays.
 
     Args:

@@ -1,11 +1,11 @@
 """Bricks of one pass in the stream of a device, one after the other, with events between them.
 
 Each brick's inputs were just written, as by the layer before it in a model. What two events and the call between them
-cost is told in the same pass, by a network of one operation and a chain of them: the chain tells what an operation
+cost is measured in the same pass, by a network of one operation and a chain of them: the chain shows what an operation
 takes, and what the single one takes beyond that is no operation's.
 
 Where a pass is not one launch, a GPU waits until a few bricks are enqueued, so that the time between events is its own;
-what the processor takes to enqueue each of them is told beside it. A model takes what the slower of the two takes.
+what the processor takes to enqueue each of them is measured beside it. A model takes what the slower of the two takes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .reading import Array, Reading, by_visit, rounded, without_stalls
 __all__ = ["StreamedPack", "device_of"]
 
 _BETWEEN = 16
-"""The clock is told once per so many bricks."""
+"""The clock is calibrated once per so many bricks."""
 
 _HELD = 12
 """Bricks that a device waits for: what is enqueued must fit into its queue."""
@@ -49,7 +49,7 @@ class _Step:
     """A network of the pass, between two events.
 
     Attributes:
-        owner: Place of the brick; -1: one operation that tells the clock; -2: the chain that does.
+        owner: Place of the brick; -1: one operation that calibrates the clock; -2: the chain that does.
         executable: The network.
         begin: Before it.
         end: After it.
@@ -120,13 +120,13 @@ class StreamedPack:
     def run(self, *, visit: int | None) -> None:
         """Enqueue all, wait, and note the times (see ``LoadedPack``)."""
         if self._device.name == "cpu":
-            self._steps[0].executable.run()  # what tells the clock comes first, and would find the runtime's code cold
+            self._steps[0].executable.run()  # the clock's network comes first, and would find the runtime's code cold
         self._launch()
         self._device.synchronize()
         self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
         self._visits.append(visit)
 
-    def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # the clock is told by each pass
+    def read(self, idle_ns: float | None) -> Reading:  # noqa: ARG002  # each pass calibrates the clock
         """The times without the clock (see ``LoadedPack``)."""
         rows = np.array(self._rows)
         clock = _clock(rows, self._owners)

@@ -25,7 +25,7 @@ _CACHE_SHARE = 4
 """Copies may fill a quarter of L2: more would leave the hot state that a single copy runs in."""
 
 _PROBES = 5
-"""Runs that tell how long a network takes, after its first one."""
+"""Runs that show how long a network takes, after its first one."""
 
 
 def choose_unroll(executable: Executable, network: Network) -> int:
@@ -39,7 +39,7 @@ def choose_unroll(executable: Executable, network: Network) -> int:
     elapsed = min(elapsed, *(time_once(executable.run, executable.synchronize) for _ in range(_PROBES - 1)))
     if elapsed >= _SHORT_NS:
         return 1
-    held = network.weight_bytes + network.feed_bytes + executable.output_bytes()
-    room = private_cache_bytes() // _CACHE_SHARE // max(held, 1)
+    size_bytes = network.weight_bytes + network.feed_bytes + executable.output_bytes()
+    room = private_cache_bytes() // _CACHE_SHARE // max(size_bytes, 1)
     copies = min(_UNROLLED_NS // max(elapsed, 1), room, MOST_COPIES)
     return 1 << (int(copies).bit_length() - 1) if copies > 1 else 1

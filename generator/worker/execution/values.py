@@ -13,6 +13,7 @@ import onnx
 
 from ....bricks.constants import tensor_type
 from ....errors import BackendError
+from ....models.shapes import declared_shape
 from ...backends.base import Backend, Settings
 from ...network.network import synthetic_network
 from ...network.types import array_type
@@ -26,7 +27,7 @@ _MOST_ATTEMPTS = 64
 def executed_types(
     model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int = 0
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Execute a skeleton-form model and tell the types of some of its values.
+    """Execute a skeleton-form model and return the types of some of its values.
 
     Where a value cannot be computed (an operator that the runtime lacks), the names are tried in halves, so that
     the others are found all the same.
@@ -37,9 +38,8 @@ def executed_types(
     produced = {name for node in model.graph.node for name in node.output}
     types = {}
     for value in model.graph.input:
-        tensor = value.type.tensor_type
         if value.name in names:
-            known = tensor_type(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim))
+            known = tensor_type(value.type.tensor_type.elem_type, declared_shape(value.type))
             if known is not None:  # an element type without a name is as good as none
                 types[value.name] = known.dtype, known.shape
     waiting = [[name for name in names if name in produced]]

@@ -75,10 +75,10 @@ def walk(network: Network, backend: Backend, settings: Settings) -> Iterator[Ste
     readers = Counter(name for node in model.graph.node for name in {*reads(node)})
     for index, node in enumerate(model.graph.node):
         inputs = {name: values[name] for name in reads(node) if name not in constants}
-        held = [constants[name] for name in dict.fromkeys(reads(node)) if name in constants]
+        tensors = [constants[name] for name in dict.fromkeys(reads(node)) if name in constants]
         layer = _layer(model, node, inputs)
-        layer.graph.initializer.extend(held)
-        weights = {tensor.name: network.weights[tensor.name] for tensor in held if tensor.name in network.weights}
+        layer.graph.initializer.extend(tensors)
+        weights = {tensor.name: network.weights[tensor.name] for tensor in tensors if tensor.name in network.weights}
         names = tuple(value.name for value in layer.graph.output)
         own = backend.prepare(_as_layer(Network(layer, None, weights, inputs, names)), settings)
         try:
@@ -86,7 +86,7 @@ def walk(network: Network, backend: Backend, settings: Settings) -> Iterator[Ste
             own.synchronize()
             outputs = dict(zip(names, own.outputs(), strict=True))
             if inputs:
-                yield Step(index, node, inputs, outputs, own, _skeleton(_layer(model, node, inputs), held))
+                yield Step(index, node, inputs, outputs, own, _skeleton(_layer(model, node, inputs), tensors))
             # The runtime's own buffers end with the session.
             kept = {name: np.array(array) for name, array in outputs.items() if readers[name]}
         finally:

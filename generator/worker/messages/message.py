@@ -22,11 +22,6 @@ class Message:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read one line; raises ``WorkerError`` for anything but this message."""
-        return cls.from_fields(parse_line(text))
-
-    @classmethod
     def from_fields(cls, found: Mapping[str, Any]) -> Self:
         """Build from parsed JSON; raises ``WorkerError`` where a field is missing, unknown or of a wrong kind."""
         known = {name: value for name, value in found.items() if name not in {"op", "ok"}}

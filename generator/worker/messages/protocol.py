@@ -31,21 +31,20 @@ from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 from ....errors import WorkerError
-from .examination import Contrast, Examine, Examined
 from .greeting import Greeting, Hello, Limits
+from .inspection import Examine, Examined, LayerEffect, Profile, Profiled
 from .message import Message, Reply, Request, parse_line
 from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
-from .profile import Profile, Profiled
 
 __all__ = [
     "Bye",
-    "Contrast",
     "Done",
     "Examine",
     "Examined",
     "Extract",
     "Greeting",
     "Hello",
+    "LayerEffect",
     "LeftOut",
     "Limits",
     "Message",
@@ -159,7 +158,7 @@ class Outputs(Request):
 
 @dataclass(frozen=True, slots=True)
 class Values(Request):
-    """Execute a skeleton-form model once and tell the types of some of its values (shape oracle).
+    """Execute a skeleton-form model once and return the types of some of its values (shape oracle).
 
     Attributes:
         path: ONNX file in skeleton form.

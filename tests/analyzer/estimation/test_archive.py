@@ -20,7 +20,7 @@ from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
 from dlbricks.errors import DiskFull
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.decomposition import decomposer as decomposer_module
+from dlbricks.generator.decomposition import cutter as cutter_module
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models
 
@@ -42,13 +42,13 @@ CUTS = [
 def counted(monkeypatch):
     """Names of the models that were really decomposed."""
     made: list[str] = []
-    call = decomposer_module.Decomposer.__call__
+    call = cutter_module.Cutter.__call__
 
     def counting(self, source):
         made.append(source.name)
         return call(self, source)
 
-    monkeypatch.setattr(decomposer_module.Decomposer, "__call__", counting)
+    monkeypatch.setattr(cutter_module.Cutter, "__call__", counting)
     return made
 
 

@@ -13,7 +13,7 @@ from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.constructor.decomposition import Decomposition
 from dlbricks.constructor.result import Estimate
-from dlbricks.generator.decomposition.decomposer import Cut
+from dlbricks.generator.decomposition.cutter import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 
 

@@ -27,7 +27,7 @@ from dlbricks.constructor.result import Estimate
 from dlbricks.db import Conditions, Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.decomposition.decomposer import Cut
+from dlbricks.generator.decomposition.cutter import Cut
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 from dlbricks.generator.machine.system import probe_system

@@ -128,7 +128,7 @@ def test_a_backend_without_a_profiler_is_refused_before_anything_is_measured(cli
     done = cli("run", profiled.suite, "--backend", "plain", "--cache", "hot", "--kernels", "--db", here / "new.db")
 
     assert done.code == 2
-    assert "backend plain does not tell which kernels it executes; leave out --kernels" in done.error
+    assert "backend plain does not report the kernels that it executes; leave out --kernels" in done.error
 
 
 def test_missing_views_are_counted_by_their_operators():

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from dlbricks.bricks.cutting.wiring import make_sequence, sequences
 from dlbricks.bricks.graph.graph import ModelGraph
-from dlbricks.bricks.sequence import Sequence
+from dlbricks.bricks.sequence import LayerSequence
 
 Parse = Callable[[str], ModelGraph]
 
 
-def whole(graph: ModelGraph) -> Sequence:
+def whole(graph: ModelGraph) -> LayerSequence:
     return make_sequence(graph, graph.live)
 
 

@@ -68,7 +68,7 @@ def test_nothing_has_the_smallest_class():
 
 
 @pytest.mark.parametrize("level", REUSE_LEVELS)
-def test_levels_are_told_from_other_cache_states_by_name(level):
+def test_levels_are_distinguished_from_other_cache_states_by_name(level):
     assert parse_level(level_name(level)) == level
     assert is_level(level_name(level))
 

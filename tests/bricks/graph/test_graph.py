@@ -191,7 +191,7 @@ def test_the_model_key_ignores_names_and_weight_values() -> None:
     assert key("a", 1) != key("a", 1, "Neg")
 
 
-def test_the_model_key_tells_wiring_and_outputs(parse_graph: Build) -> None:
+def test_the_model_key_covers_wiring_and_outputs(parse_graph: Build) -> None:
     text = "g (float[2] x, float[2] u) => (float[2] y%s) { h = Relu(x) i = Relu(u) y = Sub(%s) }"
     keys = {
         parse_graph(text % filled).key

@@ -13,7 +13,6 @@ import onnxruntime as ort
 import pytest
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.bricks.suite.rebuild import rebuild
 from dlbricks.errors import UnsupportedModel
 from dlbricks.generator.network.synthetic.weights import synthesise
 from dlbricks.models.loading import load_full, load_skeleton
@@ -23,6 +22,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+from .rebuild import rebuild
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 SMALL = tuple(

@@ -21,7 +21,7 @@ def test_a_sequence_has_the_signature_of_its_brick(model: str, granularity: int)
         assert signature_in(graph, part) == signature_of(build_brick(graph, part))
 
 
-def test_kernels_and_strides_are_told_of_convolutions_and_poolings() -> None:
+def test_kernels_and_strides_are_reported_of_convolutions_and_poolings() -> None:
     (source,) = find_models(["shufflenet"])
     graph = build_graph(source.skeleton())
 

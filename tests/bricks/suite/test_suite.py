@@ -61,7 +61,7 @@ def test_the_same_bricks_give_the_same_bytes(tmp_path: Path, bricks: dict[str, B
     assert write_suite(tmp_path / "third", bricks, granularity=2).hash != one.hash
 
 
-def test_it_tells_nothing_about_its_models(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+def test_it_shows_nothing_of_its_models(tmp_path: Path, bricks: dict[str, Brick]) -> None:
     suite = write_suite(tmp_path / "suite", bricks, granularity=1)
     for name, data in tree(suite.path).items():
         assert SECRET.encode() not in data, name

@@ -216,13 +216,13 @@ def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of
         assert answer.benanza_note is None
     else:
         assert said in answer.benanza_note
-    told = benanza_note(
+    reported = benanza_note(
         replace(answer, attribution={"overhead": Term(0.5), "fusion": Term(0.8), "cache": Term(0.3)}), parallel=False
     )
     if measured_ms < 9.5:
-        assert "1 ms less than the cheapest bricks" in told
-        assert told.index("(0.8 ms)") < told.index("(0.5 ms)")
-        assert "caches" not in told
+        assert "1 ms less than the cheapest bricks" in reported
+        assert reported.index("(0.8 ms)") < reported.index("(0.5 ms)")
+        assert "caches" not in reported
 
 
 def one(lab, source, **options):

@@ -20,7 +20,7 @@ from dlbricks.db import Conditions, Run, Stack, Store, Subject
 from dlbricks.db.values import DATA, INNER
 from dlbricks.errors import AmbiguousQuery, UsageError, WorkerError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.decomposition.decomposer import Cut, Decomposer
+from dlbricks.generator.decomposition.cutter import Cut, Cutter
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models
 
@@ -54,8 +54,8 @@ def model(tmp_path, write_branches):
 @pytest.fixture(scope="module")
 def executed():
     """What the runtime executes for a model; one worker for the whole module."""
-    with Decomposer(Cut(1, graph="runtime")) as decomposer:
-        yield lambda source: decomposer(source).executed
+    with Cutter(Cut(1, graph="runtime")) as cutter:
+        yield lambda source: cutter(source).executed
 
 
 def executed_keys(found, granularity=1, **options):
@@ -279,15 +279,15 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert balance(answer) == pytest.approx(8.0)
 
 
-def test_a_model_whose_fusions_are_not_told_costs_no_estimate(explained, windows, monkeypatch):
+def test_a_model_whose_fusions_are_not_reported_costs_no_estimate(explained, windows, monkeypatch):
     lab, model, *_ = explained
     windows(lab)
     whole = survey._decomposed
 
-    def refused(source, decomposer, cut, *others):
+    def refused(source, cutter, cut, *others):
         if cut.graph == "fused":
             raise WorkerError("the worker ended")
-        return whole(source, decomposer, cut, *others)
+        return whole(source, cutter, cut, *others)
 
     monkeypatch.setattr(survey, "_decomposed", refused)
 
@@ -442,7 +442,7 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
     assert "--data" in answer.attribution["data"].command
     assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
     assert "--cache model" in answer.attribution["cache"].command
-    assert answer.attribution["unexplained"].reason.startswith("it cannot be told from fusion and cache")
+    assert answer.attribution["unexplained"].reason.startswith("it cannot be separated from fusion and cache")
     assert answer.estimate_ms == pytest.approx(answer.sequential_ms - value(answer, "overhead"))
 
 

@@ -12,7 +12,7 @@ from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
-from dlbricks.bricks.sequence import Sequence
+from dlbricks.bricks.sequence import LayerSequence
 from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of
@@ -51,7 +51,7 @@ def ceilings(compute: float = 1e9, near: float = 4e9, far: float = 1e9, **change
     return dataclasses.replace(Ceilings("float32", ceiling(compute), steps), **changes)
 
 
-def parts_of(graph, granularity: int = 1) -> list[Sequence]:
+def parts_of(graph, granularity: int = 1) -> list[LayerSequence]:
     return list(sequences(graph, granularity))
 
 
@@ -170,7 +170,7 @@ def test_overhead_binds_what_is_shorter_than_it(lab, product):
     assert all(row.bound_ms < 0.01 for row in hot.layers)
 
 
-def test_what_is_faster_than_its_bound_is_told_and_not_clipped(lab, product):
+def test_what_is_faster_than_its_bound_is_reported_and_not_clipped(lab, product):
     parts = parts_of(product)
     bricks = {part.key: lab.measurement(part.key, 1e-6) for part in parts}
 
@@ -248,7 +248,7 @@ def put_ceilings(lab, *, threads: int = 1) -> None:
     lab.put(((built_in_key(name), ms) for name, ms in rates.items()), subject=Subject.REFERENCE, conditions=hot)
 
 
-def test_an_estimate_tells_its_roofline(lab, fork, keys_of):
+def test_an_estimate_reports_its_roofline(lab, fork, keys_of):
     lab.put((key, 0.5) for key in keys_of(fork))
     put_ceilings(lab)
 
@@ -300,25 +300,25 @@ def test_nothing_stored_has_no_roofline(lab, fork):
     assert "nothing is stored" in render(estimated([answer], layers=True))
 
 
-def test_layers_are_told_in_json_and_in_the_table(lab, chain, keys_of):
+def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
     keys = keys_of(chain)
     lab.put(zip(keys[:2], (0.5, 0.25), strict=True))
     put_ceilings(lab)
     (answer,) = estimate([chain], store=lab.store)
 
     (plain,) = json.loads(render(estimated([answer]), Format.JSON))["results"]
-    (told,) = json.loads(render(estimated([answer], layers=True), Format.JSON))["results"]
+    (reported,) = json.loads(render(estimated([answer], layers=True), Format.JSON))["results"]
     table = render(estimated([answer], layers=True))
 
     assert "roofline" not in plain
     assert plain["roofline_ms"] == answer.roofline_ms
-    rows = told["roofline"]["layers"]
+    rows = reported["roofline"]["layers"]
     assert [(row["op_types"], row["count"], row["latency_ms"]) for row in rows] == [
         (["Relu"], 2, 0.5),
         (["Sigmoid"], 2, 0.25),
     ]
     assert {"key", "flops", "bytes", "gflops_s", "gbytes_s", "bound_ms", "headroom", "bound_by"} <= rows[0].keys()
-    assert told["roofline"]["compute"]["backend"] == "onnxruntime"
+    assert reported["roofline"]["compute"]["backend"] == "onnxruntime"
     assert table.index("Relu") < table.index("Sigmoid")
     assert "headroom" in table
 
@@ -354,7 +354,7 @@ view (float[4, 8] x) => (float[8, 4] y) {
     assert identity.bytes == 256
 
 
-def test_no_rate_is_told_of_what_took_no_time(lab, product):
+def test_no_rate_is_reported_of_what_took_no_time(lab, product):
     parts = parts_of(product)
     bricks = {part.key: lab.measurement(part.key, -1e-5) for part in parts}
 

@@ -53,12 +53,12 @@ def rows_of(subject, threads, kind):
 )
 def test_scatter_is_that_of_the_place_or_said_to_be_a_guess_that_is_no_narrower(backend, device, threads, subject):
     found = scatter_of(Stack(backend, device, ()), threads, subject)
-    told = {kind: rows_of(subject, threads, kind) for kind in ("processes", "runs")}
+    reported = {kind: rows_of(subject, threads, kind) for kind in ("processes", "runs")}
     place = backend, device
 
-    assert found.known is all(place in rows for rows in told.values())
+    assert found.known is all(place in rows for rows in reported.values())
     for kind, sd in (("processes", found.process_sd), ("runs", found.run_sd)):
-        assert sd == told[kind].get(place, max(told[kind].values()))
+        assert sd == reported[kind].get(place, max(reported[kind].values()))
         assert 0 < sd < 1
 
 
@@ -69,5 +69,5 @@ def test_without_a_stack_scatter_is_a_guess(threads, subject):
 
 def test_every_scatter_has_its_source():
     for row in ROWS:
-        for told in (row["processes"], row["runs"]):
-            assert told is None or (told["sources"] and told["models"] >= 10)
+        for reported in (row["processes"], row["runs"]):
+            assert reported is None or (reported["sources"] and reported["models"] >= 10)

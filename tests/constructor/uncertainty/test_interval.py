@@ -36,16 +36,16 @@ def taken(key: str, times_ns, run: str = "r", subject: Subject = Subject.BRICK, 
     return measurement, blocks
 
 
-def doubts(bricks, *, blocks: bool = True) -> Uncertainty:
+def uncertainty_of(bricks, *, blocks: bool = True) -> Uncertainty:
     return Uncertainty([one for one, _ in bricks], {one.id: found for one, found in bricks} if blocks else {})
 
 
 def half(bricks, weights=None) -> float:
-    return doubts(bricks).half_ns(weights or {one.id: 1.0 for one, _ in bricks})
+    return uncertainty_of(bricks).half_ns(weights or {one.id: 1.0 for one, _ in bricks})
 
 
 def test_visits_that_agree_leave_what_other_runs_saw_of_processes():
-    low, high = doubts([taken("a", 5e4 * STILL), taken("b", 7e4 * STILL)]).interval_ns({"id-a": 3, "id-b": 1})
+    low, high = uncertainty_of([taken("a", 5e4 * STILL), taken("b", 7e4 * STILL)]).interval_ns({"id-a": 3, "id-b": 1})
 
     assert (low + high) / 2 == pytest.approx(22e4)
     assert (high - low) / 2 == pytest.approx(NORMAL * PROCESS_SD * 22e4 / math.sqrt(2), rel=1e-4)
@@ -112,7 +112,7 @@ def simulated(bricks: int, disturbance: float, own_sd: float, process_sd: float,
         made = [
             taken(f"{i}", 1e5 * machine * processes * rng.normal(1, own_sd, STILL.shape)) for i in range(bricks)
         ]  # fmt: skip
-        low, high = doubts(made).interval_ns({one.id: 1.0 for one, _ in made})
+        low, high = uncertainty_of(made).interval_ns({one.id: 1.0 for one, _ in made})
         yield low / 1e5 / bricks, high / 1e5 / bricks
 
 
@@ -159,20 +159,22 @@ def test_equal_numbers_of_other_sessions_are_not_the_same_moment():
 def test_without_blocks_a_measurement_has_its_own_interval():
     bricks = [taken("a", 100 * STILL), taken("b", 100 * STILL)]
 
-    assert doubts(bricks[:1], blocks=False).interval_ns({"id-a": 1.0}) == pytest.approx((98.0, 102.0))
-    assert doubts(bricks, blocks=False).half_ns({"id-a": 1.0, "id-b": 1.0}) == pytest.approx(math.sqrt(8), rel=1e-5)
+    assert uncertainty_of(bricks[:1], blocks=False).interval_ns({"id-a": 1.0}) == pytest.approx((98.0, 102.0))
+    assert uncertainty_of(bricks, blocks=False).half_ns({"id-a": 1.0, "id-b": 1.0}) == pytest.approx(
+        math.sqrt(8), rel=1e-5
+    )
 
 
 def test_undisturbed_is_the_sum_of_undisturbed_bricks():
     bricks = [taken("a", 2e5 * STILL, undisturbed_ns=1e5), taken("b", 3e5 * STILL, undisturbed_ns=2e5)]
 
-    assert doubts(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) == pytest.approx(4e5)
+    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) == pytest.approx(4e5)
 
 
 def test_undisturbed_is_not_known_where_one_brick_is_not():
     bricks = [taken("a", 2e5 * STILL, undisturbed_ns=1e5), taken("b", 3e5 * STILL)]
 
-    assert doubts(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) is None
+    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) is None
 
 
 def test_what_values_cost_is_a_difference_and_stands_undisturbed():
@@ -181,7 +183,7 @@ def test_what_values_cost_is_a_difference_and_stands_undisturbed():
         taken("m", 1e4 * STILL, subject=Subject.MODEL, variant="data"),
     ]
 
-    assert doubts(bricks).undisturbed_ns({"id-a": 1.0, "id-m": 1.0}) == pytest.approx(1.1e5)
+    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 1.0, "id-m": 1.0}) == pytest.approx(1.1e5)
 
 
 def test_combinations_of_combinations():

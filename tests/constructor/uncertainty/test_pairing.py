@@ -56,9 +56,9 @@ def taken(
 def together(weights: Mapping[int, float], bricks: list[Taken], model: Taken) -> Paired | None:
     """The ratio of some of the bricks, by their places, and the model."""
     everything = [*bricks, model]
-    doubts = Uncertainty([one for one, _ in everything], {one.id: blocks for one, blocks in everything})
+    uncertainty = Uncertainty([one for one, _ in everything], {one.id: blocks for one, blocks in everything})
     ids = {bricks[place][0].id: weight for place, weight in weights.items()}
-    return paired(ids, model[0], doubts.known, doubts)
+    return paired(ids, model[0], uncertainty.known, uncertainty)
 
 
 def bursts(rng: np.random.Generator, slow: float) -> np.ndarray:
@@ -167,7 +167,7 @@ def test_without_visits_nothing_is_paired() -> None:
     assert together({}, [], (model, others)) is None
 
 
-def test_one_time_block_tells_nothing_of_how_sure_it_is() -> None:
+def test_one_time_block_shows_nothing_of_how_sure_it_is() -> None:
     brick = taken("a", np.full((1, 2), 1e6))
     model = taken("model", np.full((1, 2), 1e6), subject=Subject.MODEL)
 

@@ -222,7 +222,7 @@ def test_where_it_was_hardly_ever_quiet_a_low_quantile_stands_for_it():
 
 
 def test_a_busy_neighbour_moves_the_mean_and_hardly_the_undisturbed_latency():
-    """A third of all visits twice as slow, and the probes tell which."""
+    """A third of all visits twice as slow, and the probes show which."""
     generator = np.random.default_rng(3)
     found = []
     for busy in (0.0, 0.33):

@@ -47,7 +47,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("target", ["nowhere.at.all:Backend", "builtins:dict", "builtins:NotThere"])
-def test_a_plug_in_that_is_broken_is_told_and_hides_no_other(monkeypatch, target):
+def test_a_plug_in_that_is_broken_is_reported_and_hides_no_other(monkeypatch, target):
     points = dict(registry._points()) | {"broken": EntryPoint("broken", target, registry.GROUP)}
     monkeypatch.setattr(registry, "_points", lambda: points)
 
@@ -59,7 +59,7 @@ def test_a_plug_in_that_is_broken_is_told_and_hides_no_other(monkeypatch, target
     assert found["onnxruntime"].ok
 
 
-def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
+def test_a_runtime_that_is_not_installed_is_reported(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
     assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
@@ -149,7 +149,7 @@ def test_every_option_makes_a_stack_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"optimization": "extended"}, {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED}),
         ({"execution": "parallel"}, {"execution_mode": ort.ExecutionMode.ORT_PARALLEL}),
@@ -166,7 +166,7 @@ def test_every_option_makes_a_stack_of_its_own():
     ],
     ids=str,
 )
-def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, told):
+def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, reported):
     """What says otherwise must still take effect there."""
     backend = OrtBackend()
     network = synthetic_network(skeleton_of(BLOCK))
@@ -174,7 +174,7 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
 
     given = session_options(network, settings)
 
-    for name, value in told.items():
+    for name, value in reported.items():
         if "." not in name:
             assert getattr(given, name) == value
         elif value is not None:
@@ -185,7 +185,7 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
 
 
 @pytest.mark.parametrize("reuse", [True, False])
-def test_a_session_shares_memory_between_tensors_of_one_shape_unless_told_otherwise(skeleton_of, reuse):
+def test_a_session_shares_memory_between_tensors_of_one_shape_unless_asked_otherwise(skeleton_of, reuse):
     backend = OrtBackend()
     settings = replace(Settings("cpu", 1, backend.resolve("cpu", {})), memory_reuse=reuse)
 

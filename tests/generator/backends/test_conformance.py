@@ -406,7 +406,7 @@ def test_an_unknown_device_is_refused_with_the_valid_ones(backend):
         backend.resolve("abacus", {})
 
 
-def test_the_stack_tells_every_option_and_a_version(backend):
+def test_the_stack_reports_every_option_and_a_version(backend):
     stack = backend.stack(backend.devices[0], {})
 
     assert dict(stack.options) == backend.resolve(backend.devices[0], {})

@@ -78,7 +78,7 @@ def test_pins_hold_all_that_is_installed(mxnet):
     assert listed.returncode == 0, listed.stdout
 
 
-def test_the_command_tells_that_it_is_there(mxnet, cli):
+def test_the_command_reports_that_it_is_there(mxnet, cli):
     (row,) = cli("backends", "install", "mxnet", "--json").json["results"]
     (listed,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "mxnet"]
 
@@ -151,7 +151,7 @@ def test_what_was_there_survives_a_failed_replacement(cache, pinned, tmp_path):
     assert sorted(path.name for path in cache.iterdir()) == [environment.folder.name, f"{environment.folder.name}.lock"]
 
 
-def test_a_python_without_wheels_is_told(cache, pinned, monkeypatch):
+def test_a_python_without_wheels_is_reported(cache, pinned, monkeypatch):
     pinned(python="2.7")
     monkeypatch.setenv("PATH", str(cache))
 
@@ -178,7 +178,7 @@ def test_its_tests_fail_where_its_installation_does(pinned, install_runtime, tmp
         install_runtime(tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "file"))
 

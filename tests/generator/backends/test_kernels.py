@@ -1,4 +1,4 @@
-"""The kernels that runtimes execute, told by the runtimes themselves."""
+"""The kernels that runtimes execute, reported by the runtimes themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlbricks.generator.backends.torch.kernels import launches
 from dlbricks.generator.backends.torch.onednn_log import Primitive, primitives_of
 from dlbricks.generator.network.network import file_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.profile import Profile, Profiled
+from dlbricks.generator.worker.messages.inspection import Profile, Profiled
 
 BLOCK = (
     "(float[1,64,28,28] x, float[64,64,3,3] w0, float[64] w1, float[64,64,3,3] w2) => (float[1,64,28,28] y)"
@@ -57,13 +57,13 @@ def test_onnxruntime_names_nodes_by_domain_operator_and_provider(skeleton_of):
     assert (view.executions, view.source) == (3, "onnxruntime profiling")
 
 
-def test_onnxruntime_tells_the_plain_operators_that_an_option_leaves(skeleton_of):
+def test_onnxruntime_reports_the_plain_operators_that_an_option_leaves(skeleton_of):
     view = view_of("onnxruntime", skeleton_of(BLOCK), optimization="disabled")
 
     assert [(one.name, one.calls) for one in view.kernels] == [("Conv", 2), ("Relu", 1), ("Softmax", 1), ("Add", 1)]
 
 
-def test_a_branch_is_told_by_what_runs_in_it(skeleton_of):
+def test_a_branch_is_known_by_what_runs_in_it(skeleton_of):
     branch = (
         "(bool b, float[4] x) => (float[4] y)"
         "{y = If(b) <then_branch = t () => (float[4] u) {u = Exp(x)}, else_branch = e () => (float[4] v) {v = Exp(x)}>}"
@@ -95,11 +95,11 @@ def test_openvino_names_primitives(skeleton_of):
     assert (view.executions, view.source) == (3, "openvino profiling")
 
 
-def test_torch_tells_the_operators_that_compute(skeleton_of):
+def test_torch_reports_the_operators_that_compute(skeleton_of):
     view = view_of("torch", skeleton_of(BLOCK), onednn="off")
 
-    told = [(one.name, one.operator, one.calls) for one in view.kernels]
-    assert told == [
+    reported = [(one.name, one.operator, one.calls) for one in view.kernels]
+    assert reported == [
         ("aten::_slow_conv2d_forward", "aten::conv2d", 2),
         ("aten::clamp_min", "aten::relu", 1),
         ("aten::_softmax", "aten::softmax", 1),
@@ -145,7 +145,7 @@ def test_torch_lists_copies(skeleton_of):
 
 @pytest.fixture(scope="module")
 def fresh_view(skeleton_of, tmp_path_factory) -> KernelView:
-    """A view from a worker: oneDNN decides with its first line whether it tells the time."""
+    """A view from a worker: oneDNN decides with its first line whether it logs the time."""
     torch = pytest.importorskip("torch")
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
@@ -155,7 +155,7 @@ def fresh_view(skeleton_of, tmp_path_factory) -> KernelView:
         return worker.ask(Profile(str(path), synthetic=True, executions=3), Profiled, 60.0).view
 
 
-def test_onednn_tells_what_runs_inside_an_operator(fresh_view):
+def test_onednn_reports_what_runs_inside_an_operator(fresh_view):
     primitives = [one for one in fresh_view.kernels if one.name.startswith("convolution ")]
 
     assert [one.calls for one in primitives] == [2]
@@ -207,7 +207,7 @@ def test_kernels_of_another_device_are_those_that_it_ran():
 
 
 def test_calls_that_only_launch_or_wait_are_no_kernels():
-    """Of a brick that is a view: the replay of its empty graph, as PyTorch's profiler tells it."""
+    """Of a brick that is a view: the replay of its empty graph, as PyTorch's profiler reports it."""
     kinds = pytest.importorskip("torch.autograd").DeviceType
     events = pytest.importorskip("torch.autograd.profiler_util")
     names = ("execution", "cudaStreamIsCapturing", "cudaGraphLaunch", "cuLaunchKernelEx", "aten::add")
@@ -228,14 +228,14 @@ def test_a_view_has_medians_over_executions():
     assert view == KernelView((Kernel("a", "op", "cpu", 2, 40), Kernel("b", "", "cpu", 1, None)), 120, 3, "a test")
 
 
-def test_a_kernel_of_one_execution_alone_is_not_told():
+def test_a_kernel_of_one_execution_alone_is_not_reported():
     once = Launch("once", "", "cpu", 1)
 
     assert kernel_view([[], [once], []], [1, 1, 1], "a test").kernels == ()
 
 
 def test_an_execution_that_nobody_saw_is_an_error():
-    with pytest.raises(BackendError, match="told of 1 executions of 2"):
+    with pytest.raises(BackendError, match="recorded 1 of 2 executions"):
         kernel_view([[]], [1, 1], "a test")
 
 
@@ -254,10 +254,10 @@ something else that the process wrote
     (found,) = primitives_of(text, begin_ns)
     assert found.name == "convolution jit:avx512_core"
     assert found.time_ns == 1_683_840
-    assert abs(found.start_ns - 349_121) < 1000  # as far as a float tells
+    assert abs(found.start_ns - 349_121) < 1000  # as far as a float goes
     assert isinstance(found, Primitive)
 
 
 def test_a_backend_without_a_profiler_says_so():
-    with pytest.raises(UsageError, match="mxnet does not tell which kernels"):
+    with pytest.raises(UsageError, match="mxnet does not report the kernels"):
         require_profiling(get("mxnet"))

@@ -95,7 +95,7 @@ def test_finite_values_stay_finite_when_they_are_narrowed():
 
 
 class _Clock:
-    """A device whose executions take as long as they are told to."""
+    """A device whose executions take as long as they are made to."""
 
     lost = False
     captures = True

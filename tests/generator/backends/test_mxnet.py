@@ -397,10 +397,10 @@ backend.prepare_streamed(network, settings).run()  # nothing is left to share me
 print(json.dumps({"bricks": len(bricks), "places": len(places)}))
 """
 
-    told = inside(code, tmp_path / "gemm.onnx")
+    reported = inside(code, tmp_path / "gemm.onnx")
 
-    assert told["bricks"] == 2 * len(models)
-    assert told["places"] < told["bricks"] / 2
+    assert reported["bricks"] == 2 * len(models)
+    assert reported["places"] < reported["bricks"] / 2
     with np.load(tmp_path / "found.npz") as found:
         for case, model in models.items():
             network = synthetic_network(model, seed=3)
@@ -432,7 +432,7 @@ def test_an_index_out_of_range_is_an_error_that_names_the_operator(worker, tmp_p
     assert "\n" not in str(caught.value)
 
 
-def test_too_much_memory_is_told_and_survived(mxnet, skeleton_of, tmp_path):
+def test_too_much_memory_is_reported_and_survived(mxnet, skeleton_of, tmp_path):
     huge = skeleton_of("(float[1,2048] x0, float[2048,200000] w0) => (float[1,200000] v0) {v0 = MatMul(x0, w0)}")
     onnx.save(huge, tmp_path / "huge.onnx")
     good = skeleton_of(conformance.CASES["gemm"])

@@ -1,4 +1,4 @@
-"""What is told of a GPU that cannot be used, before a runtime is loaded."""
+"""What is reported of a GPU that cannot be used, before a runtime is loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUILDS = {
     "of the CPU": ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", True),
     "of CUDA": ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", False),
     "of CUDA, without a type": ("cuda = '12.8'\n", False),
-    "that does not tell": ("__version__ = '2.13.0'\n# cuda = None\n", False),
+    "that does not say": ("__version__ = '2.13.0'\n# cuda = None\n", False),
 }
 """A build and what PyTorch writes of it into ``torch/version.py``, and whether it has no CUDA."""
 
@@ -44,7 +44,7 @@ def test_a_driver_is_known_by_its_kernel_module_or_its_library(tmp_path):
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_a_build_of_pytorch_tells_what_it_was_built_for(tmp_path, build):
+def test_a_build_of_pytorch_reports_what_it_was_built_for(tmp_path, build):
     text, without = BUILDS[build]
     path = tmp_path / "version.py"
     path.write_text(f"from typing import Optional\n\n{text}")
@@ -64,7 +64,7 @@ def test_the_installed_build_is_what_it_says_once_it_is_loaded():
     assert built_without_cuda(path) is (torch.version.cuda is None)
 
 
-def test_nothing_is_loaded_to_tell():
+def test_nothing_is_loaded_to_find_out():
     code = (
         "import sys\nfrom dlbricks.generator.backends import registry\n"
         "print(registry.backends()['torch'].why_not('cuda'))\n"
@@ -122,7 +122,7 @@ def test_nothing_is_begun_on_a_device_that_is_not_there(small_suite, small_model
 
 
 @pytest.mark.parametrize(
-    ("backend", "device", "options", "told"),
+    ("backend", "device", "options", "reported"),
     [
         ("torch", "cuda", {}, "on the CPU alone, not on device 'cuda'"),
         ("torch", "cpu", {"mode": "compile"}, "cannot execute a model layer by layer, or not with these options"),
@@ -131,13 +131,13 @@ def test_nothing_is_begun_on_a_device_that_is_not_there(small_suite, small_model
     ],
 )
 def test_values_that_cannot_be_examined_are_refused_before_anything_is_measured(
-    small_models, store, backend, device, options, told
+    small_models, store, backend, device, options, reported
 ):
     for start in (measure, measure_data):
         more = {"data": True} if start is measure else {}
         if start is measure_data and not registry.get(backend).probe().ok:
             continue  # its stack is asked for first
-        with pytest.raises(UsageError, match=f"{told}.*leave out --data"):
+        with pytest.raises(UsageError, match=f"{reported}.*leave out --data"):
             start(small_models, store=store, backend=backend, device=device, options=options, **more)
 
     assert not any(store.info()["counts"].values())

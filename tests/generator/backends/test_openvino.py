@@ -94,14 +94,14 @@ def hint_of(executable) -> str:
     return executable._request.get_compiled_model().get_property("INFERENCE_PRECISION_HINT").get_type_name()
 
 
-def test_the_stack_tells_the_version_and_every_option():
+def test_the_stack_reports_the_version_and_every_option():
     stack = OpenVinoBackend().stack("cpu", {"dynamic_quantization": "32"})
 
     assert [name for name, _ in stack.versions] == ["openvino"]
     assert dict(stack.options) == {"denormal_as_zero": "off", "dynamic_quantization": "32", "pinning": "on"}
 
 
-def test_a_runtime_that_is_not_installed_is_told(monkeypatch):
+def test_a_runtime_that_is_not_installed_is_reported(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
     availability = OpenVinoBackend().probe()
@@ -135,7 +135,7 @@ def test_denormals_are_kept_unless_they_are_to_be_zero(skeleton_of, tmp_path, ch
     assert values == pytest.approx(product, rel=1e-3, abs=0)
 
 
-def test_it_computes_in_single_precision_unless_told_otherwise(skeleton_of):
+def test_it_computes_in_single_precision_unless_asked_otherwise(skeleton_of):
     executable = OpenVinoBackend().prepare(synthetic_network(skeleton_of(MATMUL)), settings())
 
     assert hint_of(executable) == "f32"
@@ -329,7 +329,7 @@ def test_a_worker_is_bound_to_the_first_core_and_leaves_nothing_behind(skeleton_
     assert list(folder.iterdir()) == []
 
 
-def test_what_it_would_tell_others_is_missing(skeleton_of):
+def test_what_it_would_send_to_others_is_missing(skeleton_of):
     execute(synthetic_network(skeleton_of(MATMUL)))
 
     assert sys.modules["openvino_telemetry"] is None

@@ -73,7 +73,7 @@ def test_what_was_optimised_ahead_computes_the_same(backend, graph, skeleton_of)
 
 @pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_node_is_told_in_every_execution_until_the_end(backend, threads, skeleton_of):
+def test_every_node_is_reported_in_every_execution_until_the_end(backend, threads, skeleton_of):
     chosen = settings(backend, threads)
     bricks = [backend.optimised(synthetic_network(skeleton_of(graph)), chosen) for graph in GRAPHS.values()]
     packed = pack([Member(brick, copies=2, uncounted=backend.edges(brick)) for brick in bricks])
@@ -198,7 +198,7 @@ def test_there_is_one_profile_or_none_is_read(written, tmp_path_factory):
         profile.read_profile(written)
 
 
-def test_a_node_that_an_execution_lacks_is_told(written):
+def test_a_node_that_an_execution_lacks_is_reported(written):
     events = profile.read_profile(written, lean=True)
     last = max(
         (one for one in events if one["cat"] == "Node" and one["name"].endswith(profile.KERNEL)),
@@ -245,7 +245,7 @@ print(*(count - counts[0] for count in counts))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not tell its threads")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not list its threads")
 @pytest.mark.parametrize(("how", "more"), [("together", "0 0 0 0 0"), ("apart", "0 1 2 3 4")])
 def test_networks_that_are_run_in_turn_share_their_threads(how, more):
     done = subprocess.run([sys.executable, "-c", _SHARED, how], capture_output=True, text=True, check=True)

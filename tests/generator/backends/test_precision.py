@@ -10,7 +10,7 @@ import pytest
 from dlbricks import estimate
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM
 from dlbricks.db import Conditions, Subject
-from dlbricks.db.values import AS_GIVEN
+from dlbricks.db.values import NATIVE
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
@@ -55,7 +55,7 @@ def _computed(network, dtype):
 def test_eight_bits_compute_nearly_the_same(skeleton_of, graph, unroll):
     network = synthetic_network(skeleton_of(graph), unroll=unroll)
 
-    exact, quantised = _computed(network, AS_GIVEN), _computed(network, "int8")
+    exact, quantised = _computed(network, NATIVE), _computed(network, "int8")
 
     assert len(exact) == len(quantised) == unroll
     for one, other in zip(exact, quantised, strict=True):
@@ -68,7 +68,7 @@ def test_what_has_no_product_with_weights_stays_as_it_is(skeleton_of, graph):
     network = synthetic_network(skeleton_of(graph))
 
     assert quantised_network(network) is network
-    for one, other in zip(_computed(network, AS_GIVEN), _computed(network, "int8"), strict=True):
+    for one, other in zip(_computed(network, NATIVE), _computed(network, "int8"), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -94,7 +94,7 @@ def test_a_whole_model_is_quantized_and_its_file_is_not(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     network = file_network(tmp_path / "m.onnx", overrides={"N": 3})
 
-    (exact,), (quantised,) = _computed(network, AS_GIVEN), _computed(network, "int8")
+    (exact,), (quantised,) = _computed(network, NATIVE), _computed(network, "int8")
 
     assert 0 < np.abs(exact - quantised).max() < 0.05 * np.abs(exact).max()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -116,7 +116,7 @@ def test_a_transposed_weight_whose_type_is_stated_is_quantized(tmp_path, externa
     onnx.save(model, path, save_as_external_data=external, location="m.bin", size_threshold=0)
     network = file_network(path, overrides={})
 
-    (exact,), (quantised,) = _computed(network, AS_GIVEN), _computed(network, "int8")
+    (exact,), (quantised,) = _computed(network, NATIVE), _computed(network, "int8")
 
     assert 0 < np.abs(exact - quantised).max() < 0.05 * np.abs(exact).max()
 
@@ -146,7 +146,7 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
     assert store.info()["counts"]["runs"] == 0
 
 
-def test_a_worker_in_another_precision_tells_no_graph(small_models, tmp_path):
+def test_a_worker_in_another_precision_reports_no_graph(small_models, tmp_path):
     request = Extract(str(small_models[0].path), synthetic=False, folder=str(tmp_path))
     with (
         Worker.start("onnxruntime", dtype="int8", options={"pinning": "off"}) as worker,
@@ -163,7 +163,7 @@ def test_a_precision_is_measured_estimated_and_bounded_by_itself(small_suite, sm
 
     assert (report.measured, report.reused, report.models) == (10, 0, 1)
     assert report.stack == plain.stack
-    assert {one.conditions.dtype for one in store.measurements(subject=Subject.BRICK)} == {AS_GIVEN, "int8"}
+    assert {one.conditions.dtype for one in store.measurements(subject=Subject.BRICK)} == {NATIVE, "int8"}
     assert store.measurements(subject=Subject.MODEL, conditions=Conditions(1, cache, "int8"))
     (answer,) = estimate(small_models, store=store, dtype="int8", cache=cache)
     assert (answer.dtype, answer.coverage.sequences) == ("int8", 1.0)
@@ -178,7 +178,7 @@ def test_networks_of_our_own_are_the_same_in_every_precision_but_products(tmp_pa
     pytest.importorskip("torch")
     names = [OVERHEAD, CHAIN, f"{STREAM}1200", f"{COPY}1600", f"{GEMM}64"]
     found: dict[str, list[dict[str, bytes]]] = {name: [] for name in names}
-    for dtype in (AS_GIVEN, "bfloat16"):
+    for dtype in (NATIVE, "bfloat16"):
         with Worker.start("torch", options={"pinning": "off"}, dtype=dtype) as worker:
             for name in names:
                 worker.prepare(Prepare("one", name, synthetic=True, unroll=1))

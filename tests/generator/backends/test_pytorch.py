@@ -22,7 +22,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement import campaign
 from dlbricks.generator.measurement.campaign import _check_cache
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.measurement.settings import Settings as CampaignSettings
+from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
@@ -356,7 +356,7 @@ def test_what_decides_on_a_gpu_alone_is_recorded_there_alone():
 
 @pytest.mark.parametrize("cache", ["model", "cold"])
 def test_caches_of_a_gpu_are_those_of_a_backend_that_works_in_its_stream(cache):
-    asked = CampaignSettings(backend="torch", device="cuda", cache=cache)
+    asked = MeasurementSettings(backend="torch", device="cuda", cache=cache)
 
     _check_cache(asked, TorchBackend())
     with pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):

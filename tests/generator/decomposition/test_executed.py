@@ -66,7 +66,7 @@ def case(worker: Worker, write: Callable[..., Path]) -> Case:
     return run
 
 
-def told(found: ExecutedModel) -> list[tuple[str, str]]:
+def origins_of(found: ExecutedModel) -> list[tuple[str, str]]:
     """For each executed layer its operator, and the source operators that it came from."""
     layers = found.source.layers
     return [
@@ -89,8 +89,8 @@ def test_a_convolution_takes_normalisation_and_activation_in(case):
         CONV | NORMALISED,
     )
 
-    assert [origin for _, origin in told(found) if origin] == ["Conv BatchNormalization Relu"]
-    assert {op for op, origin in told(found) if not origin} <= {"ReorderInput", "ReorderOutput"}
+    assert [origin for _, origin in origins_of(found) if origin] == ["Conv BatchNormalization Relu"]
+    assert {op for op, origin in origins_of(found) if not origin} <= {"ReorderInput", "ReorderOutput"}
     assert not found.eliminated
     assert not found.duplicated
 
@@ -102,7 +102,7 @@ def test_a_convolution_takes_a_sum_and_activation_in(case):
         CONV | {"w2": (16, 16, 1, 1)},
     )
 
-    assert [origin for _, origin in told(found) if origin] == ["Conv Relu", "Conv Add Relu", "Conv"]
+    assert [origin for _, origin in origins_of(found) if origin] == ["Conv Relu", "Conv Add Relu", "Conv"]
     assert not found.eliminated
 
 
@@ -112,13 +112,13 @@ def test_a_sum_at_the_end_of_the_model_is_found_too(case):
         CONV | {"w2": (16, 16, 1, 1)},
     )
 
-    assert [origin for _, origin in told(found) if origin] == ["Conv Relu", "Conv Add"]
+    assert [origin for _, origin in origins_of(found) if origin] == ["Conv Relu", "Conv Add"]
 
 
 def test_a_product_and_a_sum_become_one_with_reshapes_put_around(case):
     found = case("(float[2,4,8] x) => (float[2,4,8] y) {a = MatMul(x, w) y = Add(a, b)}", {"w": (8, 8), "b": (8,)})
 
-    assert told(found) == [("Reshape", ""), ("Gemm", "MatMul Add"), ("Reshape", "")]
+    assert origins_of(found) == [("Reshape", ""), ("Gemm", "MatMul Add"), ("Reshape", "")]
 
 
 def test_gelu_is_recognised(case):
@@ -127,7 +127,7 @@ def test_gelu_is_recognised(case):
         "{a = Div(x, r) e = Erf(a) p = Add(e, one) m = Mul(x, p) y = Mul(m, half)}"
     )
 
-    assert told(found) == [("Gelu", "Div Erf Add Mul Mul")]
+    assert origins_of(found) == [("Gelu", "Div Erf Add Mul Mul")]
 
 
 def test_layer_normalisation_is_recognised(case):
@@ -138,7 +138,7 @@ def test_layer_normalisation_is_recognised(case):
         {"s": (8,), "b": (8,)},
     )
 
-    assert told(found) == [("LayerNormalization", "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add")]
+    assert origins_of(found) == [("LayerNormalization", "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add")]
 
 
 def test_a_product_takes_a_transposition_in(case):
@@ -146,7 +146,7 @@ def test_a_product_takes_a_transposition_in(case):
         "(float[2,4,8] x, float[2,4,8] z) => (float[2,4,4] y) {t = Transpose<perm=[0,2,1]>(z) y = MatMul(x, t)}"
     )
 
-    assert told(found) == [("FusedMatMul", "Transpose MatMul")]
+    assert origins_of(found) == [("FusedMatMul", "Transpose MatMul")]
 
 
 def test_what_comes_to_nothing_is_eliminated(case):
@@ -156,7 +156,7 @@ def test_what_comes_to_nothing_is_eliminated(case):
         " y = Tanh(u)}"
     )
 
-    assert told(found) == [("Relu", "Relu"), ("Tanh", "Tanh")]
+    assert origins_of(found) == [("Relu", "Relu"), ("Tanh", "Tanh")]
     assert gone(found) == ["Identity", "Dropout", "Transpose", "Transpose"]
 
 
@@ -166,7 +166,7 @@ def test_of_two_that_compute_the_same_one_stands_for_both(case):
         " d = LeakyRelu<alpha=0.2>(x) e = Sub(a, c) f = Mul(b, d) y = Div(e, f)}"
     )
 
-    assert sorted(told(found)) == [
+    assert sorted(origins_of(found)) == [
         ("Div", "Div"),
         ("Exp", "Exp Exp"),
         ("LeakyRelu", "LeakyRelu"),
@@ -180,7 +180,7 @@ def test_of_two_that_compute_the_same_one_stands_for_both(case):
 def test_an_operator_without_kernel_is_executed_as_several(case):
     found = case("(float[2,8] x) => (float[2,8] y) {a = HardSwish(x) y = Tanh(a)}")
 
-    assert told(found) == [("HardSigmoid", "HardSwish"), ("Mul", "HardSwish"), ("Tanh", "Tanh")]
+    assert origins_of(found) == [("HardSigmoid", "HardSwish"), ("Mul", "HardSwish"), ("Tanh", "Tanh")]
     assert found.duplicated == {0: 2}
 
 
@@ -193,7 +193,7 @@ def test_what_the_model_folds_by_shape_but_the_runtime_executes_is_a_layer(case,
 
     found = executed_model(find_models([path])[0], options=UNPINNED | {"optimization": "disabled"})
 
-    assert told(found) == [("Slice", "Slice"), ("Shape", "Shape")]
+    assert origins_of(found) == [("Slice", "Slice"), ("Shape", "Shape")]
     assert found.source.layers[1].state is LayerState.FOLDED
     assert found.graph.live == (0, 1)
 
@@ -201,7 +201,7 @@ def test_what_the_model_folds_by_shape_but_the_runtime_executes_is_a_layer(case,
 def test_shapes_that_only_execution_knows_are_those_of_the_execution(case):
     found = case("(float[6] x) => (int64[1,N] y) {r = Abs(x) y = NonZero(r)}")
 
-    assert told(found) == [("Abs", "Abs"), ("NonZero", "NonZero")]
+    assert origins_of(found) == [("Abs", "Abs"), ("NonZero", "NonZero")]
     assert found.graph.live == (0, 1)
     assert found.graph.types["y"].shape == (1, 6)
 
@@ -224,7 +224,7 @@ def test_weights_in_another_file_are_found_and_left_there(worker, write, tmp_pat
 
     found = executed_model(find_models([path])[0], worker=worker)
 
-    assert told(found) == [("MatMul", "MatMul")]
+    assert origins_of(found) == [("MatMul", "MatMul")]
     assert set(tmp_path.iterdir()) == files
 
 
@@ -239,7 +239,7 @@ def test_every_level_of_optimisation_has_its_own_graph(write, level):
         "extended": [("FusedConv", "Conv Relu")],
         "layout": [("Conv", "Conv Relu")],
     }
-    assert [row for row in told(found) if row[1]] == expected[level]
+    assert [row for row in origins_of(found) if row[1]] == expected[level]
     assert gone(found) == ["Identity"]
 
 
@@ -291,7 +291,7 @@ def test_every_layer_of_a_zoo_model_is_executed_or_eliminated(zoo):
     assert covered | zoo.eliminated >= set(zoo.source.live)
     assert not covered & zoo.eliminated
     assert set(gone(zoo)) <= {"Dropout", "Identity", "Reshape"}
-    inserted = {op for op, origin in told(zoo) if not origin}
+    inserted = {op for op, origin in origins_of(zoo) if not origin}
     assert inserted <= {"ReorderInput", "ReorderOutput", "Reshape"}
     assert not zoo.duplicated
 
@@ -361,7 +361,7 @@ def test_the_instruction_set_is_a_word_of_this_machine():
     assert " " not in instruction_set()
 
 
-def test_a_backend_that_cannot_tell_says_so(write, install_backend):
+def test_a_backend_that_cannot_report_it_says_so(write, install_backend):
     install_backend(
         "mute",
         "MuteBackend",
@@ -372,5 +372,5 @@ def test_a_backend_that_cannot_tell_says_so(write, install_backend):
     )
     path = write("(float[2,8] x) => (float[2,8] y) {y = Relu(x)}")
 
-    with pytest.raises(UsageError, match=r"mute does not tell .* --graph source"):
+    with pytest.raises(UsageError, match=r"mute does not report .* --graph source"):
         executed_model(find_models([path])[0], backend="mute", options=UNPINNED)

@@ -17,15 +17,17 @@ from dlbricks.db import Store, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.backends.onnxruntime.optimiser import TRAITS
 from dlbricks.generator.decomposition.executed import executed_model
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.decomposition.origins import LAYOUT
+from dlbricks.generator.decomposition.origins import FORMS
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
 from dlbricks.generator.worker.messages.protocol import Extract, Pack, Visit
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.names import kind_of
 
 UNPINNED = {"pinning": "off"}
 
@@ -73,8 +75,9 @@ def operators(found: ExecutedModel, layers: tuple[int, ...]) -> list[str]:
 
 def kinds(nodes: list[onnx.NodeProto]) -> list[str]:
     """What a runtime runs beside layout changes; Gelu is one kernel in two domains."""
-    spelt = (f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type for node in nodes)
-    return sorted("Gelu" if kind == "com.microsoft.Gelu" else kind for kind in spelt if kind not in LAYOUT)
+    layout = FORMS | TRAITS.layouts.changes
+    spelt = map(kind_of, nodes)
+    return sorted("Gelu" if kind == "com.microsoft.Gelu" else kind for kind in spelt if kind not in layout)
 
 
 # units --------------------------------------------------------------------------------------------------------------
@@ -240,7 +243,7 @@ def test_layout_changes_inside_a_brick_are_its_own(skeleton_of: Callable[[str], 
     assert backend.edges(optimised) == {0, 6}
 
 
-def test_a_worker_tells_times_with_and_without_layout_changes(convolutions: ExecutedModel, tmp_path: Path) -> None:
+def test_a_worker_reports_times_with_and_without_layout_changes(convolutions: ExecutedModel, tmp_path: Path) -> None:
     members = []
     for number, sequence in enumerate(fused_sequences(convolutions, 1)):
         path = tmp_path / f"{number}.onnx"

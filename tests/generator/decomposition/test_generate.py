@@ -14,7 +14,7 @@ import onnx
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
-from dlbricks.generator.decomposition import decomposer
+from dlbricks.generator.decomposition import cutter
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.progress import Stage
 from dlbricks.models import find_models
@@ -87,7 +87,7 @@ def test_an_input_without_an_element_type_costs_only_its_layers(small_models, tm
 
 
 def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, monkeypatch):
-    real, calls = decomposer.sequences, []
+    real, calls = cutter.sequences, []
 
     def sequences(*arguments, **options):
         calls.append(arguments)
@@ -95,7 +95,7 @@ def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, mo
             raise KeyError("what\nis this")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(decomposer, "sequences", sequences)
+    monkeypatch.setattr(cutter, "sequences", sequences)
 
     broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite").rows
 
@@ -136,7 +136,7 @@ def test_no_good_model_is_no_suite(tmp_path):
 
 
 def test_unknown_work_is_not_zero_work(tmp_path, model_file):
-    """A layer of a foreign domain has no cost that we know: the total is unknown, the rest is told."""
+    """A layer of a foreign domain has no cost that we know: the total is unknown, the rest is reported."""
     path = model_file(
         tmp_path / "foreign.onnx", "(float[1,8] x) => (float[1,4] y) {z = Abs(x) y = MatMul(z, w)}", {"w": (8, 4)}
     )
@@ -154,7 +154,7 @@ def test_unknown_work_is_not_zero_work(tmp_path, model_file):
     assert row.uncounted == {"Mystery": 1}
 
 
-def test_what_was_bound_is_told(tmp_path, model_file):
+def test_what_was_bound_is_reported(tmp_path, model_file):
     path = model_file(tmp_path / "m.onnx", "(float[batch,8] x) => (float[batch,8] y) {y = Relu(x)}", {})
 
     (row,) = generate(find_models([path], batches=[4]), granularity=1, out=tmp_path / "suite").rows
@@ -244,13 +244,13 @@ def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypa
     """Inference is C++: what it does to its process on hostile input is not ours to choose."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "from dlbricks.generator.decomposition import decomposer\n"
-        "real = decomposer.build_graph\n"
+        "from dlbricks.generator.decomposition import cutter\n"
+        "real = cutter.build_graph\n"
         "def build_graph(skeleton, **options):\n"
         "    if skeleton.path is not None and skeleton.path.name == 'deadly.onnx':\n"
         "        os._exit(9)\n"
         "    return real(skeleton, **options)\n"
-        "decomposer.build_graph = build_graph\n"
+        "cutter.build_graph = build_graph\n"
     )
     deadly = tmp_path / "deadly.onnx"
     deadly.write_bytes(Path(small_models[0].path).read_bytes())

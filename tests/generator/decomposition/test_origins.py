@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dlbricks.generator.backends.onnxruntime.optimiser import TRAITS
+from dlbricks.generator.backends.optimiser import OptimiserTraits
 from dlbricks.generator.decomposition.origins import Operator, composed, match, sharing
 
 
@@ -13,7 +15,7 @@ def op(text: str, name: str = "") -> Operator:
 
 
 def matched(before: list[Operator], after: list[Operator], idle: tuple[int, ...] = ()) -> list[set[int]]:
-    return [set(origin) for origin in match(before, after, idle=idle)]
+    return [set(origin) for origin in match(before, after, TRAITS, idle=idle)]
 
 
 def test_a_fused_operator_comes_from_what_lies_between_its_values():
@@ -41,7 +43,7 @@ def test_layout_changes_come_from_nothing_and_new_names_are_seen_through():
     assert matched(before, after) == [set(), {0, 1}, {2}, set(), {3}]
 
 
-def test_a_sum_that_only_a_later_sum_reads_is_told_by_its_operand():
+def test_a_sum_that_only_a_later_sum_reads_is_known_by_its_operand():
     before = [op("a = Conv(x)"), op("b = Conv(a)"), op("c = Add(b, a)"), op("d = Conv(c)"), op("y = Add(d, c)")]
     after = [
         op("t0 = com.microsoft.nchwc.Conv(x)", "a_nchwc"),
@@ -86,7 +88,7 @@ def test_operators_that_hand_on_what_they_read_are_no_origin_of_a_computation():
 
 
 def test_several_operators_in_place_of_one_share_it():
-    origins = match([op("y = HardSwish(x)")], [op("t = HardSigmoid(x)"), op("y = Mul(x, t)")])
+    origins = match([op("y = HardSwish(x)")], [op("t = HardSigmoid(x)"), op("y = Mul(x, t)")], OptimiserTraits())
 
     assert origins == [{0}, {0}]
     assert sharing(origins) == {0: 2}
@@ -96,3 +98,11 @@ def test_steps_are_composed():
     first = [frozenset({0, 1}), frozenset({2}), frozenset()]
 
     assert composed(first, [frozenset({0, 1}), frozenset({2}), frozenset()]) == [{0, 1, 2}, set(), set()]
+
+
+def test_names_that_no_runtime_states_are_only_names():
+    before = [op("a = Conv(x)"), op("y = Relu(a)")]
+    after = [op("t = acme.Conv(x)", "a_nchwc"), op("y = Relu(t)")]
+
+    assert [set(origin) for origin in match(before, after, OptimiserTraits())] == [{0, 1}, {0, 1}]
+    assert matched(before, after) == [{0}, {1}]

@@ -22,7 +22,7 @@ def opened(name: str):
     return open_device(name)
 
 
-def test_events_tell_the_time_between_them_and_later_ones_more(device):
+def test_events_measure_the_time_between_them_and_later_ones_more(device):
     first, second, third = (device.event() for _ in range(3))
     for event in (first, second, third):
         device.record(event)
@@ -51,7 +51,7 @@ def test_what_is_captured_runs_at_each_launch_with_its_events(device):
         assert device.elapsed_ns(first, second) >= 0
 
 
-def test_the_time_of_a_run_is_told_and_caches_can_be_evicted(device):
+def test_the_time_of_a_run_is_reported_and_caches_can_be_evicted(device):
     device.evict()
     seen = []
 

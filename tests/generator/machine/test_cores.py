@@ -46,12 +46,12 @@ def test_cache_sizes_are_those_of_data(tmp_path):
     assert cores.last_level_bytes(root) == 260 << 20
 
 
-def test_a_system_that_tells_nothing_has_a_guess(tmp_path):
+def test_a_system_that_reports_nothing_has_a_guess(tmp_path):
     assert cores.private_cache_bytes(tmp_path) == cores.last_level_bytes(tmp_path) == 1 << 20
 
 
 @pytest.mark.parametrize("error", [PermissionError, ValueError])
-def test_pinning_that_is_not_allowed_is_told(monkeypatch, error):
+def test_pinning_that_is_not_allowed_is_reported(monkeypatch, error):
     def refuse(*_: object) -> None:
         raise error
 

@@ -39,7 +39,7 @@ def holder():
         process.kill()
 
 
-def test_a_second_process_is_told_who_measures(holder):
+def test_a_second_process_is_shown_who_measures(holder):
     with pytest.raises(MachineBusy, match=rf"pid {holder.pid}\b.*{LOCK_WAIT_VARIABLE}"), machine_lock():
         pass
 

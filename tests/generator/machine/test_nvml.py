@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells of a GPU."""
+"""What NVIDIA's management library reports of a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nvml(monkeypatch) -> ModuleType:
     return module
 
 
-def test_what_the_gpu_does_not_tell_is_not_there(nvml):
+def test_what_the_gpu_does_not_report_is_not_there(nvml):
     state = gpu_state()
 
     assert state == {
@@ -65,7 +65,7 @@ def test_clocks_are_held_back_by_power_and_heat(nvml, monkeypatch, bits, reasons
 
 @pytest.mark.parametrize("name", ["power_held_ns", "thermal_held_ns"])
 @pytest.mark.parametrize(("held_ns", "held"), [(0, False), (10_000_000, False), (30_000_000, True)])
-def test_what_held_clocks_back_in_between_is_told_by_its_time(name, held_ns, held):
+def test_what_held_clocks_back_in_between_is_known_by_its_time(name, held_ns, held):
     """Moments of it are usual under load: they change a mean by less than others do."""
     assert throttled({name: 5}, {name: 5 + held_ns}, 2.0) is held
     assert not throttled({}, {name: 5 + held_ns}, 2.0)
@@ -82,7 +82,7 @@ def test_it_is_the_gpu_that_cuda_would_take(nvml, monkeypatch):
     assert asked == [0, 2, "GPU-2cfea6ed"]
 
 
-def test_without_the_library_or_a_gpu_nothing_is_told(nvml, monkeypatch):
+def test_without_the_library_or_a_gpu_nothing_is_reported(nvml, monkeypatch):
     def fail() -> None:
         raise NVMLError("Driver Not Loaded")
 

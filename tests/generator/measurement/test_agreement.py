@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.db.values import AS_GIVEN
+from dlbricks.db.values import NATIVE
 from dlbricks.errors import BackendUnavailable, UsageError
-from dlbricks.generator.measurement.agreement import TOLERANCES, Verdict, agreements, check_agreement, difference
+from dlbricks.generator.measurement.agreement import TOLERANCES, Outcome, agreements, check_agreement, difference
 
 DIFFERENT = """
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
@@ -44,9 +44,9 @@ def test_what_differs_is_named(small_suite, install_backend):
 
     report = check_agreement(small_suite, "wrong")
 
-    (row,) = [row for row in report.rows if row.verdict is not Verdict.SAME]
+    (row,) = [row for row in report.rows if row.verdict is not Outcome.SAME]
     assert row.operators == ("Tanh",)
-    assert row.verdict is Verdict.DIFFERENT
+    assert row.verdict is Outcome.DIFFERENT
     assert row.error == pytest.approx(0.01, rel=1e-3)
     assert "differs by 1.0e-02 of its largest value, more than 1e-03" in row.reason
     assert not report.complete
@@ -57,12 +57,12 @@ def test_a_backend_that_crashes_hangs_or_refuses_costs_its_bricks(small_suite, f
 
     report = check_agreement(small_suite, "faulty", timeout_s=5)
 
-    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Verdict.SAME}
+    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Outcome.SAME}
     assert found.keys() == {("Sqrt",), ("Exp",), ("Tanh",)}
-    assert found["Tanh",] == (Verdict.UNSUPPORTED, "no kernel for this")
-    assert found["Sqrt",][0] is found["Exp",][0] is Verdict.FAILED
+    assert found["Tanh",] == (Outcome.UNSUPPORTED, "no kernel for this")
+    assert found["Sqrt",][0] is found["Exp",][0] is Outcome.FAILED
     assert "SIGSEGV" in found["Sqrt",][1]
-    assert report.count(Verdict.SAME) == len(small_suite.keys) - 3
+    assert report.count(Outcome.SAME) == len(small_suite.keys) - 3
 
 
 def test_what_the_other_backend_cannot_run_is_not_held_against_the_checked_one(small_suite, faulty):
@@ -70,10 +70,10 @@ def test_what_the_other_backend_cannot_run_is_not_held_against_the_checked_one(s
 
     report = check_agreement(small_suite, "onnxruntime", against="faulty")
 
-    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Verdict.SAME}
+    found = {row.operators: (row.verdict, row.reason) for row in report.rows if row.verdict is not Outcome.SAME}
     assert found.keys() == {("Sqrt",), ("Tanh",)}
-    assert found["Tanh",] == (Verdict.UNCHECKED, "faulty: no kernel for this")
-    assert found["Sqrt",][0] is Verdict.UNCHECKED
+    assert found["Tanh",] == (Outcome.UNCHECKED, "faulty: no kernel for this")
+    assert found["Sqrt",][0] is Outcome.UNCHECKED
     assert found["Sqrt",][1].startswith("faulty: ")
     assert not report.complete
 
@@ -85,7 +85,7 @@ def test_a_lower_precision_is_held_against_the_network_s_own_with_its_own_tolera
 
     assert report.complete, report.rows
     assert (report.dtype, report.tolerance) == ("bfloat16", TOLERANCES["bfloat16"])
-    assert TOLERANCES[AS_GIVEN] < max(row.error for row in report.rows) <= TOLERANCES["bfloat16"]
+    assert TOLERANCES[NATIVE] < max(row.error for row in report.rows) <= TOLERANCES["bfloat16"]
     with pytest.raises(UsageError, match="does not compute in 'int8'"):
         check_agreement(small_suite, "torch", dtype="int8")
 
@@ -109,7 +109,7 @@ def test_rows_come_one_by_one_of_the_bricks_that_are_asked_for(small_suite):
     assert list(agreements(small_suite, "onnxruntime", keys=wanted - {first.key})) == list(whole[2:4])
 
 
-def test_a_device_that_is_not_there_is_told_once_and_of_no_brick(small_suite):
+def test_a_device_that_is_not_there_is_reported_once_and_of_no_brick(small_suite):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

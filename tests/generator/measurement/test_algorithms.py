@@ -161,7 +161,7 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert store.info()["counts"]["open"] == 0
 
 
-def test_a_backend_without_a_choice_is_told(small_suite, store, install_backend):
+def test_a_backend_without_a_choice_is_reported(small_suite, store, install_backend):
     install_backend("plain", "PlainBackend", _PLAIN)
 
     with pytest.raises(UsageError, match=r"backend plain offers no choice of algorithms; leave out --algorithms"):

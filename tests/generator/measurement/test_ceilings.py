@@ -53,16 +53,16 @@ def test_options_without_a_backend_are_refused(tmp_path):
 
 
 def test_several_measurements_are_counted_as_one() -> None:
-    told: list[Progress] = []
-    whole = Whole(told.append, [10.0, 20.0, 30.0])
+    reported: list[Progress] = []
+    whole = Whole(reported.append, [10.0, 20.0, 30.0])
 
     for number in range(3):
         part = whole.part(number)
         assert part is not None
         part(Progress(Stage.SAMPLE, 24, 48, "gemm", 5.0, 4.0))
 
-    assert [(step.done, step.total, step.label) for step in told] == [
+    assert [(step.done, step.total, step.label) for step in reported] == [
         (24, 144, "1/3 gemm"), (72, 144, "2/3 gemm"), (120, 144, "3/3 gemm"),
     ]  # fmt: skip
-    assert [step.remaining_s for step in told] == [54.0, 34.0, 4.0]
+    assert [step.remaining_s for step in reported] == [54.0, 34.0, 4.0]
     assert Whole(None, [1.0]).part(0) is None

@@ -14,14 +14,14 @@ from dlbricks.db.values import DATA, Conditions, Run, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effect
-from dlbricks.generator.measurement.data.effect import data_row, effect_of
+from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effects
+from dlbricks.generator.measurement.data.model_effect import data_row, effect_of
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.network.network import Network, file_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.contrast import subnormal_share
+from dlbricks.generator.worker.execution.layer_effects import subnormal_share
 from dlbricks.generator.worker.execution.walk import walk
-from dlbricks.generator.worker.messages.protocol import Contrast, Examine, Examined
+from dlbricks.generator.worker.messages.protocol import Examine, Examined, LayerEffect, parse_reply
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -105,7 +105,7 @@ def test_a_walk_computes_what_the_model_does(case, write, settings, request):
         np.testing.assert_array_equal(found[name], wanted)
 
 
-def test_each_layer_of_a_walk_is_told_in_the_order_of_the_graph(masked, settings):
+def test_each_layer_of_a_walk_is_reported_in_the_order_of_the_graph(masked, settings):
     network = optimised(masked, settings)
 
     steps = [(step.index, step.node.op_type) for step in walk(network, OrtBackend(), settings)]
@@ -137,7 +137,7 @@ def test_subnormal_numbers_are_counted(values, share):
     assert subnormal_share([values]) == share
 
 
-def test_the_worker_tells_which_layers_have_subnormal_numbers(masked):
+def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
     with Worker.start("onnxruntime", options=UNPINNED, together=True) as worker:
         layers = worker.examine(Examine(str(masked), synthetic=False, rounds=2), timeout_s=60).layers
 
@@ -155,17 +155,17 @@ def test_only_a_worker_greeted_for_networks_in_turn_examines(masked):
         worker.examine(Examine(str(masked), synthetic=False, rounds=1), timeout_s=60)
 
 
-def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> Contrast:
-    return Contrast(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
+def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> LayerEffect:
+    return LayerEffect(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
 
 
 def test_a_reply_survives_the_wire():
     reply = Examined((contrast((1.5, -2.0)), contrast((0.0, 3.0), index=1)))
 
-    assert Examined.from_json(reply.to_json()) == reply
+    assert parse_reply(reply.to_json(), Examined) == reply
 
 
-def summed(*processes: tuple[Contrast, ...]):
+def summed(*processes: tuple[LayerEffect, ...]):
     run = Run("run", "2026-01-01T00:00:00+00:00", "0", "measure", None, "system", "stack")
     return effect_of(processes, "key", run, Conditions(1))
 
@@ -227,13 +227,13 @@ def test_an_effect_is_stored_and_found_again(masked, store):
 
     (row,) = report.rows
     key = build_graph(models[0].skeleton()).key
-    found = stored_data_effect(store, key, system=report.system, stack=report.stack, threads=1)
+    found = stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=1)[key]
     assert row.error is None
     assert row.key == key
     assert row.examined == 4
     assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
     assert found.samples == 4
-    assert stored_data_effect(store, key, system=report.system, stack=report.stack, threads=2) is None
+    assert not stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=2)
 
 
 def test_an_effect_is_no_ground_truth(masked, store):

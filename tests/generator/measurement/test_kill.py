@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.db.store import Store
+from dlbricks.db.identity import Identity
+from dlbricks.db.store import Opened, Store
 from dlbricks.db.values import PROTOCOL, Block, Subject, Visit
 from dlbricks.generator.measurement.run import RunReport, run
 
@@ -144,9 +145,10 @@ def _left(store: Store, report: RunReport, key: str, blocks: list[Block], run_id
     """Open an item as an interrupted run leaves it."""
     name = f"left {key[:20]}"
     conditions = store.measurements(subject=Subject.BRICK)[0].conditions
-    store.begin(name, run_id, Subject.BRICK, key, report.system, report.stack, conditions, 1)
+    identity = Identity(Subject.BRICK, key, report.system, report.stack, conditions)
+    store.add_session([Opened(name, run_id, identity, 1)], ())
     for block in blocks:
-        store.add_block(name, block)
+        store.add_session((), [(name, block)])
     return name
 
 

@@ -1,4 +1,4 @@
-"""The pass that tells which kernels run, after everything is timed: what it takes, and what a failure in it costs."""
+"""The pass that records which kernels run, after everything is timed: what it takes, and what a failure in it costs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from dlbricks.db import Block, Subject
+from dlbricks.db.identity import Identity
 from dlbricks.db.queries import Filter
+from dlbricks.db.store import Opened
 from dlbricks.db.values import INNER
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.profile import Profile, Profiled
+from dlbricks.generator.worker.messages.inspection import Profile, Profiled
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 
@@ -72,10 +74,9 @@ def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
     report = run(small_suite, store=store, **options)
     (inner, *_) = store.measurements(variant=INNER)
     open_again = "left open"
-    store.begin(
-        open_again, report.run, Subject.BRICK, inner.key, report.system, report.stack, inner.conditions, 1, INNER
-    )
-    store.add_block(open_again, Block(0, 0, ((10**6, 1),)))
+    identity = Identity(Subject.BRICK, inner.key, report.system, report.stack, inner.conditions, INNER)
+    store.add_session([Opened(open_again, report.run, identity, 1)], ())
+    store.add_session((), [(open_again, Block(0, 0, ((10**6, 1),)))])
 
     kernels = run(small_suite, store=store, kernels=True, **options).kernels
 

@@ -6,16 +6,16 @@ import math
 
 import pytest
 from dlbricks.errors import UsageError
-from dlbricks.generator.measurement.settings import Settings
+from dlbricks.generator.measurement.settings import MeasurementSettings
 
 
 @pytest.mark.parametrize(
     ("settings", "copies"),
     [
-        (Settings(), 0),
-        (Settings(cache="cold"), 1),
-        (Settings(options={"execution": "sequential"}), 0),
-        (Settings(options={"execution": "parallel"}), 1),
+        (MeasurementSettings(), 0),
+        (MeasurementSettings(cache="cold"), 1),
+        (MeasurementSettings(options={"execution": "sequential"}), 0),
+        (MeasurementSettings(options={"execution": "parallel"}), 1),
     ],
 )
 def test_copies_that_would_change_the_latency_are_not_made(settings, copies):
@@ -26,10 +26,10 @@ def test_copies_that_would_change_the_latency_are_not_made(settings, copies):
 @pytest.mark.parametrize("name", ["budget_s", "item_timeout_s"])
 def test_times_are_positive_numbers(name, seconds):
     with pytest.raises(UsageError, match=f"{name} cannot be"):
-        Settings(**{name: seconds}).check()
+        MeasurementSettings(**{name: seconds}).check()
 
 
 @pytest.mark.parametrize("name", ["visits", "processes", "sessions"])
 def test_there_is_one_of_each_at_least(name):
     with pytest.raises(UsageError, match=f"{name} cannot be 0"):
-        Settings(**{name: 0}).check()
+        MeasurementSettings(**{name: 0}).check()

@@ -1,4 +1,4 @@
-"""Sessions in which a device held its clocks back. The CPU stands in for a GPU, and tells what one would."""
+"""Sessions in which a device held its clocks back. The CPU stands in for a GPU, and reports what one would."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def throttled(monkeypatch) -> Throttled:
 
         def state_of(device: str) -> dict[str, object]:
             asked.append(device)
-            session, is_end = divmod(len(asked) - 2, 2)  # the first is asked whether it tells anything
+            session, is_end = divmod(len(asked) - 2, 2)  # the first is asked whether it reports anything
             shown = len(asked) > 1 and is_end and held[session : session + 1] == "x"
             return signs[sign] if shown else {"held_back": ["idle"], **dict.fromkeys(COUNTED, 0)}
 
@@ -133,13 +133,13 @@ def test_on_the_cpu_nothing_is_asked_and_nothing_recorded(small_suite, store, mo
 
     report = run(small_suite, store=store, cache="hot", visits=10, processes=1, sessions=2)
 
-    assert asked == ["cpu"]  # whether it tells anything
+    assert asked == ["cpu"]  # whether it reports anything
     (stored,) = store.runs()
     assert not [name for name in stored.after if name.startswith("sessions_")]
     assert not any("throttled" in line for line in ran(report).summary)
 
 
-def test_one_that_tells_nothing_is_never_throttled(monkeypatch):
+def test_one_that_reports_nothing_is_never_throttled(monkeypatch):
     readings = itertools.chain([{}], itertools.repeat({"held_back": ["power cap"]}))
     monkeypatch.setattr(throttling, "state_of", lambda _: next(readings))
     watching = Throttling("cuda", Pace(24), RunCosts())

@@ -170,7 +170,7 @@ def test_a_number_that_is_compared_with_a_constant_is_that_constant(skeleton_of)
 
 
 def test_inputs_lead_to_the_shapes_that_outputs_are_declared_to_have(skeleton_of):
-    """What only an input decides is told by no inference, but by the model's outputs."""
+    """What only an input decides is found by no inference, but by the model's outputs."""
     window = "(int32 x0) => (float[10] v0) {a = Cast<to = 1>(x0) b = Range(z, a, o) c = Mul(b, a) v0 = Cos(c)}"
     window = window.replace("=> (float[10] v0)", "=> (float[10] v0) <float z = {0}, float o = {1}>")
     reduced = (

@@ -137,7 +137,7 @@ def test_weights_that_alone_decide_an_output_stay_inputs(skeleton_of):
     assert set(network.feeds) == {"w0", "x0", "w0@1", "x0@1"}
 
 
-def test_a_network_beyond_a_protobuf_is_told():
+def test_a_network_beyond_a_protobuf_is_reported():
     large = np.broadcast_to(np.float32(0), (1 << 30,))  # one element in memory
     network = Network(model=onnx.ModelProto(), path=None, weights={"w0": large}, feeds={}, outputs=())
 
@@ -214,7 +214,7 @@ def test_external_data_counts(tmp_path):
     assert network.weight_bytes == path.stat().st_size + (tmp_path / "weights.bin").stat().st_size
 
 
-def test_what_is_no_model_is_told(tmp_path):
+def test_what_is_no_model_is_reported(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x00nothing of the kind")
 

@@ -19,10 +19,10 @@ from dlbricks.generator.backends.base import Availability
 from dlbricks.generator.backends.cudnn.device import KNOWN, find_gpu
 from dlbricks.generator.backends.cudnn.library import availability
 from dlbricks.generator.backends.cudnn.plans import Plan
+from dlbricks.generator.planning.library_plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
-from dlbricks.generator.planning.plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Bye, Done
+from dlbricks.generator.worker.messages.protocol import Bye, Done, parse_reply
 from onnx import numpy_helper
 
 RECORDED = Path(__file__).with_name("cudnn_plans.json")
@@ -51,7 +51,7 @@ def test_a_message_of_plans_survives_its_line():
     plan = Plan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
     reply = OfferedPlans(("relu",), (plan,), "", 7, images=True)
 
-    assert OfferedPlans.from_json(reply.to_json()) == reply
+    assert parse_reply(reply.to_json(), OfferedPlans) == reply
 
 
 def test_the_process_that_asks_refuses_what_it_cannot_do(tmp_path):
@@ -97,8 +97,8 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
     """The process is not cuDNN's: what is tried is what its parent makes of its death."""
     crash = small_suite.keys[1]
     command = (sys.executable, "-c", _FRAGILE.format(crash=crash))
-    monkeypatch.setattr("dlbricks.generator.planning.plans.COMMAND", command)
-    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.COMMAND", command)
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
     report = library_plans(small_suite, layouts=[Layout.NCHW, Layout.NHWC])
 
     failed = [row for row in report.rows if row.failed]
@@ -121,8 +121,8 @@ for line in sys.stdin:
 
 
 def test_a_library_that_does_not_start_ends_the_command(small_suite, monkeypatch):
-    monkeypatch.setattr("dlbricks.generator.planning.plans.COMMAND", (sys.executable, "-c", _UNWILLING))
-    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.COMMAND", (sys.executable, "-c", _UNWILLING))
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
 
     with pytest.raises(BackendUnavailable, match="does not plan here"):
         library_plans(small_suite)
@@ -130,9 +130,9 @@ def test_a_library_that_does_not_start_ends_the_command(small_suite, monkeypatch
 
 def test_what_is_asked_for_twice_is_asked_once(small_suite, monkeypatch):
     monkeypatch.setattr(
-        "dlbricks.generator.planning.plans.COMMAND", (sys.executable, "-c", _FRAGILE.format(crash="none"))
+        "dlbricks.generator.planning.library_plans.COMMAND", (sys.executable, "-c", _FRAGILE.format(crash="none"))
     )
-    monkeypatch.setattr("dlbricks.generator.planning.plans.require_library", lambda: Availability(ok=True))
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
     report = library_plans(small_suite, dtypes=["float16", "float16"], layouts=[Layout.NHWC, Layout.NHWC])
 
     assert [row.key for row in report.rows] == list(small_suite.keys)

@@ -112,14 +112,14 @@ def test_an_unknown_backend_is_named():
         Worker.start("no_such_backend")
 
 
-def test_a_crash_tells_signal_and_last_words():
+def test_a_crash_reports_signal_and_the_end_of_stderr():
     command = _ends_with("print('about to fall', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)")
 
     with pytest.raises(WorkerCrashed, match="SIGSEGV: about to fall"):
         Worker.start("onnxruntime", command=command)
 
 
-def test_an_exit_tells_its_status():
+def test_an_exit_reports_its_status():
     with pytest.raises(WorkerCrashed, match="status 7"):
         Worker.start("onnxruntime", command=_ends_with("os._exit(7)"))
 

@@ -1,4 +1,4 @@
-"""Bricks that are run together: packed, visited, told apart, and left out where one of them is at fault."""
+"""Bricks that are run together: packed, visited, distinguished, and left out where one of them is at fault."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def started() -> Iterator[dict[str, Worker]]:
 
 @pytest.fixture(params=BACKENDS)
 def worker(request: pytest.FixtureRequest, started: dict[str, Worker]) -> Worker:
-    """A worker of a runtime that tells the time of its nodes, and of one that does not."""
+    """A worker of a runtime that records the time of its nodes, and of one that does not."""
     name = request.param
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
@@ -80,11 +80,11 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory, model_file) -> Suite:
     return suite
 
 
-def test_bricks_are_packed_visited_told_apart_and_released(worker, small_suite):
+def test_bricks_are_packed_visited_distinguished_and_released(worker, small_suite):
     begun_us = time.time_ns() // 1000
     packed = worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
     visits = [worker.visit(Visit("p", warmups=1), timeout_s=TIMEOUT_S) for _ in range(4)]
-    told = worker.unpack("p", timeout_s=TIMEOUT_S)
+    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
 
     assert packed.left_out == ()
     assert 0 < packed.loading_ns <= packed.prepare_ns
@@ -92,9 +92,9 @@ def test_bricks_are_packed_visited_told_apart_and_released(worker, small_suite):
     assert all(one.elapsed_ns > 0 and one.compute_ns > 0 and one.memory_ns > 0 for one in visits)
     assert begun_us <= visits[0].begun_us
     assert [one.begun_us for one in visits] == sorted(one.begun_us for one in visits)
-    assert {one.id for one in told.times} == set(small_suite.keys)
-    assert {len(one.whole_ns) for one in told.times} == {4}
-    assert max(max(one.whole_ns) for one in told.times) > 0
+    assert {one.id for one in reported.times} == set(small_suite.keys)
+    assert {len(one.whole_ns) for one in reported.times} == {4}
+    assert max(max(one.whole_ns) for one in reported.times) > 0
     worker.release("p")
     with pytest.raises(UsageError, match="no network 'p'"):
         worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
@@ -140,18 +140,18 @@ def test_a_visit_of_several_loops_is_one_visit(worker, small_suite):
     worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
     worker.visit(Visit("p", loops=3, warmups=2), timeout_s=TIMEOUT_S)
 
-    told = worker.unpack("p", timeout_s=TIMEOUT_S)
+    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
 
-    assert {len(one.whole_ns) for one in told.times} == {1}
+    assert {len(one.whole_ns) for one in reported.times} == {1}
     worker.release("p")
 
 
 def test_a_pack_that_was_not_visited_has_no_times(worker, small_suite):
     worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
 
-    told = worker.unpack("p", timeout_s=TIMEOUT_S)
+    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
 
-    assert {one.whole_ns for one in told.times} == {()}
+    assert {one.whole_ns for one in reported.times} == {()}
     worker.release("p")
 
 
@@ -200,17 +200,17 @@ def test_what_cannot_be_packed_may_still_run_by_itself(ort, small_suite, skeleto
     ort.release("text")
 
 
-def test_layout_changes_at_the_edges_are_told_apart(ort, convolutions):
+def test_layout_changes_at_the_edges_are_distinguished(ort, convolutions):
     ort.pack(pack_of(files_of(convolutions)), timeout_s=TIMEOUT_S)
     for _ in range(5):
         ort.visit(Visit("p"), timeout_s=TIMEOUT_S)
 
-    told = {one.id: one for one in ort.unpack("p", timeout_s=TIMEOUT_S).times}
+    reported = {one.id: one for one in ort.unpack("p", timeout_s=TIMEOUT_S).times}
 
-    edged = {key for key, one in told.items() if one.inner_ns}
+    edged = {key for key, one in reported.items() if one.inner_ns}
     assert edged == {key for key in convolutions.keys if "Conv" in convolutions.brick(key).operators}
     for key in edged:
-        whole, inner = told[key].whole_ns, told[key].inner_ns
+        whole, inner = reported[key].whole_ns, reported[key].inner_ns
         assert len(whole) == len(inner) == 5
         assert sum(inner) <= sum(whole) + 5 * 1000  # the clock's own cost is taken off each node, and may be too much
     ort.release("p")
@@ -263,13 +263,13 @@ def test_halving_finds_who_is_at_fault(small_suite, faulty, when):
     with Worker.start("faulty", options=UNPINNED, together=True) as worker:
         packed = worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
         worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
-        told = worker.unpack("p", timeout_s=TIMEOUT_S)
+        reported = worker.unpack("p", timeout_s=TIMEOUT_S)
 
     bad = {key for key in small_suite.keys if {"Sqrt", "Softmax"} & {*small_suite.brick(key).operators}}
     assert {(one.id, one.kind, one.reason) for one in packed.left_out} == {
         (key, "unsupported", "no kernel for this") for key in bad
     }
-    assert {one.id for one in told.times} == {*small_suite.keys} - bad
+    assert {one.id for one in reported.times} == {*small_suite.keys} - bad
 
 
 class _Counting(OrtBackend):
@@ -328,7 +328,7 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     assert {one.id: len(one.whole_ns) for one in reading.times} == dict.fromkeys(bricks, 2)
     own = np.array([name for name in said.names if "/" in name and ":" not in name])
     idle = said.times[:, [name.endswith(":shape of") for name in said.names]]
-    clock = np.minimum(idle, 3 * np.median(idle)).mean()  # few consumers tell one for all executions
+    clock = np.minimum(idle, 3 * np.median(idle)).mean()  # few consumers show one for all executions
     counted = said.times[:, np.isin(np.array(said.names), own)] - clock
     assert np.sum([one.whole_ns for one in reading.times], axis=0) * 2 == pytest.approx(
         [counted[1:3].sum() / 2, counted[4].sum()], abs=2 * len(bricks)

@@ -82,7 +82,7 @@ def read(pack: StreamedPack) -> dict:
         pack.close()
 
 
-def test_one_launch_tells_the_device_alone_and_a_view_takes_next_to_nothing(settings):
+def test_one_launch_reports_the_device_alone_and_a_view_takes_next_to_nothing(settings):
     backend = Torch(captures=True)
     bricks = {"exp": brick("Exp"), "same": brick("Identity"), "small": brick("Exp", (1, 4))}
 
@@ -95,7 +95,7 @@ def test_one_launch_tells_the_device_alone_and_a_view_takes_next_to_nothing(sett
     assert backend.place.held == []
 
 
-def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_told_beside(settings):
+def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_reported_beside(settings):
     backend = Torch(captures=False)
     bricks = {str(number): brick("Exp", (1, 64 + number)) for number in range(30)}
 

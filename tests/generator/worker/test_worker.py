@@ -38,7 +38,7 @@ from dlbricks.generator.worker.messages.protocol import (
     Visited,
     parse_reply,
 )
-from dlbricks.generator.worker.places import without_places
+from dlbricks.generator.worker.redaction import redact_paths
 from dlbricks.generator.worker.serving import refusal
 from dlbricks.generator.worker.worker import serve
 
@@ -297,7 +297,7 @@ def test_memory_beyond_the_limit_is_refused_and_the_worker_goes_on(worker, skele
     worker.ask(Release("small"), Done)
 
 
-def test_the_greeting_tells_the_effective_settings(tmp_path):
+def test_the_greeting_reports_the_effective_settings(tmp_path):
     worker = Process(tmp_path)
 
     greeting = worker.ask(Hello("onnxruntime", options={"optimization": "basic"}, threads=0), Greeting)
@@ -401,7 +401,7 @@ def test_any_exception_becomes_one_short_line():
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch", "openvino"])
 def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
-    if importlib.util.find_spec(backend) is None:  # not imported here: OpenVINO would tell others
+    if importlib.util.find_spec(backend) is None:  # not imported here: OpenVINO would send it to others
         pytest.skip(f"{backend} is not installed")
     (tmp_path / "my models").mkdir()
     missing = tmp_path / "my models" / "none.onnx"
@@ -417,10 +417,10 @@ def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
 def test_a_name_with_slashes_stays_and_a_path_is_shortened(tmp_path):
     text = f"Node /encoder/layer.0/MatMul of {tmp_path}/gone/b.onnx, '/usr/include' and https://onnx.ai/x"
 
-    assert without_places(text) == "Node /encoder/layer.0/MatMul of b.onnx, 'include' and https://onnx.ai/x"
-    assert without_places("/usr/Conv cannot run") == "Conv cannot run"
-    assert without_places("/usr/layer.0/Conv cannot run") == "/usr/layer.0/Conv cannot run"
-    assert without_places("the root / of all; 3 /. 4") == "the root / of all; 3 /. 4"
+    assert redact_paths(text) == "Node /encoder/layer.0/MatMul of b.onnx, 'include' and https://onnx.ai/x"
+    assert redact_paths("/usr/Conv cannot run") == "Conv cannot run"
+    assert redact_paths("/usr/layer.0/Conv cannot run") == "/usr/layer.0/Conv cannot run"
+    assert redact_paths("the root / of all; 3 /. 4") == "the root / of all; 3 /. 4"
 
 
 def test_what_a_library_prints_cannot_reach_the_protocol():

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from .....bricks.cutting.wiring import sequences
 from .....bricks.graph.graph import ModelGraph
 from .....bricks.layer import Layer, Role
-from .....bricks.sequence import Sequence as Part
+from .....bricks.sequence import LayerSequence
 from .....db import Measurement, Subject
 from .....generator.network.channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from ...analysis import BRICKS, LATENCY, Analysis, finding, told
@@ -68,7 +68,7 @@ def _variant(multiple: int) -> str:
 def _padded(
     model: Model,
     multiple: int,
-    parts: Sequence[Part],
+    parts: Sequence[LayerSequence],
     stored: Mapping[str, Mapping[tuple[str, str], Measurement]],
 ) -> Finding | None:
     """What padding all channels to a multiple saves."""

@@ -207,5 +207,5 @@ def _cast(node: Node) -> Symbol:
 @operator("Dropout")
 def _dropout(node: Node) -> Symbol:
     if node.wants(1):
-        raise node.refusal("that tells its mask")
+        raise node.refusal("that returns its mask")
     return node.sym.Dropout(node.symbol(), p=0.5)  # at inference it hands its input on, whatever the ratio

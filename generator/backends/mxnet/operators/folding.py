@@ -103,7 +103,7 @@ class Folding:
 
 
 def _measured(proto: onnx.NodeProto, shape: tuple[int, ...]) -> Array:
-    """What Shape or Size tell."""
+    """What Shape or Size return."""
     if proto.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
     bounds = {attribute.name: attribute.i for attribute in proto.attribute}

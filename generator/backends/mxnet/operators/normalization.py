@@ -43,7 +43,7 @@ def _across_channels(node: Node) -> Symbol:
 @operator("LayerNormalization")
 def _layer(node: Node) -> Symbol:
     if node.wants(1) or node.wants(2):
-        raise node.refusal("that tells its statistics")
+        raise node.refusal("that returns its statistics")
     shape = node.shape()
     axis = node.axis(node.attribute("axis", -1))
     size = math.prod(shape[axis:])

@@ -23,7 +23,7 @@ def _global_pool(node: Node) -> Symbol:
 @operator("MaxPool", "AveragePool")
 def _pool(node: Node) -> Symbol:
     if node.wants(1):
-        raise node.refusal("that tells its indices")
+        raise node.refusal("that returns its indices")
     found = window(node, node.attribute("kernel_shape"), node.result()[2:])
     if set(found.dilations) != {1}:
         raise node.refusal("with dilations")

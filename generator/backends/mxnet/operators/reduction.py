@@ -41,7 +41,7 @@ def _reduced(node: Node, axes: tuple[int, ...], *, keep: bool) -> Symbol:
 @operator("ArgMax", "ArgMin")
 def _extreme(node: Node) -> Symbol:
     if node.attribute("select_last_index", 0):
-        raise node.refusal("that tells the last of equals")
+        raise node.refusal("that selects the last of equals")
     found = node.numpy(node.op.lower(), node.symbol(), axis=node.axis(node.attribute("axis", 0)))
     return node.reshaped(found, node.result())
 

@@ -1,4 +1,4 @@
-"""Products as cuBLAS is told of them: what they mean, column by column, beside ONNX's own reference."""
+"""Products as cuBLAS is given them: what they mean, column by column, beside ONNX's own reference."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def _read(tensor: Tensor, values: Mapping[str, Array]) -> torch.Tensor:
     stored = torch.from_numpy(np.array(values[tensor.sources[0]])).reshape([tensor.shape[at] for at in order])
     found = stored.permute(*np.argsort(order).tolist())
     pairs = zip(found.stride(), tensor.strides(), tensor.shape, strict=True)
-    assert tensor.relaid or all(real == told for real, told, size in pairs if size > 1)
+    assert tensor.relaid or all(real == reported for real, reported, size in pairs if size > 1)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What can be told of CuPy's operators without a GPU: where they read, and what they refuse."""
+"""What is known of CuPy's operators without a GPU: where they read, and what they refuse."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_algorithms_are_those_of_the_device():
     assert "unpacked" in names("cpu")
 
 
-def test_what_is_missing_is_told_without_the_runtime():
+def test_what_is_missing_is_reported_without_the_runtime():
     lacks = missing_for_cuda()
 
     package = Path(importlib.util.find_spec("onnxruntime").origin).parent
@@ -209,7 +209,7 @@ def test_on_the_cpu_everything_is_there(skeleton_of):
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
     ],
 )
-def test_too_little_memory_of_the_gpu_is_told_apart(text):
+def test_too_little_memory_of_the_gpu_is_distinguished(text):
     assert isinstance(WORDING.meaning(RuntimeError(text)), MemoryError)
 
 

@@ -146,7 +146,7 @@ def test_a_forecast_grows_with_the_work_and_shrinks_with_what_is_done():
     assert seconds(item(footprint=8 << 20)) > 0
 
 
-def test_a_forecast_counts_the_weights_of_each_session_and_what_tells_the_clock():
+def test_a_forecast_counts_the_weights_of_each_session_and_what_calibrates_the_clock():
     def seconds(**more: object) -> float:
         return forecast_s([item(0, **more)], visits=24, processes=2, sessions=2)
 

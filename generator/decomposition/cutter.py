@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...bricks.cutting.wiring import sequences
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.sequence import Sequence
+from ...bricks.sequence import LayerSequence
 from ...bricks.suite.manifest import GRAPHS
 from ...errors import UsageError, WorkerError
 from ...models import ModelSource
@@ -18,7 +18,7 @@ from ..worker.standby import Standby
 if TYPE_CHECKING:
     from ...bricks.graph.executed import ExecutedModel
 
-__all__ = ["Cut", "Cuttings", "Decomposer"]
+__all__ = ["Cut", "CutModel", "Cutter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cuttings:
+class CutModel:
     """One model, cut.
 
     Attributes:
@@ -77,12 +77,12 @@ class Cuttings:
 
     source: ModelGraph
     graph: ModelGraph
-    sequences: List[Sequence]
+    sequences: Sequence[LayerSequence]
     executed: ExecutedModel | None = None
 
 
-class Decomposer(Standby):
-    """Cuts models; keeps the worker that tells executed graphs from one model to the next.
+class Cutter(Standby):
+    """Cuts models; keeps the worker that reports executed graphs from one model to the next.
 
     Args:
         cut: How to cut.
@@ -94,7 +94,7 @@ class Decomposer(Standby):
         self._cut = cut
         self._oracle = oracle
 
-    def __call__(self, source: ModelSource) -> Cuttings:
+    def __call__(self, source: ModelSource) -> CutModel:
         """Read a model and cut it.
 
         Raises:
@@ -104,15 +104,15 @@ class Decomposer(Standby):
         if cut.graph == "source":
             graph = build_graph(source.skeleton(), oracle=self._oracle)
             found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
-            return Cuttings(graph, graph, tuple(found))
+            return CutModel(graph, graph, tuple(found))
         executed = self._execute(source)
         if cut.graph == "fused":
             from ...bricks.cutting.fused import fused_sequences
 
             found = fused_sequences(executed, cut.granularity, overlap=cut.overlap, connected=cut.connected)
-            return Cuttings(executed.source, executed.source, tuple(found), executed)
+            return CutModel(executed.source, executed.source, tuple(found), executed)
         found = sequences(executed.graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
-        return Cuttings(executed.source, executed.graph, tuple(found), executed)
+        return CutModel(executed.source, executed.graph, tuple(found), executed)
 
     def _execute(self, source: ModelSource) -> ExecutedModel:
         from .executed import executed_model  # the source's graph needs no worker

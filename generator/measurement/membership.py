@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
 from ...errors import DlbricksError
-from ..decomposition.decomposer import Cut, Decomposer
+from ..decomposition.cutter import Cut, Cutter
 from .item import Item
-from .selection import Selection
+from .pending import Selection
 from .subjects import ModelItems
 
-__all__ = ["Holdings", "companions", "models_bricks"]
+__all__ = ["Membership", "companions", "membership_of"]
 
 _SAME_SHAPES = 0.5
 """Share of a model's bricks that a suite of other shapes does not have: few layers do without any dynamic one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Membership:
     """Which bricks of a suite the models are made of.
 
     Attributes:
@@ -34,8 +34,8 @@ class Holdings:
     levels: Mapping[str, int] = field(default_factory=dict)
 
 
-def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Holdings:
-    """Tell which bricks the models are made of.
+def membership_of(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Membership:
+    """Find which bricks the models are made of.
 
     What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was,
     where their own graph says how.
@@ -45,7 +45,7 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
     found: dict[str, frozenset[str]] = {}
     apart: dict[str, str] = {}
     cut = Cut(suite.granularity, suite.overlap, suite.connected, "source")
-    with Decomposer(cut, oracle=oracle) as decomposer:
+    with Cutter(cut, oracle=oracle) as cutter:
         for name, key in sources.names:
             if key is None or key in found:
                 continue
@@ -55,7 +55,7 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
                 keys = frozenset(noted[name])
             elif own and name in sources.models:
                 try:
-                    keys = frozenset(part.key for part in decomposer(sources.models[name]).sequences)
+                    keys = frozenset(part.key for part in cutter(sources.models[name]).sequences)
                 except DlbricksError:  # it is visited beside other bricks; ``estimate`` says what is wrong with it
                     continue
             else:
@@ -65,14 +65,15 @@ def models_bricks(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | No
             elif keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
                 apart[name] = _differing(bound, len(keys & known), len(keys))
     levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
-    return Holdings(found, apart, levels)
+    return Membership(found, apart, levels)
 
 
-def _differing(bound: Mapping[str, int], held: int, bricks: int) -> str:
+def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
     values = ", ".join(f"{name}={size}" for name, size in bound.items())
     return (
-        f"bound to {values}, it has {held} of its {bricks} bricks in the suite, so that it would be measured in other "
-        "shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' it alone"
+        f"bound to {values}, it has {present} of its {bricks} bricks in the suite, so that it would be measured in "
+        "other shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' "
+        "it alone"
     )
 
 

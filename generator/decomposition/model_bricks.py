@@ -12,9 +12,9 @@ from ...bricks.layer import LayerState
 from ...bricks.suite.brick import Brick, build_brick
 from ...errors import DlbricksError
 from ...models import ModelSource
-from .decomposer import Decomposer
+from .cutter import Cutter
 
-__all__ = ["Decomposition", "SkippedLayer", "decompose", "unforeseen"]
+__all__ = ["ModelBricks", "SkippedLayer", "model_bricks", "unforeseen"]
 
 _MOST_TEXT = 300
 """Characters of an unforeseen exception's text; some quote whole graphs."""
@@ -29,7 +29,7 @@ class SkippedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Decomposition:
+class ModelBricks:
     """What one model is made of; counts are 0 where ``error`` says why there are none.
 
     Attributes:
@@ -63,32 +63,32 @@ class Decomposition:
     bricks: Mapping[str, Brick] = field(default_factory=dict)
 
 
-def decompose(source: ModelSource, decomposer: Decomposer, *, known: Collection[str] = ()) -> Decomposition:
+def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] = ()) -> ModelBricks:
     """Read a model and cut it into bricks.
 
     Args:
         source: The model.
-        decomposer: Cuts it.
+        cutter: Cuts it.
         known: Keys of bricks that need not be built again.
 
     Returns:
         Its bricks and counts, or its error; one broken model is no reason to stop.
     """
     try:
-        cuttings = decomposer(source)
-        graph, found = cuttings.source, cuttings.sequences
+        cut = cutter(source)
+        graph, found = cut.source, cut.sequences
         bricks: dict[str, Brick] = {}
         for sequence in found:
             if sequence.key not in bricks and sequence.key not in known:
-                bricks[sequence.key] = build_brick(cuttings.graph, sequence)
+                bricks[sequence.key] = build_brick(cut.graph, sequence)
         macs, uncounted = _work(graph)
     except DlbricksError as error:
-        return Decomposition(source.name, error=str(error))
+        return ModelBricks(source.name, error=str(error))
     except Exception as error:  # noqa: BLE001
         # A boundary: a model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be
         # reported; it must not take the other models of the batch with it.
-        return Decomposition(source.name, error=unforeseen(source.name, error))
-    return Decomposition(
+        return ModelBricks(source.name, error=unforeseen(source.name, error))
+    return ModelBricks(
         name=source.name,
         layers=len(graph.layers),
         folded=sum(layer.state is LayerState.FOLDED for layer in graph.layers),
@@ -98,11 +98,9 @@ def decompose(source: ModelSource, decomposer: Decomposer, *, known: Collection[
         uncounted=uncounted,
         weight_bytes=graph.weight_bytes,
         skipped=tuple(
-            SkippedLayer(layer.name, layer.reason)
-            for layer in cuttings.graph.layers
-            if layer.state is LayerState.SKIPPED
+            SkippedLayer(layer.name, layer.reason) for layer in cut.graph.layers if layer.state is LayerState.SKIPPED
         ),
-        distance=level_of(footprint(cuttings.graph)),
+        distance=level_of(footprint(cut.graph)),
         bound=dict(graph.bound),
         bricks=bricks,
     )

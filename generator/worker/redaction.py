@@ -1,4 +1,4 @@
-"""Places on this machine in a text: a stored reason must not name them."""
+"""Paths of this machine in a text: a stored reason must not name them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import re
 from pathlib import PurePath
 
-__all__ = ["without_places"]
+__all__ = ["redact_paths"]
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/])/[^\s'\"`<>|:,;()\[\]{}]+")
 
 
-def without_places(text: str, path: str = "") -> str:
+def redact_paths(text: str, path: str = "") -> str:
     """The text with absolute paths shortened to their last part.
 
     Names of nodes look like paths, such as ``/encoder/layer.0/MatMul``: what leads nowhere on this machine stays.

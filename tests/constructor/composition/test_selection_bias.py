@@ -10,7 +10,7 @@ from dlbricks.bricks.cutting.windows import KeyedWindow
 from dlbricks.constructor.composition.bound import Cover, further_covers, lower_bound
 from dlbricks.constructor.composition.composition import contract, critical_path, sequential
 from dlbricks.constructor.composition.cover import Window, cheapest_cover
-from dlbricks.constructor.composition.luck import luck_of
+from dlbricks.constructor.composition.selection_bias import selection_bias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,10 +60,10 @@ def test_luck_is_nothing_where_nothing_competes(dag, seed):
     half = {key: rng.normal(size=(len(some), 4)) * 0.1 for key, some in latencies.items()}
     errors = {key: np.hstack([one, -one]) for key, one in half.items()}
 
-    found = luck_of(covers, windows, size, latencies, errors)
-    still = luck_of(covers, windows, size, latencies, {key: 0 * one for key, one in errors.items()})
+    found = selection_bias(covers, windows, size, latencies, errors)
+    still = selection_bias(covers, windows, size, latencies, {key: 0 * one for key, one in errors.items()})
     singles = [cover for cover in covers if len(cover.keys) == size][:1]
-    alone = luck_of(
+    alone = selection_bias(
         singles, (), size, {key: some[:1] for key, some in latencies.items()}, {k: e[:1] for k, e in errors.items()}
     )
     scale = 1 + sum(max(some) for some in latencies.values())
@@ -86,7 +86,7 @@ def test_the_minimum_is_too_low_by_what_luck_says(gap, at_least):
         latencies = {key: sorted(rng.normal((100.0, 100.0 + gap), 1.0)) for key in cover.keys}
         half = {key: rng.normal(size=(2, 32)) for key in cover.keys}
         errors = {key: np.hstack([one, -one]) for key, one in half.items()}
-        found = luck_of([cover], (), size, latencies, errors)
+        found = selection_bias([cover], (), size, latencies, errors)
         missing.append(100.0 * size - sum(some[0] for some in latencies.values()))
         least.append(found.sequential[0])
         most.append(found.sequential[1])

@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from ...backends.base import Backend, Executable, Settings
 from ...network.network import Network
-from ..messages.protocol import Contrast
+from ..messages.protocol import LayerEffect
 from .timing import undisturbed
 from .walk import walk
 
-__all__ = ["contrasts", "subnormal_share"]
+__all__ = ["layer_effects", "subnormal_share"]
 
 _SAMPLE_NS = 200_000
 """Shortest sample: two thousand times what reading the clock costs. There are two per pair and layer."""
@@ -33,9 +33,9 @@ _PAIRS = 2
 kind is taken: what values cost is in every execution, and disturbances, which only ever lengthen, are not."""
 
 
-def contrasts(
+def layer_effects(
     network: Network, backend: Backend, settings: Settings, *, rounds: int, seed: int = 0
-) -> Iterator[Contrast]:
+) -> Iterator[LayerEffect]:
     """Time every layer of a graph with the model's own values and with synthetic ones.
 
     Args:
@@ -56,7 +56,7 @@ def contrasts(
             own_ns, synthetic_ns, differences = _pairs(step.own, synthetic, rounds)
         finally:
             synthetic.close()
-        yield Contrast(
+        yield LayerEffect(
             index=step.index,
             op_type=step.node.op_type,
             subnormal_in=subnormal_share(step.inputs.values()),

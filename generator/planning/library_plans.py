@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -21,6 +19,7 @@ from ..backends.cudnn.plans import Plan
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Worker
 from ..worker.messages.protocol import Done
+from ..worker.standby import Standby
 from .planner import COMMAND, AskPlans, OfferedPlans, Start
 
 __all__ = ["BrickPlans", "Layout", "PlanReport", "library_plans"]
@@ -102,7 +101,7 @@ def library_plans(
         dtypes: Precisions of the tensors in memory (``lowering.DTYPES``).
         layouts: Of images; a brick without images is asked for once.
         timeout_s: For each brick.
-        progress: Told after each brick.
+        progress: Called after each brick.
 
     Raises:
         UsageError: A precision or GPU is unknown, or the bricks are of one stack's making.
@@ -131,13 +130,13 @@ def library_plans(
     return PlanReport(found, dict(versions), tuple(rows))
 
 
-class _Library:
-    """The process that asks; started anew after one that died."""
+class _Library(Standby):
+    """The process that asks."""
 
     def __init__(self, gpu: Gpu, timeout_s: float) -> None:
+        super().__init__()
         self._gpu = gpu
         self._timeout_s = timeout_s
-        self._worker: Worker | None = None
 
     def plans(
         self, key: str, operators: tuple[str, ...], path: Path, dtype: str, layouts: Sequence[Layout]
@@ -147,14 +146,14 @@ class _Library:
         for layout in layouts:
             row = BrickPlans(key, operators, dtype, layout)
             request = AskPlans(str(path), dtype, layout is Layout.NHWC)
-            worker = self._started()
+            worker = self.worker
             try:
                 reply = worker.ask(request, OfferedPlans, self._timeout_s)
             except UnsupportedBrick as error:
                 return [replace(row, layout=None, reason=str(error))]
             except (BackendError, WorkerError) as error:
                 if isinstance(error, WorkerError):
-                    self._end()
+                    self.kill()
                 rows.append(replace(row, reason=str(error), failed=True))
                 continue
             rows.append(
@@ -172,23 +171,10 @@ class _Library:
         return rows
 
     def _started(self) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(command=COMMAND)
-            self._worker.ask(Start(self._gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
-        return self._worker
-
-    def _end(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None and self._worker is not None:
-            self._worker.close()
-        else:
-            self._end()
+        worker = Worker(command=COMMAND)
+        try:
+            worker.ask(Start(self._gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
+        except BaseException:
+            worker.kill()
+            raise
+        return worker

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.measurement.holdings import models_bricks
+from dlbricks.generator.measurement.membership import membership_of
 from dlbricks.generator.measurement.subjects import ModelItems, model_items
 from dlbricks.models import find_models
 from onnx import numpy_helper
@@ -41,13 +41,15 @@ def bound_to(path: Path, folder: Path, **dims: int) -> ModelItems:
 
 
 @pytest.mark.parametrize("annotate", [False, True])
-def test_a_model_that_is_bound_otherwise_than_the_suite_is_told(decoder: Path, tmp_path: Path, annotate: bool) -> None:
+def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
+    decoder: Path, tmp_path: Path, annotate: bool
+) -> None:
     suite = tmp_path / "suite"
     generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, out=suite, annotate=annotate)
 
     same = bound_to(decoder, tmp_path / "same", past_sequence_length=4)
     other = bound_to(decoder, tmp_path / "other")
-    alike, apart = (models_bricks(items, Suite.open(suite)) for items in (same, other))
+    alike, apart = (membership_of(items, Suite.open(suite)) for items in (same, other))
 
     assert same.bound["decoder"] == {"batch": 1, "past_sequence_length": 4, "sequence_length": 1}
     assert [len(keys) for keys in alike.bricks.values()] == [5]

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from dlbricks.bricks.canonical.schemas import find_schema
+from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.sequence import LayerSequence
+from dlbricks.bricks.suite.brick import IR_VERSION, build_brick
+from dlbricks.errors import UnsupportedModel
+from dlbricks.models.subgraphs import all_nodes, bodies, reads
 from onnx import numpy_helper
-
-from ...errors import UnsupportedModel
-from ...models.subgraphs import all_nodes, bodies, reads
-from ..canonical.schemas import find_schema
-from ..graph.graph import ModelGraph
-from ..layer import LayerState
-from ..sequence import Sequence
-from .brick import IR_VERSION, build_brick
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +37,7 @@ class _Piece:
     label: str
 
 
-def rebuild(model: onnx.ModelProto, graph: ModelGraph, sequences: Iterable[Sequence]) -> onnx.ModelProto:
+def rebuild(model: onnx.ModelProto, graph: ModelGraph, sequences: Iterable[LayerSequence]) -> onnx.ModelProto:
     """Assemble a model from the bricks of its sequences.
 
     Nodes are those of the brick files. Values that a brick exposes have their source names, interior values have
@@ -85,7 +84,7 @@ def rebuild(model: onnx.ModelProto, graph: ModelGraph, sequences: Iterable[Seque
     return rebuilt
 
 
-def _from_brick(graph: ModelGraph, sequence: Sequence, prefix: str) -> tuple[_Piece, list[onnx.TensorProto]]:
+def _from_brick(graph: ModelGraph, sequence: LayerSequence, prefix: str) -> tuple[_Piece, list[onnx.TensorProto]]:
     """The nodes and constants of a sequence's brick, under the names of the model."""
     brick = onnx.ModelProto.FromString(build_brick(graph, sequence).model)
     arguments = (*sequence.inputs, *sequence.weights)

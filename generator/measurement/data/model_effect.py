@@ -10,7 +10,7 @@ from statistics import fmean, median, stdev
 
 from ....db.samples.statistics import student
 from ....db.values import DATA, Block, Conditions, Measurement, Run, Stop, Subject, Verdict
-from ...worker.messages.protocol import Contrast
+from ...worker.messages.protocol import LayerEffect
 
 __all__ = ["DataLayer", "DataRow", "data_row", "effect_of"]
 
@@ -71,12 +71,12 @@ class DataRow:
 
 
 def effect_of(
-    processes: Sequence[Sequence[Contrast]], key: str, run: Run, conditions: Conditions
+    processes: Sequence[Sequence[LayerEffect]], key: str, run: Run, conditions: Conditions
 ) -> tuple[Measurement, list[Block]]:
     """The data effect of a model as a measurement: per process and round one sample, the sum over its layers.
 
     Its interval is that of a difference: around the mean, as wide as its samples leave in doubt, and on both sides of
-    zero where values do nothing. The verdict tells the interval's width relative to the model.
+    zero where values do nothing. The verdict rates the interval's width relative to the model.
 
     Args:
         processes: Per process, every executed layer.
@@ -120,11 +120,11 @@ def effect_of(
     return measurement, [Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
 
 
-def _rounds(layers: Sequence[Contrast]) -> range:
+def _rounds(layers: Sequence[LayerEffect]) -> range:
     return range(len(layers[0].differences_ns))
 
 
-def _cleaned(seen: Sequence[Contrast]) -> list[float]:
+def _cleaned(seen: Sequence[LayerEffect]) -> list[float]:
     """The differences of one layer over all processes and rounds, without disturbances (Hampel's identifier).
 
     A model has hundreds of layers, and one of them at a time meets another process on its core: for milliseconds, as
@@ -136,7 +136,7 @@ def _cleaned(seen: Sequence[Contrast]) -> list[float]:
     return [min(max(difference, centre - reach), centre + reach) for difference in differences]
 
 
-def data_row(processes: Sequence[Sequence[Contrast]], measurement: Measurement, name: str) -> DataRow:
+def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: Measurement, name: str) -> DataRow:
     """The row of a model that was examined."""
     low, high = measurement.ci95_ns
     return DataRow(
@@ -149,7 +149,7 @@ def data_row(processes: Sequence[Sequence[Contrast]], measurement: Measurement, 
     )
 
 
-def _notable(processes: Sequence[Sequence[Contrast]]) -> tuple[DataLayer, ...]:
+def _notable(processes: Sequence[Sequence[LayerEffect]]) -> tuple[DataLayer, ...]:
     """The layers whose values change their latency in every process and round alike, and enough to matter."""
     model_ns = median(sum(layer.synthetic_ns for layer in layers) for layers in processes)
     found = []

@@ -10,7 +10,7 @@ from the other.
 
 What is chosen so and read apart is never too low on average: it is a latency that the machine has, of a choice that may
 not be the best. That is the most that a bound may be too low by. The least is what a bootstrap says: by how much the
-minimum falls where the same errors are added once more. It tells nearly all of it where latencies are some errors
+minimum falls where the same errors are added once more. It finds nearly all of it where latencies are some errors
 apart, and two fifths where they are equal. A path is too long by at most what the longest is longer than one that was
 chosen apart.
 """
@@ -27,7 +27,7 @@ from ...bricks.cutting.windows import KeyedWindow
 from .bound import Cover
 from .composition import Quotient, critical_path
 
-__all__ = ["Luck", "luck_of"]
+__all__ = ["SelectionBias", "selection_bias"]
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ _Seen = Mapping[str, tuple[Array, Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Luck:
+class SelectionBias:
     """By how much bounds are too low, in the unit of the latencies: at least, and at most.
 
     Attributes:
@@ -48,13 +48,13 @@ class Luck:
     critical_path: tuple[float, float]
 
 
-def luck_of(
+def selection_bias(
     covers: Sequence[Cover],
     windows: Sequence[KeyedWindow],
     size: int,
     latencies: Mapping[str, Sequence[float]],
     errors: Mapping[str, Array],
-) -> Luck:
+) -> SelectionBias:
     """How lucky the lowest of latencies and covers may have been.
 
     Args:
@@ -85,7 +85,7 @@ def luck_of(
     longest = _longest(shortest, taken, 1, 1) - _longest(shortest, taken, 0, 1)
     along = critical_path(shortest.quotient, [plain[key] for key in shortest.keys]).members
     fallen = sum(plain[shortest.keys[one]] - float(seen[shortest.keys[one]][0].mean()) for one in along)
-    return Luck(
+    return SelectionBias(
         sequential=_within(naive_sum - _lowest(sums), _read(sums) - naive_sum),
         critical_path=_within(fallen - max(0.0, float(longest.mean())), _read(paths) - naive_path),
     )
