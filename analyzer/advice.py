@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.decomposition import Decomposition, Failed
 from ..constructor.form import Form
 from ..db import Store
 from ..errors import UsageError
+from ..generator.decomposition.decomposer import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
 from .comparison.contest import Contest, open_contest
 from .comparison.difference import MINIMUM_EFFECT, Relation
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
-from .estimation.selection import Query
+from .estimation.selection import Query, QueryFields, asked
 from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
 
 __all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
@@ -128,16 +129,11 @@ def advise(
     *,
     store: Store,
     minimum_effect: float = MINIMUM_EFFECT,
+    query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> Advice:
     """The best stored way to run each model on one system, from what is measured, else from estimates.
 
@@ -145,16 +141,13 @@ def advise(
         models: The models, from ``find_models``.
         store: Where latencies are.
         minimum_effect: Relative difference that matters.
+        query: Which of the stored measurements. Where it leaves them open, the system is this machine, or the only one
+            that is stored; the cache state that of a model that is repeated, whatever its bricks are in; and the
+            precision float32, where ``any`` is all of them.
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        system: Key of the system, or its beginning; None for this machine, or the only one that is stored.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        cache: Cache state; None for a model that is repeated, in whatever state its bricks are.
-        dtype: Precision; None for float32, ``any`` for all.
         oracle: Finds shapes that inference does not.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
         UsageError: There is no such system or stack, or several systems are stored and this machine is none of them.
@@ -168,23 +161,16 @@ def advise(
         >>> row.best, row.reason
         (None, 'nothing is stored')
     """
-    place = _system(store, system)
-    precision = {None: _DEFAULT_DTYPE, _ANY: None}.get(dtype, dtype)
-    query = Query(place, stack, backend, device, threads, cache, precision)
-    with open_contest(
-        models,
-        store=store,
-        query=query,
-        granularity=granularity,
-        connected=connected,
-        oracle=oracle,
-        merged=True,
-    ) as contest:
-        sides = [side for side in contest.sides if cache is not None or not side.cold]
+    query = asked(query, fields)
+    dtype = {None: _DEFAULT_DTYPE, _ANY: None}.get(query.dtype, query.dtype)
+    query = replace(query, system=_system(store, query.system), dtype=dtype)
+    cut = Cut(granularity, connected=connected)
+    with open_contest(models, store=store, query=query, cut=cut, oracle=oracle, merged=True) as contest:
+        sides = [side for side in contest.sides if query.cache is not None or not side.cold]
         rows = [
             _advised(contest, model, sides, store, query, minimum_effect=minimum_effect) for model in contest.models
         ]
-    return Advice(tuple(rows), place)
+    return Advice(tuple(rows), query.system)
 
 
 def _system(store: Store, asked: str | None) -> str | None:

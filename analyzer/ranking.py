@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..constructor.decomposition import Decomposition
 from ..db import Store
 from ..generator.backends.registry import backends
+from ..generator.decomposition.decomposer import Cut
 from .comparison.contest import Contest, Pair
 from .comparison.difference import Relation
 from .comparison.sides import Side
@@ -64,7 +65,7 @@ def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Stor
     figure = contest.measured(model, side)
     if figure.best_ms is None:
         figure = contest.figure(model, side)
-    commands = Commands(store, place, query, granularity=1)
+    commands = Commands(store, place, query, Cut(1))
     return Candidate(
         name=side.name,
         stack=place.stack_key,
@@ -113,7 +114,7 @@ def remedy_of(model: Decomposition, sides: Sequence[Side], store: Store, query: 
         like = sides[0].choice.conditions
         query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
     commands = [
-        Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
+        Commands(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
         for name, availability in backends().items()
         if availability.ok and name not in known
     ]

@@ -7,11 +7,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import AS_GIVEN
@@ -50,32 +49,18 @@ _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """How models are measured and composed; None leaves open what only the database can tell.
+class Setup(Query):
+    """How models are measured and composed: a query, and what it takes to measure more.
 
     Attributes:
         graph: Which graph is cut into bricks.
-        backend: The runtime.
-        device: Its device.
-        options: Its own options.
-        threads: Its threads.
-        cache: Cache state.
-        dtype: Precision.
+        options: Options of the backend.
         picked: What of this nobody asked for, as words.
-        system: Key of the system, or its beginning, where only what is stored is used; None: whichever it is.
-        stack: Key of the stack, likewise.
     """
 
-    graph: str
-    backend: str | None
-    device: str | None
-    options: Mapping[str, str]
-    threads: int | None
-    cache: str | None
-    dtype: str | None
+    graph: str = "runtime"
+    options: Mapping[str, str] = field(default_factory=dict)
     picked: tuple[str, ...] = ()
-    system: str | None = None
-    stack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +125,10 @@ def set_up(
         "dtype": (dtype, precision),
     }
     picked = tuple(f"--{option} {value}" for option, (asked, value) in chosen.items() if asked is None)
-    return Setup(kind, name, where, dict(options or {}), count, state, precision, picked)
+    return Setup(
+        backend=name, device=where, threads=count, cache=state, dtype=precision,
+        graph=kind, options=dict(options or {}), picked=picked,
+    )  # fmt: skip
 
 
 def report(
@@ -189,7 +177,9 @@ def report(
     how = setup or set_up()
     generated, measured = None, None
     found = _measured_here(models, store, how) if measure else _stored(models, store, how)
-    open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
+    open_models = list(models)
+    if found is not None:
+        open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
     room = measure and (budget_s is None or budget_s >= _FEW * _CEILINGS_S)
     if open_models:
         with ExitStack() as resources:
@@ -199,10 +189,13 @@ def report(
             left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
             if generated.suite is not None:
                 measured = _measured(open_models, store, how, generated, visits, left_s, progress)
-        found = _measured_here(models, store, how) if measured else _unmeasured(models, how)
-    if room and _wants_ceilings(found, how):
+        found = _measured_here(models, store, how) if measured else None
+    if found is None:
+        with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
+            found = _stored(models, nothing, how)
+    elif room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
-        found = _measured_here(models, store, how)
+        found = _measured_here(models, store, how) or found
     made = tuple(sections(found, store=store))
     until = math.inf if budget_s is None else begun + budget_s
     made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
@@ -263,22 +256,15 @@ _Found = list[Explained]
 
 def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
     """The models as far as they are stored."""
-    query = Query(how.system, how.stack, how.backend, how.device, how.threads, how.cache, how.dtype)
-    return explained(models, store=store, query=query, cut=Cut(1), graph=how.graph)
+    return explained(models, store=store, query=how, cut=Cut(1, graph=how.graph))
 
 
-def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
-    """The models as far as they are measured on this machine with the runtime that is installed."""
+def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
+    """The models as far as they are measured on this machine with the runtime that is installed; None: nothing is."""
     system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
-    if system in store.systems() and stack in store.stacks():
-        return _stored(models, store, replace(how, system=system, stack=stack))
-    return [(Estimate(source.name, 1, how.graph), None) for source in models]
-
-
-def _unmeasured(models: Sequence[ModelSource], how: Setup) -> _Found:
-    """The models where none could be measured: each says why."""
-    with Store.open("sqlite://") as nothing:
-        return _stored(models, nothing, how)
+    if system not in store.systems() or stack not in store.stacks():
+        return None
+    return _stored(models, store, replace(how, system=system, stack=stack))
 
 
 def _is_open(found: Explained) -> bool:
@@ -343,8 +329,8 @@ def _wants_ceilings(found: _Found, how: Setup) -> bool:
     return how.device == "cpu" and bricks and not _knows_ceilings(found)
 
 
-def _knows_ceilings(found: _Found) -> bool:
-    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found)
+def _knows_ceilings(found: _Found | None) -> bool:
+    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found or ())
 
 
 def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,10 @@ import click
 import dlbricks
 import pytest
 import yaml
-from dlbricks.cli import commands
+from listings import leaves
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def leaves(group: click.Group = commands, path: str = "dlbricks") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its whole name."""
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from leaves(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 COMMANDS = dict(leaves())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.decomposition import Decomposition, Failed
 from ...db import Store
 from ...errors import UsageError
+from ...generator.decomposition.decomposer import Cut
 from ...models import ModelSource
-from ..estimation.selection import Query
+from ..estimation.selection import Query, QueryFields, asked
 from .contest import Contest, Figure, Pair, open_contest
 from .difference import MINIMUM_EFFECT, Relation
 from .side_by_side import Absent, LayerComparison, judged, layers_of
@@ -107,16 +108,11 @@ def compare(
     base: str | None = None,
     others: Sequence[str] = (),
     minimum_effect: float = MINIMUM_EFFECT,
+    query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> Comparison:
     """Compare stored results with each other, per model and per brick; nothing is measured.
 
@@ -129,16 +125,11 @@ def compare(
             measured first.
         others: The sides to compare with it, told in the same way; none for all.
         minimum_effect: Relative difference that matters.
+        query: Narrows what is compared.
         granularity: Most layers in a brick; bricks are those of the models' own graphs.
         connected: Bricks may be weakly connected windows.
-        system: Key of the system, or its beginning; with the options below it narrows what is compared.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        cache: Cache state.
-        dtype: Precision.
         oracle: Finds shapes that inference does not.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
         AmbiguousQuery: Runs or variants of several combinations match, or a side is told in a way that several are.
@@ -156,10 +147,8 @@ def compare(
     if not 0 < minimum_effect < float("inf"):
         raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
     by = By(by)
-    query = Query(system, stack, backend, device, threads, cache, dtype)
-    with open_contest(
-        models, store=store, query=query, by=by, granularity=granularity, connected=connected, oracle=oracle
-    ) as contest:
+    cut = Cut(granularity, connected=connected)
+    with open_contest(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as contest:
         sides = contest.sides
         first = sides[0] if sides else None
         if base is not None or others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,10 +14,10 @@ from ...constructor.decomposition import Decomposition, Failed, state_of
 from ...constructor.result import Estimate
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
-from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
-from ...models import ModelSource, require_known
+from ...models import ModelSource
+from ..estimation.cutting import readable_of
 from ..estimation.estimate import estimates_under
 from ..estimation.selection import Query
 from ..estimation.survey import decompose_all
@@ -110,8 +110,8 @@ class Contest:
         models: The models, decomposed, as far as they can be.
         store: The database.
         query: What the caller asked for.
+        cut: How the models were decomposed.
         by: What a side is.
-        blank: How the models were decomposed.
         oracle: Finds shapes that inference does not.
         merged: Whether sides that differ only in the cache state of bricks are one.
     """
@@ -122,8 +122,8 @@ class Contest:
         *,
         store: Store,
         query: Query,
+        cut: Cut,
         by: By,
-        blank: Estimate,
         oracle: ShapeOracle,
         merged: bool = False,
     ) -> None:
@@ -131,8 +131,8 @@ class Contest:
         self._readable = [model for model in models if isinstance(model, Decomposition)]
         self._store = store
         self._query = query
+        self._cut = cut
         self._by = by
-        self._blank = blank
         self._oracle = oracle
         self._timeline = Timeline(store)
         keys = {part.key for model in self._readable for part in model.sequences}
@@ -184,7 +184,7 @@ class Contest:
         asked = side.name, model.own.key
         if asked not in self._estimates:
             (self._estimates[asked],) = estimates_under(
-                side.choice, [model], store=self._store, query=self._query, blank=self._blank, oracle=self._oracle
+                side.choice, [model], store=self._store, query=self._query, cut=self._cut, oracle=self._oracle
             )
         return self._estimates[asked]
 
@@ -325,9 +325,8 @@ def open_contest(
     *,
     store: Store,
     query: Query,
+    cut: Cut,
     by: By = By.COMBINATION,
-    granularity: int = 1,
-    connected: bool = False,
     oracle: ShapeOracle | None = None,
     merged: bool = False,
 ) -> Iterator[Contest]:
@@ -337,9 +336,8 @@ def open_contest(
         models: The models.
         store: The database.
         query: What the caller asked for.
+        cut: How models are decomposed.
         by: What a side is.
-        granularity: Most layers in a sequence.
-        connected: Sequences may be connected windows.
         oracle: Finds shapes that inference does not; None for a worker.
         merged: Whether sides that differ only in the cache state of bricks are one.
 
@@ -348,17 +346,12 @@ def open_contest(
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
         StoreError: The database cannot be read.
     """
-    if granularity < 1:
-        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
-    blank = Estimate(name="", granularity=granularity, connected=connected)
+    cut.check()
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, Cut(granularity, connected=connected), shapes, store=store)
-        readable = [model for model in found if isinstance(model, Decomposition)]
-        if readable:
-            dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}
-            require_known(dims, [model.own for model in readable])
-        yield Contest(found, store=store, query=query, by=by, blank=blank, oracle=shapes, merged=merged)
+        found = decompose_all(models, cut, shapes, store=store)
+        readable_of(models, found)
+        yield Contest(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
 
 
 def _figure(measured: Measurement) -> Figure:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
 from ...db import Combination, Stack, Store, Subject, System
 from ...errors import AmbiguousQuery, UsageError
 
-__all__ = ["Query", "choose", "matching", "require_one"]
+__all__ = ["Query", "QueryFields", "asked", "choose", "matching", "require_one"]
 
 _SHOWN = 8
 """Characters of a key in messages, more where they do not tell two apart."""
@@ -20,7 +21,7 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the caller asked for; None leaves a property open.
+    """Which of the stored measurements an answer is made from; None leaves a property open.
 
     Attributes:
         system: Key of the system, or its beginning.
@@ -40,6 +41,23 @@ class Query:
     threads: int | None = None
     cache: str | None = None
     dtype: str | None = None
+
+
+class QueryFields(TypedDict, total=False):
+    """The fields of a ``Query`` as keywords of the functions that take one."""
+
+    system: str | None
+    stack: str | None
+    backend: str | None
+    device: str | None
+    threads: int | None
+    cache: str | None
+    dtype: str | None
+
+
+def asked(query: Query | None, fields: QueryFields) -> Query:
+    """What the caller asked for: a query, but for the fields that are given beside it."""
+    return replace(query or Query(), **fields)
 
 
 def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:

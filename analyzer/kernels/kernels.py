@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import LayerState
@@ -14,16 +15,14 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
-from ...db.values import AS_GIVEN
 from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
-from ...models import ModelSource, require_known
+from ...models import ModelSource
 from ..estimation.commands import Commands
-from ..estimation.cutting import cut_of
-from ..estimation.runtime import chosen_stack
-from ..estimation.selection import Query, matching, require_one
+from ..estimation.cutting import readable_of, settle
+from ..estimation.selection import Query, QueryFields, asked, matching, require_one
 from ..estimation.survey import decompose_all
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of
 from .units import Use
@@ -93,66 +92,52 @@ def kernels(
     models: Sequence[ModelSource],
     *,
     store: Store,
+    query: Query | None = None,
     whole: bool = False,
     granularity: int = 1,
     connected: bool = False,
     graph: str = "source",
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> list[ModelKernels]:
     """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
 
     Args:
         models: The models, from ``find_models``.
         store: Where views are.
+        query: Which of the stored views; of no cache state, since kernels run whatever the caches hold.
         whole: Those of whole models as they were profiled, instead of the sum over their bricks.
         granularity: Most layers in a sequence; that of the suite that was profiled.
         connected: Sequences may be weakly connected windows.
         graph: Which graph is decomposed (as for ``estimate``).
-        system: Key of the system, or its beginning.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        dtype: Precision.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
         One per model, in their order; a model that cannot be decomposed has ``error``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: A wrong granularity or graph, a dimension that no model has, a system or stack that is not stored.
+        UsageError: A cache state, a wrong granularity or graph, a dimension that no model has, a system or stack that
+            is not stored.
         StoreError: The database cannot be read.
     """
-    if graph == "runtime" and dtype not in {None, AS_GIVEN}:
-        raise UsageError(f"the graph that a runtime executes is told in {AS_GIVEN} only", remedy="use --graph source")
-    query = Query(system, stack, backend, device, threads, None, dtype)
-    cut = cut_of(Cut(granularity, False, connected), graph)  # noqa: FBT003  # sequences that overlap count layers twice
-    if graph != "source":
-        place = chosen_stack(store, query, at_home=graph == "fused")
-        if place.why_not is not None:
-            reason = f"{place.why_not}; use --graph source"
-            return [ModelKernels(one.name, whole, one.batch, error=reason) for one in models]
-        cut = cut_of(cut, graph, place.stack, place.threads)
-        if graph == "runtime" and place.stack.key in store.stacks():
-            query = replace(query, stack=place.stack.key)
+    query = asked(query, fields)
+    if query.cache is not None:
+        raise UsageError("kernels run whatever the caches hold", remedy="leave the cache state out")
+    # Sequences that overlap would count layers twice.
+    settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
+    cut, query = settled.cut, settled.query
+    if settled.why_not is not None:
+        return [ModelKernels(one.name, whole, one.batch, error=settled.why_not) for one in models]
     with WorkerOracle() as worker:
         found = decompose_all(models, cut, oracle or worker, store=store)
-    readable = [model for model in found if isinstance(model, Decomposition)]
-    if readable:
-        dims = {name: size for source in models for name, size in source.dims}
-        require_known(dims, [model.own for model in readable])
+    readable = readable_of(models, found)
     parts = partial(_parts, whole=whole)
     keys = {part.key for model in readable for part in parts(model) if part.key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
-    commands = Commands(store, choice, query, granularity=granularity, connected=connected, graph=graph)
+    commands = Commands(store, choice, query, cut)
     return [
         _told(model, parts(model), choice, views, commands, whole=whole)
         if isinstance(model, Decomposition)

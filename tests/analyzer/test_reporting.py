@@ -38,7 +38,7 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
             store=store,
             out=here / "c.html",
             measure=False,
-            setup=Setup("runtime", *[None] * 2, {}, *[None] * 3),
+            setup=Setup(),
         )
 
     assert first.complete
@@ -120,7 +120,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
 def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
     first, *_ = bench.counts
     bench.run(ms=10.0, bricks={first: 1.0})
-    stored = Setup("source", "onnxruntime", "cpu", {}, 1, "hot", "float32")
+    stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
 
     made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
 
