@@ -33,6 +33,7 @@ __all__ = [
     "pace_options",
     "plot_option",
     "quiet_option",
+    "report_options",
     "runtime_options",
     "setting_option",
     "split_options",
@@ -239,6 +240,28 @@ _each_threads = click.option(
 )
 
 measured_options = _stacked(*_measured)
+
+report_options = _stacked(
+    click.option("--backend", metavar="NAME", help="Runtime that executes; else onnxruntime."),
+    click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device of the runtime; else cpu."),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Threads of the runtime; else 1; 0 means one per physical core.",
+    ),
+    click.option(
+        "--cache",
+        type=click.Choice(["model", "hot", "cold"]),
+        help="State of the processor's caches before each execution; else model, or hot where it cannot be that.",
+    ),
+    click.option("--dtype", metavar="NAME", help="Precision to compute in; else that of each network itself."),
+    *(
+        click.option(f"--{name}", metavar="ID", help=f"With --no-measure: only of this {name} (a key or its beginning).")
+        for name in ("system", "stack")
+    ),
+)
+"""What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
 estimated_options = _stacked(*(_each_threads if option is _measured_threads else option for option in _measured))
 

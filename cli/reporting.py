@@ -14,9 +14,9 @@ from .options import (
     PLACE,
     database_option,
     format_options,
-    measured_options,
     model_arguments,
     quiet_option,
+    report_options,
     setting_option,
     take_models,
 )
@@ -45,9 +45,9 @@ __all__ = ["report"]
 @click.option(
     "--graph",
     type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else what the runtime executes, where it tells.",
+    help="Which graph is cut into bricks; else the one that the runtime executes, where that is known.",
 )
-@measured_options
+@report_options
 @setting_option
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
 @click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
@@ -80,7 +80,7 @@ def report(
     """All of it in one call: decompose, measure, find what is missed, try the remedies, write one page to forward.
 
     What is stored is not measured again, and what was proven not tried again. Without options it measures with ONNX
-    Runtime and one thread.
+    Runtime and one thread. With --no-measure, the options of the runtime choose among what is stored.
 
     \b
     Example:

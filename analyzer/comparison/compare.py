@@ -39,6 +39,11 @@ class ModelComparison:
         base_estimate_ci95_ms: Its interval.
         other_estimate_ms: Likewise.
         other_estimate_ci95_ms: Its interval.
+        base_undisturbed_ms: As measured while the machine was quiet, where the ratio is of that: where both sides come
+            from different runs.
+        base_undisturbed_ci95_ms: Its interval.
+        other_undisturbed_ms: Likewise.
+        other_undisturbed_ci95_ms: Its interval.
         ratio: Latency of the other side / latency of the base.
         ratio_ci95: Its interval.
         verdict: What the other side is.
@@ -63,6 +68,10 @@ class ModelComparison:
     base_estimate_ci95_ms: tuple[float, float] | None = None
     other_estimate_ms: float | None = None
     other_estimate_ci95_ms: tuple[float, float] | None = None
+    base_undisturbed_ms: float | None = None
+    base_undisturbed_ci95_ms: tuple[float, float] | None = None
+    other_undisturbed_ms: float | None = None
+    other_undisturbed_ci95_ms: tuple[float, float] | None = None
     ratio: float | None = None
     ratio_ci95: tuple[float, float] | None = None
     verdict: Relation | None = None
@@ -199,12 +208,7 @@ def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimu
 
 
 def _figures(side: str, figure: Figure) -> dict[str, Any]:
-    return {
-        f"{side}_measured_ms": figure.measured_ms,
-        f"{side}_measured_ci95_ms": figure.measured_ci95_ms,
-        f"{side}_estimate_ms": figure.estimate_ms,
-        f"{side}_estimate_ci95_ms": figure.estimate_ci95_ms,
-    }
+    return {f"{side}_{name}": value for name, value in asdict(figure).items()}
 
 
 def _decided(rows: Sequence[_Open], minimum_effect: float) -> list[ModelComparison]:

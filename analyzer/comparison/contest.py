@@ -43,12 +43,16 @@ class Figure:
         measured_ci95_ms: Its interval.
         estimate_ms: From bricks; not looked up where the measured ones do.
         estimate_ci95_ms: Its interval.
+        undisturbed_ms: As measured while the machine was quiet, where that is what is compared.
+        undisturbed_ci95_ms: Its interval, relatively as wide as that of ``measured_ms``.
     """
 
     measured_ms: float | None = None
     measured_ci95_ms: tuple[float, float] | None = None
     estimate_ms: float | None = None
     estimate_ci95_ms: tuple[float, float] | None = None
+    undisturbed_ms: float | None = None
+    undisturbed_ci95_ms: tuple[float, float] | None = None
 
     @property
     def best_ms(self) -> float | None:
@@ -276,6 +280,8 @@ class Contest:
         error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
         seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
         guessed = stand.apart > 0 and not self._timeline.known(base, other)
+        if stand.undisturbed:
+            pair = replace(pair, base=_quiet(pair.base, stand.base_ns), other=_quiet(pair.other, stand.other_ns))
         return replace(pair, difference=seen, apart=stand.apart > 0, guessed=guessed)
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
@@ -357,3 +363,12 @@ def open_contest(
 def _figure(measured: Measurement) -> Figure:
     low, high = measured.ci95_ns
     return Figure(measured.latency_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))
+
+
+def _quiet(figure: Figure, latency_ns: float) -> Figure:
+    """The figure with a latency on a quiet machine beside its mean."""
+    assert figure.measured_ms is not None  # noqa: S101
+    assert figure.measured_ci95_ms is not None  # noqa: S101
+    undisturbed_ms = latency_ns / _NS_PER_MS
+    low, high = (bound * undisturbed_ms / figure.measured_ms for bound in figure.measured_ci95_ms)
+    return replace(figure, undisturbed_ms=undisturbed_ms, undisturbed_ci95_ms=(low, high))

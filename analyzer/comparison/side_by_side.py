@@ -27,14 +27,14 @@ class LayerComparison:
         operators: Its operators.
         names: Names of the layers of its first occurrence.
         occurrences: How often the model holds it.
-        base_ms: Its latency on the base.
+        base_ms: Its latency on the base; where both come from different runs, that on a quiet machine.
         other_ms: On the other side.
         ratio: ``other_ms / base_ms``.
         ratio_ci95: Its interval.
         verdict: What the other side is; with that of all bricks of the model considered.
         reason: Why the verdict is UNCLEAR; None where it is not.
         gain_ms: What the model would gain if the base ran this brick as fast as the other side does: occurrences times
-            what the ratio says of the base's latency; negative where the base is faster. 0 where one side alone is
+            the difference; negative where the base is faster. 0 where one side alone is
             eager and the brick ends in a view: what it leaves out, whoever reads the result pays.
         form: What its first occurrence looks like.
         apart: Whether both come from different runs.
@@ -141,13 +141,11 @@ def layers_of(
 def _layer(
     model: Decomposition, part: Part, count: int, pair: Pair, verdict: tuple[Relation, str | None], *, mixed: bool
 ) -> LayerComparison:
-    base_ms, other_ms = pair.base.best_ms, pair.other.best_ms
+    base_ms, other_ms = pair.base.undisturbed_ms or pair.base.best_ms, pair.other.undisturbed_ms or pair.other.best_ms
     assert base_ms is not None  # noqa: S101  # both sides have the brick
     assert other_ms is not None  # noqa: S101
     layers = [model.graph.layers[index] for index in part.layers]
     operators = tuple(layer.op_type for layer in layers)
-    # By the ratio that the verdict goes by: of runs apart it is that of latencies on a quiet machine.
-    gain_ms = base_ms - other_ms if pair.difference is None else base_ms * (1 - pair.difference.ratio)
     return LayerComparison(
         key=part.key,
         operators=operators,
@@ -159,7 +157,7 @@ def _layer(
         ratio_ci95=None if pair.difference is None else pair.difference.ci95,
         verdict=verdict[0],
         reason=verdict[1],
-        gain_ms=0.0 if mixed and ends_in_view(operators) else count * gain_ms,
+        gain_ms=0.0 if mixed and ends_in_view(operators) else count * (base_ms - other_ms),
         form=form_of(model, part),
         apart=pair.apart,
     )

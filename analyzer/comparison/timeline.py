@@ -27,11 +27,13 @@ class Standing:
         base_ns: The first.
         other_ns: The second.
         apart: Relative standard deviation of what the machine may have done between both.
+        undisturbed: Whether the latencies are those on a quiet machine, and no means.
     """
 
     base_ns: float
     other_ns: float
     apart: float
+    undisturbed: bool = False
 
 
 class Timeline:
@@ -54,7 +56,7 @@ class Timeline:
         if in_turn:
             return Standing(base.latency_ns, other.latency_ns, 0.0)
         if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
-            return Standing(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other))
+            return Standing(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other), undisturbed=True)
         return Standing(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:

@@ -26,6 +26,8 @@ _APART = (
     "measure the base once more after the other side"
 )
 
+_UNDISTURBED = "of different runs, latencies and ratios are those while the machine was quiet (--json has the means)"
+
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
 
@@ -45,6 +47,8 @@ def compared(comparison: Comparison, *, layers: bool = False, most: int | None =
         summary.append(f"base: {base}; SAME is within {comparison.minimum_effect:.3g} of it, either way")
     for row in comparison.rows:
         summary += _remarks(row)
+    if any(row.base_undisturbed_ms is not None for row in comparison.rows):
+        summary.append(_UNDISTURBED)
     if any(row.apart for row in comparison.rows):
         summary.append(_APART)
     if layers:
@@ -113,10 +117,11 @@ def advised(advice: Advice) -> Answer:
 
 def _decided_by(row: ModelComparison) -> dict[str, object]:
     """The latencies that the ratio is of."""
-    first, second = ("measured", "estimate") if "measured" in (row.basis or "measured") else ("estimate", "measured")
+    measured = "measured" in (row.basis or "measured")
+    kinds = ("undisturbed", "measured", "estimate") if measured else ("estimate", "measured")
     found: dict[str, object] = {}
     for side in ("base", "other"):
-        kind = second if getattr(row, f"{side}_{first}_ms") is None else first
+        kind = next((kind for kind in kinds if getattr(row, f"{side}_{kind}_ms") is not None), kinds[-1])
         found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
     return found
 
