@@ -257,7 +257,9 @@ report_options = _stacked(
     ),
     click.option("--dtype", metavar="NAME", help="Precision to compute in; else that of each network itself."),
     *(
-        click.option(f"--{name}", metavar="ID", help=f"With --no-measure: only of this {name} (a key or its beginning).")
+        click.option(
+            f"--{name}", metavar="ID", help=f"With --no-measure: only of this {name} (a key or its beginning)."
+        )
         for name in ("system", "stack")
     ),
 )

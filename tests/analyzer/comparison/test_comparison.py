@@ -82,6 +82,24 @@ def test_stacks_of_different_runs_are_told_apart_beyond_what_runs_differ_by(benc
     assert (far.verdict, far.apart) == (Relation.SLOWER, True)
 
 
+def test_of_different_runs_the_table_shows_the_quiet_latencies_that_the_ratio_is_of(bench) -> None:
+    bench.run(ms=1.0, bricks=bench.bricks(0.1), undisturbed=0.9)
+    bench.run(ms=2.0, bricks=bench.bricks(0.2), undisturbed=0.5)
+
+    row = only(bench, by="run")
+    (shown,) = compared(of(bench, by="run")).results
+    table = render(compared(of(bench, by="run")))
+
+    assert row.ratio == pytest.approx(2.0 * 0.5 / 0.9, rel=0.01)
+    assert shown["other_ms"] / shown["base_ms"] == pytest.approx(row.ratio)
+    assert shown["base_ci95_ms"][0] < shown["base_ms"] < shown["base_ci95_ms"][1]
+    assert row.base_measured_ms == pytest.approx(1.0, rel=0.01)
+    assert "while the machine was quiet" in table
+    for layer in row.layers:
+        assert layer.other_ms / layer.base_ms == pytest.approx(layer.ratio)
+        assert layer.gain_ms == pytest.approx(layer.occurrences * (layer.base_ms - layer.other_ms))
+
+
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_model_of_which_nothing_is_left_is_a_row_with_its_reason(bench, tmp_path: Path, measured: bool) -> None:
     (tmp_path / "folded.onnx").write_bytes(onnx.parser.parse_model(FOLDED).SerializeToString())
