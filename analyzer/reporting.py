@@ -29,13 +29,13 @@ from .estimation.estimate import Explained, explained
 from .estimation.selection import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
-from .report.answers import estimated
+from .report.answers import estimates_answer
 from .report.page.page import render_page
 from .report.section import Section, sections
 from .report.tables import Answer
 from .report.units import duration
 
-__all__ = ["Report", "Setup", "report", "reported", "set_up"]
+__all__ = ["Report", "Setup", "report", "report_answer", "set_up"]
 
 _PRODUCTS = (512, 1024)
 _LARGEST_STREAM = 1 << 27
@@ -349,10 +349,10 @@ def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | Non
         )
 
 
-def reported(result: Report) -> Answer:
+def report_answer(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     entries = [section.estimate for section in result.sections]
-    short, told = estimated(entries), estimated(entries, explain=True)
+    short, told = estimates_answer(entries), estimates_answer(entries, explain=True)
     rows = [{**row, **one.missed()} for row, one in zip(told.results, result.sections, strict=True)]
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]

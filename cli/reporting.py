@@ -87,7 +87,7 @@ def report(
         dlbricks report squeezenet -o report.html
     """
     from ..analyzer.reporting import report as write_report
-    from ..analyzer.reporting import reported
+    from ..analyzer.reporting import report_answer
 
     if out.is_dir():
         raise UsageError(f"{out} is a folder", remedy=f"name a file: -o {out / 'report.html'}")
@@ -122,7 +122,7 @@ def report(
         from ..analyzer.report.annotation import annotate
 
         annotate(result.sections, annotated)
-    answer(reported(result), form, complete=result.complete)
+    answer(report_answer(result), form, complete=result.complete)
 
 
 def _setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:

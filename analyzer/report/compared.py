@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..comparison.side_by_side import LayerComparison
     from ..comparison.sides import Side
 
-__all__ = ["advised", "compared"]
+__all__ = ["advice_answer", "comparison_answer"]
 
 _DECISIVE = 5
 """Bricks that ``advise`` names."""
@@ -32,7 +32,7 @@ _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
 
 
-def compared(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
+def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
     """The answer of ``compare``: one row per model and other side.
 
     Args:
@@ -86,7 +86,7 @@ def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, ob
     return [whole | layer for layer in layers or [{}]]
 
 
-def advised(advice: Advice) -> Answer:
+def advice_answer(advice: Advice) -> Answer:
     """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
     several = len(advice.rows) > 1
     rows = [row.record() for row in advice.rows]

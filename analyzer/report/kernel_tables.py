@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...db.identity import Identity
     from ..kernels.kernels import ModelKernels
 
-__all__ = ["told", "view_lines", "view_records"]
+__all__ = ["kernels_answer", "view_lines", "view_records"]
 
 _NS_PER_MS = 1e6
 _LISTED = 20
@@ -31,7 +31,7 @@ _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
 
 
-def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
+def kernels_answer(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
     layered = any(kernel.layers for one in found for kernel in one.kernels)
     fell_back = any(one.elsewhere for one in found)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ...db.samples.rates import Rate
     from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
 
-__all__ = ["chart", "has_roof", "measured_ceilings", "roofline_lines", "roofline_record"]
+__all__ = ["ceilings_answer", "chart", "has_roof", "roofline_lines", "roofline_record"]
 
 _GIGA = 1e9
 
 
-def measured_ceilings(report: CeilingReport) -> Answer:
+def ceilings_answer(report: CeilingReport) -> Answer:
     """The answer of ``system --ceilings``: one result per runtime, precision and network."""
     rows = [_row(row) for row in report.rows]
     best = [_row(row) for row in _best(report.rows)]

@@ -1,8 +1,8 @@
 """What commands answer of reports and estimates: rows with the documented keys (docs/cli.md), and tables."""
 
-from .decomposed import generated
-from .estimates import estimated
-from .missed import missed
-from .runs import measured, ran
+from .decomposed import generate_answer
+from .estimates import estimates_answer
+from .missed import analyze_answer
+from .runs import measure_answer, run_answer
 
-__all__ = ["estimated", "generated", "measured", "missed", "ran"]
+__all__ = ["analyze_answer", "estimates_answer", "generate_answer", "measure_answer", "run_answer"]

@@ -13,12 +13,12 @@ from ..roofs import roofline_lines, roofline_record
 from ..tables import MOST, Answer, Column, Format, render, unlisted
 from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, values_of
-from .standing import COLUMNS, above_estimate, shown, standing
+from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
     from ....constructor.result import Estimate, SequenceLatency
 
-__all__ = ["estimated"]
+__all__ = ["estimates_answer"]
 
 _NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
@@ -33,7 +33,7 @@ _OPERATORS = 12
 """Operators that ``--explain`` lists per model, the most expensive first."""
 
 
-def estimated(
+def estimates_answer(
     estimates: Sequence[Estimate], *, explain: bool = False, layers: bool = False, most: int | None = MOST
 ) -> Answer:
     """The answer of ``estimate``: one row per model.
@@ -54,7 +54,7 @@ def estimated(
         if layers:
             row["roofline"] = roofline_record(entry)
         rows.append(row)
-    summary = [*(line for entry in estimates for line in _remarks(entry)), *standing(estimates)]
+    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates)]
     summary += bound_lines((entry.name, entry.bound) for entry in estimates)
     if explain:
         for entry in estimates:
@@ -80,7 +80,7 @@ def estimated(
             Column("coverage.sequences", "coverage", percent),
         ],
         summary=summary,
-        table=[shown(entry, row) for entry, row in zip(estimates, rows, strict=True)],
+        table=[table_row(entry, row) for entry, row in zip(estimates, rows, strict=True)],
         flat=[line for entry, row in zip(estimates, rows, strict=True) for line in _flat(entry, row)],
     )
 

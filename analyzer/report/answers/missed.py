@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
     from ...findings.finding import Finding
 
-__all__ = ["missed"]
+__all__ = ["analyze_answer"]
 
 _NAMED = 3
 """Layers that a line names, before it counts them."""
 
 
-def missed(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
+def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
     """The answer of ``analyze``: one row per model, one line of the table per finding.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ....generator.measurement.profiling import ProfileReport
     from ....generator.measurement.run import RunReport
 
-__all__ = ["measured", "ran"]
+__all__ = ["measure_answer", "run_answer"]
 
 Report = TypeVar("Report", bound="RunReport | MeasureReport")
 
@@ -31,7 +31,7 @@ _UNWATCHED = 0.05
 """Relative difference between profiled passes and others that a run tells of."""
 
 
-def ran(*reports: RunReport, budget_s: float | None = None) -> Answer:
+def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
     """The answer of ``run``: one row per failure, what was done beside them.
 
     Args:
@@ -229,7 +229,7 @@ def _brick_or_model(name: str) -> str:
     return short(name) if is_key else name
 
 
-def measured(*reports: MeasureReport) -> Answer:
+def measure_answer(*reports: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
     rows = [row for of_model in zip(*(report.rows for report in reports), strict=True) for row in of_model]
     examined = any(row.data_effect_ms is not None for row in rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.kernels.kernels import MissingView, ModelKernels
-from dlbricks.analyzer.report.kernel_tables import told, view_lines
+from dlbricks.analyzer.report.kernel_tables import kernels_answer, view_lines
 from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
 from dlbricks.db.identity import Identity
 from dlbricks.generator.backends import registry
@@ -139,7 +139,7 @@ def test_missing_views_are_counted_by_their_operators():
         *(MissingView(name, (name,), 2) for name in names),
         MissingView(None, ("Loop",), 1),
     )
-    lines = told([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
+    lines = kernels_answer([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
 
     assert lines == [
         "m: the kernels of 17 sequences are not known",
