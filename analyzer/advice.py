@@ -64,7 +64,7 @@ class ModelAdvice:
         name: The model.
         best: Name of the fastest side.
         command: Measures the model so.
-        ties: Names of those that cannot be told from it.
+        ties: Names of those that cannot be distinguished from it.
         ranking: Every side, the fastest first; those that nothing is known of last.
         runner_up: Name of the fastest side that is slower than the best by more than chance; else of the second.
         default: Name of the side that stands for the default: onnxruntime with its own options.

@@ -69,7 +69,7 @@ def demo(
         folder: Where everything goes; made where it is missing.
         models: Names in the zoo.
         budget_s: Time for measuring.
-        progress: Told between requests to the worker.
+        progress: Called between requests to the worker.
 
     Raises:
         DlbricksError: The machine cannot measure now, or the folder holds something else.

@@ -1,7 +1,7 @@
 """Reports as pandas frames, JSON objects and Markdown: what the command line writes, from Python.
 
 These are functions and no methods of the reports: those of ``generate``, ``run`` and ``measure`` are made far below the
-answers that tell what a row of them is, and know nothing of these.
+answers that define what a row of them is, and know nothing of these.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Candidate:
     """A stored combination, as one way to run a model.
 
     Attributes:
-        name: What tells it from the others.
+        name: What distinguishes it from the others.
         stack: Key of its stack.
         backend: Its backend.
         device: Its device.

@@ -159,7 +159,7 @@ def report(
         prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
             was proven before is not tried again.
         write: Folder for improved models that were proven to save time.
-        progress: Told between requests to the worker.
+        progress: Called between requests to the worker.
 
     Returns:
         The models with what is known of each; one that cannot be read has an error, and the others go on.
@@ -223,7 +223,7 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
         store: Where findings are kept.
         until: On the monotonic clock, when no further remedy is tried.
         write: Folder for improved models.
-        progress: Told between visits.
+        progress: Called between visits.
     """
     sections, unasked = [], []
     for source, section in zip(models, made, strict=True):
@@ -352,8 +352,8 @@ def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | Non
 def report_answer(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     entries = [section.estimate for section in result.sections]
-    short, told = estimates_answer(entries), estimates_answer(entries, explain=True)
-    rows = [{**row, **one.missed()} for row, one in zip(told.results, result.sections, strict=True)]
+    short, full = estimates_answer(entries), estimates_answer(entries, explain=True)
+    rows = [{**row, **one.missed()} for row, one in zip(full.results, result.sections, strict=True)]
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:
@@ -373,7 +373,7 @@ def report_answer(result: Report) -> Answer:
         columns=short.columns,
         summary=summary,
         table=short.table,
-        flat=told.flat,
+        flat=full.flat,
     )
 
 

@@ -173,8 +173,8 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     metavar="NAME",
     help="Also measure each brick with this algorithm; repeatable.",
 )
-@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
+@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be measured and how long it would take.")
 @pace_options
 @click.option(
     "--again",
@@ -246,7 +246,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @stack_options
 @pace_options
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
-@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
+@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option
 @quiet_option
 @format_options

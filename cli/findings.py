@@ -1,4 +1,4 @@
-"""The command that tells what models miss, and proves it where that is asked for."""
+"""The command that finds what models miss, and proves it where that is asked for."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ __all__ = ["advise", "compare", "estimate", "kernels"]
 @model_arguments
 @split_options
 @estimated_options
-@click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
-@click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
+@click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
+@click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
 @all_option
 @plot_option
 @database_option

@@ -40,7 +40,7 @@ def db_info(*, database: str, form: str) -> None:
 @click.argument("file", type=PLACE)
 @click.option(
     "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, the file's ending tells.",
+    help="What to write; where not given, by the file's ending.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
 @suite_option

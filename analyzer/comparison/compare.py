@@ -132,7 +132,7 @@ def compare(
             (runs of one combination) or ``variant`` (algorithms within one).
         base: The side that others are compared with: its name or the beginning of a key; None for the one that was
             measured first.
-        others: The sides to compare with it, told in the same way; none for all.
+        others: The sides to compare with it, named in the same way; none for all.
         minimum_effect: Relative difference that matters.
         query: Narrows what is compared.
         granularity: Most layers in a brick; bricks are those of the models' own graphs.
@@ -141,7 +141,7 @@ def compare(
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
-        AmbiguousQuery: Runs or variants of several combinations match, or a side is told in a way that several are.
+        AmbiguousQuery: Runs or variants of several combinations match, or a name is that of several sides.
         UsageError: The minimum effect is not positive, or there is no such system, stack or side.
         StoreError: The database cannot be read.
 

@@ -39,7 +39,7 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        name: What tells it from the others.
+        name: What distinguishes it from the others.
         choice: System, stack and conditions.
         run: The run; None for the latest measurement of everything.
         variant: The algorithm; empty for the runtime's own choice.

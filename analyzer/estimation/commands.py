@@ -161,13 +161,13 @@ class Commands:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
         words = self._options()
         pairs = list(zip(words[::2], words[1::2], strict=True))
-        told = [
+        named = [
             pair
             for pair in pairs
             if pair[0] in {"--backend", "--device", "--option"}
             and pair not in {("--backend", "onnxruntime"), ("--device", "cpu")}
         ]
-        return [word for pair in told for word in pair]
+        return [word for pair in named for word in pair]
 
     def again(self, source: ModelSource) -> str | None:
         """The same, trying again what failed."""

@@ -54,11 +54,11 @@ class ModelKernels:
         whole: Whether they are of the whole model as it was profiled, or summed over its bricks.
         batch: Batch size that was asked for.
         choice: Where and how they ran; None where nothing that matches is stored.
-        source: Who told; several where bricks differ in it.
+        source: Which profiler; several where bricks differ in it.
         kernels: The longest first; those whose time is not known last.
         time_ms: Of all of them; None where one is not known.
         missing: What is not known. The kernels are then those of the rest.
-        command: What would tell it; None where nothing here does.
+        command: What would profile that; None where nothing here does.
         error: Why nothing can be said.
     """
 
@@ -173,11 +173,11 @@ def _choose(
         conditions = one.conditions
         places.setdefault((one.system_key, one.stack_key, conditions.threads, conditions.dtype), one)
     held = {place: _views(store, one, keys, subject) for place, one in places.items()}
-    told = {place: one for place, one in places.items() if held[place]} or places
-    alike = {place: replace(one, conditions=replace(one.conditions, cache="")) for place, one in told.items()}
+    chosen = {place: one for place, one in places.items() if held[place]} or places
+    alike = {place: replace(one, conditions=replace(one.conditions, cache="")) for place, one in chosen.items()}
     if require_one(alike.values()) is None:
         return None, {}
-    ((place, choice),) = told.items()
+    ((place, choice),) = chosen.items()
     return choice, held[place]
 
 

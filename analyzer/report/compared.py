@@ -75,13 +75,13 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
-        flat=[line for row, told in zip(comparison.rows, rows, strict=True) for line in _flat(row, told)],
+        flat=[line for row, record in zip(comparison.rows, rows, strict=True) for line in _flat(row, record)],
     )
 
 
-def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, object]]:
+def _flat(row: ModelComparison, record: Mapping[str, object]) -> list[dict[str, object]]:
     """A row per brick, with the model and the sides that it is of; a single one where there is none."""
-    whole = {name: value for name, value in told.items() if name not in {"layers", "missing"}}
+    whole = {name: value for name, value in record.items() if name not in {"layers", "missing"}}
     layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
     return [whole | layer for layer in layers or [{}]]
 
@@ -203,7 +203,7 @@ def _advice(row: ModelAdvice) -> list[str]:
         first = row.ranking[0]
         lines.append(f"{row.name}: best is {row.best}, {milliseconds(first.latency_ms or 0.0)} ms ({first.basis})")
         if row.ties:
-            lines.append(f"  not to be told from it: {', '.join(row.ties)}")
+            lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
         if row.command is not None:
             lines.append(f"  measured by: {row.command}")
     for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):

@@ -151,7 +151,7 @@ def _in_words(kernels: Sequence[KernelShare]) -> str:
     shares = _shares(kernels)
     if shares["yes"] is None:
         return "times are not known"
-    words = {"yes": "with matrix units", "no": "without", "unknown": "not told by the names"}
+    words = {"yes": "with matrix units", "no": "without", "unknown": "unknown from the names"}
     parts = [f"{percent(shares[use] or 0.0)} {text}" for use, text in words.items()]
     return f"{', '.join(parts)} (of the time)"
 

@@ -86,8 +86,8 @@ def backends_answer() -> Answer:
         if algorithms:
             summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
     library = cudnn_availability()
-    told = "can be asked for" if library.ok else f"no: {library.reason}"
-    summary.append(f"execution plans of cudnn (dlbricks backends plans): {told}")
+    planner = "can be asked for" if library.ok else f"no: {library.reason}"
+    summary.append(f"execution plans of cudnn (dlbricks backends plans): {planner}")
     plans = {"name": "cudnn", "available": library.ok, "reason": library.reason or None}
     return Answer(
         rows,
@@ -193,7 +193,7 @@ def agreement_answer(report: AgreementReport) -> Answer:
     ]
     counts = {str(verdict): report.count(verdict) for verdict in Verdict}
     worst = max((row.error for row in report.rows if row.error is not None), default=None)
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
     sides = f"{report.backend} in {report.dtype} beside {report.against}"
     reasons = Counter(row.reason for row in report.rows if row.reason is not None)
     return Answer(
@@ -214,7 +214,7 @@ def agreement_answer(report: AgreementReport) -> Answer:
             Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
             Column("reason", "reason"),
         ],
-        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {told}"],
+        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {verdicts}"],
     )
 
 

@@ -24,7 +24,7 @@ SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
 
 WIDTH = 100
-"""Characters of a line where no terminal tells its own."""
+"""Characters of a line where no terminal reports its own."""
 
 MOST = 15
 """Layers, bricks and kernels that a table lists where not all are asked for."""
@@ -215,7 +215,7 @@ def _table(answer: Answer, width: int) -> str:
 
 
 def _tabled(answer: Answer) -> list[Row]:
-    """Rows of the table: errors are told below it."""
+    """Rows of the table: errors stand below it."""
     return [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
 
 
@@ -230,9 +230,9 @@ def _markdown(answer: Answer) -> str:
         lines = [_bars(map(_unmarked, line)) for line in (heading, *cells)]
         lines.insert(1, _bars("--:" if figures else "---" for figures in right))
     if answer.summary:
-        told = [printable(line) for line in answer.summary]
-        fence = "`" * max(3, 1 + max(len(run) for line in told for run in re.findall("`*", line)))
-        lines += [*([""] if lines else []), f"{fence}text", *told, fence]
+        below = [printable(line) for line in answer.summary]
+        fence = "`" * max(3, 1 + max(len(run) for line in below for run in re.findall("`*", line)))
+        lines += [*([""] if lines else []), f"{fence}text", *below, fence]
     return "".join(f"{line}\n" for line in lines)
 
 

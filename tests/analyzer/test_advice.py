@@ -58,7 +58,7 @@ def test_what_cannot_be_told_from_the_best_is_named(bench) -> None:
     assert row.best == "onnxruntime optimization=all"
     assert row.ties == ("torch",)
     assert row.runner_up == "onnxruntime optimization=disabled"  # slower by more than chance
-    assert "not to be told from it: torch" in render(advice_answer(of(bench)))
+    assert "not distinguishable from it: torch" in render(advice_answer(of(bench)))
 
 
 def test_the_command_measures_the_model_as_the_best_did(bench) -> None:

@@ -85,7 +85,7 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
         yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
     if not row.findings:
-        yield f"{row.name}: nothing is found that saves enough to tell"
+        yield f"{row.name}: nothing is found that saves enough to report"
     shown = row.findings[:most]
     for found in shown:
         yield from _explained(found)
@@ -97,7 +97,7 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
         yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
-        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to tell'}"
+        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
     yield from (f"  run: {command}" for command in row.commands)
 

@@ -28,7 +28,7 @@ _STEADIER = "quiet the machine, or give it more visits: --again noisy with --vis
 _LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
 
 _UNWATCHED = 0.05
-"""Relative difference between profiled passes and others that a run tells of."""
+"""Relative difference between profiled passes and others that a run reports."""
 
 
 def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
@@ -83,13 +83,13 @@ def _together(totals: Sequence[dict[str, Any]], budget_s: float | None) -> dict[
 
 
 def _in_all(totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What ``run`` and ``measure`` tell of a run, of several."""
+    """What ``run`` and ``measure`` report of a run, of several."""
     counts = [name for name, value in totals[0].items() if type(value) in {int, float}]
     kernels = [one["kernels"] for one in totals if one["kernels"] is not None]
     views = _added([{name: one[name] for name in ("taken", "known")} for one in kernels])
-    told = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
+    profiled = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
     summed = _added([{name: one[name] for name in counts} for one in totals])
-    return {**totals[0], **summed, "run": None, "kernels": told if kernels else None}
+    return {**totals[0], **summed, "run": None, "kernels": profiled if kernels else None}
 
 
 def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _algorithms(report: RunReport) -> list[str]:
 
 
 def _watched(costs: RunCosts) -> list[str]:
-    """Whether packs take longer, or less, while the runtime tells the times of their nodes."""
+    """Whether packs take longer, or less, while the runtime records the times of their nodes."""
     if not costs.watched_s or not costs.unwatched_s:
         return []
     change = costs.watched_s / costs.unwatched_s - 1
@@ -200,10 +200,10 @@ def _held(costs: RunCosts) -> list[str]:
 
 
 def _profiled(report: ProfileReport | None) -> list[str]:
-    """What the pass that tells kernels did."""
+    """What the profiled pass did."""
     if report is None:
         return []
-    counts = f"kernels: {report.taken} told, {report.known} known, {len(report.failures)} failed"
+    counts = f"kernels: {report.taken} recorded, {report.known} known, {len(report.failures)} failed"
     return [
         counts,
         *(

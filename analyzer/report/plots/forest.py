@@ -27,7 +27,7 @@ _WIDEST = 4.0
 """Intervals whose ends are further apart than by this factor do not decide how far the axis reaches."""
 
 _LONGEST = 5.0
-"""Gains beyond so many times the usual one are cut off, and told in figures: one must not squeeze the others."""
+"""Gains beyond so many times the usual one are cut off, and written as figures: one must not squeeze the others."""
 
 _HATCH = "/////"
 
@@ -43,7 +43,7 @@ class Rival:
         ratio: Other latency / base latency; None where it is not known.
         ci95: Its interval.
         verdict: ``SAME``, ``FASTER``, ``SLOWER`` or ``UNCLEAR``; None where there is none.
-        gain_ms: What the base would gain if it were as fast; None where there is nothing to tell.
+        gain_ms: What the base would gain if it were as fast; None where that is not known.
         apart: Whether both sides were measured in different runs.
         doubtful: Whether the gain may be chance.
     """

@@ -90,7 +90,7 @@ def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
     assert f"the kernels of 6 sequences are not known: dlbricks generate {branches} " in missing.out
     assert "--kernels" in missing.out
     assert "     2 x Conv\n" in missing.out
-    assert "kernels: 4 told, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
+    assert "kernels: 4 recorded, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
     assert cli("kernels", branches).code == 0
 
 
