@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..db import Store
 from ..db.samples.rates import stream_sizes
@@ -184,11 +185,18 @@ def report(
     if open_models:
         with ExitStack() as resources:
             place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-            generated = _generated(open_models, how, Path(place), progress)
+            generated = generate(
+                open_models, granularity=1, out=place, graph=how.graph, **_runtime(how), progress=progress
+            )
             kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
             left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
             if generated.suite is not None:
-                measured = _measured(open_models, store, how, generated, visits, left_s, progress)
+                broken = {row.name for row in generated.rows if row.error is not None}
+                measured = run(
+                    generated.suite, store=store, **_runtime(how), cache=how.cache or "", dtype=how.dtype or "",
+                    models=[source for source in open_models if source.name not in broken],
+                    visits=visits, budget_s=left_s, progress=progress,
+                )  # fmt: skip
         found = _measured_here(models, store, how) if measured else None
     if found is None:
         with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
@@ -275,47 +283,9 @@ def _is_open(found: Explained) -> bool:
     return entry.measured_ms is None or any(one.command is not None for one in entry.missing)
 
 
-def _generated(
-    models: Sequence[ModelSource], how: Setup, folder: Path, progress: ProgressCallback | None
-) -> GenerateReport:
-    return generate(
-        models,
-        granularity=1,
-        out=folder,
-        graph=how.graph,
-        backend=how.backend or "",
-        device=how.device or "",
-        options=how.options,
-        threads=how.threads or 1,
-        progress=progress,
-    )
-
-
-def _measured(  # noqa: PLR0917  (the order of ``report``)
-    models: Sequence[ModelSource],
-    store: Store,
-    how: Setup,
-    made: GenerateReport,
-    visits: int,
-    budget_s: float | None,
-    progress: ProgressCallback | None,
-) -> RunReport:
-    assert made.suite is not None  # noqa: S101
-    broken = {row.name for row in made.rows if row.error is not None}
-    return run(
-        made.suite,
-        store=store,
-        backend=how.backend or "",
-        device=how.device or "",
-        options=how.options,
-        threads=how.threads or 1,
-        cache=how.cache or "",
-        dtype=how.dtype or "",
-        models=[source for source in models if source.name not in broken],
-        visits=visits,
-        budget_s=budget_s,
-        progress=progress,
-    )
+def _runtime(how: Setup) -> dict[str, Any]:
+    """What ``generate`` and ``run`` take of a setup; nothing of it is open where something is measured."""
+    return {"backend": how.backend, "device": how.device, "options": how.options, "threads": how.threads}
 
 
 def _left(budget_s: float, begun: float) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .forms import FORM, form_cells
-from .tables import MOST, Answer, Column, Format, render, unlisted
+from .tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from .units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
@@ -75,15 +75,8 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
-        flat=[line for row, record in zip(comparison.rows, rows, strict=True) for line in _flat(row, record)],
+        flat=[line for row in rows for line in nested_rows(row, "layer", row["layers"], without={"layers", "missing"})],
     )
-
-
-def _flat(row: ModelComparison, record: Mapping[str, object]) -> list[dict[str, object]]:
-    """A row per brick, with the model and the sides that it is of; a single one where there is none."""
-    whole = {name: value for name, value in record.items() if name not in {"layers", "missing"}}
-    layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
-    return [whole | layer for layer in layers or [{}]]
 
 
 def advice_answer(advice: Advice) -> Answer:
@@ -181,18 +174,13 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         Column("verdict", "verdict"),
         FORM,
     ]
-    lines += [*_tabled(rows, columns), *unlisted(row.layers, most)]
+    lines += [*table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
         for absent in row.missing
     ]
     return lines
-
-
-def _tabled(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) -> list[str]:
-    """A table below the table."""
-    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()
 
 
 def _advice(row: ModelAdvice) -> list[str]:
@@ -243,7 +231,7 @@ def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
         Column("verdict", "verdict"),
         FORM,
     ]
-    return _tabled(rows, columns)
+    return table_lines(rows, columns)
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:
@@ -255,7 +243,7 @@ def _mixed(bricks: Sequence[Mixed]) -> list[str]:
         for one in bricks
     ]
     columns = [Column("gain_ms", "gain ms", milliseconds), Column("occurrences", "x"), Column("side", "on")]
-    return _tabled(rows, [*columns, FORM])
+    return table_lines(rows, [*columns, FORM])
 
 
 def _seen(layer: LayerComparison) -> str:

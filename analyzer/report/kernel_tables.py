@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..kernels.shares import KernelShare, matrix_share, shares_of
 from ..kernels.units import Use
 from .forms import form_cells
-from .tables import MOST, Answer, Column
+from .tables import MOST, Answer, Column, nested_rows
 from .units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _LISTED = 20
 
 _LONGEST_NAME = 72
 """Characters of a kernel's name in a table; those of CUDA are a page long."""
+
+_NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
 
 _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
@@ -55,15 +58,12 @@ def kernels_answer(found: Sequence[ModelKernels], *, most: int | None = MOST) ->
             for kernel in one.kernels[:most]
         ],
         summary=[line for one in found for line in _remarks(one, most)],
-        flat=[line for one in found for line in _flat(one)],
+        flat=[
+            line
+            for one in found
+            for line in nested_rows(_record(one), "kernel", map(_kernel_record, one.kernels), without=_NOT_FLAT)
+        ],
     )
-
-
-def _flat(one: ModelKernels) -> list[dict[str, object]]:
-    """A row per kernel, with the model that it ran for; a single one where there is none."""
-    whole = {name: value for name, value in _record(one).items() if name not in {"kernels", "elsewhere", "missing"}}
-    kernels = [{f"kernel.{name}": value for name, value in _kernel_record(kernel).items()} for kernel in one.kernels]
-    return [whole | kernel for kernel in kernels or [{}]]
 
 
 def _record(one: ModelKernels) -> dict[str, object]:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,20 @@ from .units import half_of, margin
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "only_errors", "printable", "render", "unlisted"]
+__all__ = [
+    "MOST",
+    "SCHEMA",
+    "WIDTH",
+    "Answer",
+    "Column",
+    "Format",
+    "nested_rows",
+    "only_errors",
+    "printable",
+    "render",
+    "table_lines",
+    "unlisted",
+]
 
 SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
@@ -113,6 +126,24 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
             return _table(answer, width)
         case Format.MARKDOWN:
             return _markdown(answer)
+
+
+def table_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """A table below the table, as lines."""
+    return _table(Answer(rows, columns=columns), WIDTH).splitlines()
+
+
+def nested_rows(whole: Row, name: str, inner: Iterable[Row], *, without: Collection[str]) -> list[dict[str, object]]:
+    """Rows of CSV for what a result holds: each with the result, and with what it is itself as ``name.key``.
+
+    Args:
+        whole: The result; it alone is the row where it holds nothing.
+        name: What it holds.
+        inner: These, one by one.
+        without: Keys of the result that have no place in such a row.
+    """
+    kept = {key: value for key, value in whole.items() if key not in without}
+    return [kept | {f"{name}.{key}": value for key, value in one.items()} for one in inner] or [kept]
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from ..causes import written
 from ..forms import form_cells, form_columns
 from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
-from ..tables import MOST, Answer, Column, Format, render, unlisted
+from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, values_of
 from .truth import COLUMNS, above_estimate, caveats, table_row
@@ -81,15 +81,12 @@ def estimates_answer(
         ],
         summary=summary,
         table=[table_row(entry, row) for entry, row in zip(estimates, rows, strict=True)],
-        flat=[line for entry, row in zip(estimates, rows, strict=True) for line in _flat(entry, row)],
+        flat=[
+            line
+            for entry, row in zip(estimates, rows, strict=True)
+            for line in nested_rows(row, "layer", map(asdict, entry.sequences), without=_NOT_FLAT)
+        ],
     )
-
-
-def _flat(entry: Estimate, row: Mapping[str, object]) -> list[dict[str, object]]:
-    """A row per sequence, with what the model is and takes; a single one where it has none."""
-    whole = {name: value for name, value in row.items() if name not in _NOT_FLAT}
-    parts = [{f"layer.{name}": value for name, value in asdict(part).items()} for part in entry.sequences]
-    return [whole | part for part in parts or [{}]]
 
 
 def _remarks(entry: Estimate) -> list[str]:
@@ -189,4 +186,4 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
         for part in parts
     ]
     columns = [Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"), *form_columns(rows)]
-    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()
+    return table_lines(rows, columns)
