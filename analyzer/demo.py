@@ -13,7 +13,7 @@ from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .estimation.estimate import estimate
-from .report.answers import estimates_answer
+from .report.answers.estimates import estimates_answer
 from .report.answers.truth import COLUMNS
 from .report.drawing import draw_estimates, draw_generated
 from .report.tables import Answer, Column

@@ -20,11 +20,14 @@ from .advice import Advice
 from .comparison.compare import Comparison
 from .findings.analyze import AnalyzeReport
 from .kernels.kernels import ModelKernels
-from .report.answers import analyze_answer, estimates_answer, generate_answer, measure_answer, run_answer
-from .report.compared import advice_answer, comparison_answer
-from .report.kernel_tables import kernels_answer
-from .report.planned import plans_answer
-from .report.resources import agreement_answer
+from .report.answers.comparison import advice_answer, comparison_answer
+from .report.answers.estimates import estimates_answer
+from .report.answers.findings import analyze_answer
+from .report.answers.generation import generate_answer
+from .report.answers.kernels import kernels_answer
+from .report.answers.plans import plans_answer
+from .report.answers.resources import agreement_answer
+from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
 from .reporting import Report, report_answer
 

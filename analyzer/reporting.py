@@ -30,7 +30,7 @@ from .estimation.estimate import Explained, explained
 from .estimation.selection import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
-from .report.answers import estimates_answer
+from .report.answers.estimates import estimates_answer
 from .report.page.page import render_page
 from .report.section import Section, sections
 from .report.tables import Answer

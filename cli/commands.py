@@ -141,7 +141,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
     check_runtime_options(options["graph"])
-    from ..analyzer.report.answers import generate_answer
+    from ..analyzer.report.answers.generation import generate_answer
     from ..generator.decomposition.generate import generate as generate_suite
 
     with Reporter(quiet=quiet) as progress:
@@ -208,7 +208,7 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
-    from ..analyzer.report.answers import run_answer
+    from ..analyzer.report.answers.runs import run_answer
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.run import run as run_suite
 
@@ -259,7 +259,7 @@ def measure(
     Example:
         dlbricks measure squeezenet --threads 2
     """
-    from ..analyzer.report.answers import measure_answer
+    from ..analyzer.report.answers.runs import measure_answer
     from ..db.provisional import open_for_results
     from ..generator.measurement.measure import measure as measure_models
 

@@ -63,7 +63,7 @@ def analyze(
         dlbricks analyze squeezenet --prove --fail-on 'saving>10%'
     """
     from ..analyzer.findings.analyze import analyze as analyze_models
-    from ..analyzer.report.answers import analyze_answer
+    from ..analyzer.report.answers.findings import analyze_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store, Reporter(quiet=quiet) as progress:

@@ -41,7 +41,7 @@ def models_list(*, form: str) -> None:
     Example:
         dlbricks models list
     """
-    from ..analyzer.report.resources import zoo_answer
+    from ..analyzer.report.answers.resources import zoo_answer
 
     answer(zoo_answer(), form)
 
@@ -59,7 +59,7 @@ def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
     Example:
         dlbricks models export squeezenet -o zoo
     """
-    from ..analyzer.report.exports import export_models
+    from ..analyzer.report.answers.exports import export_models
 
     result, complete = export_models(take_models(options), out, force=force)
     answer(result, form, complete=complete)
@@ -82,7 +82,7 @@ def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> 
     Example:
         dlbricks brick list --suite suite
     """
-    from ..analyzer.report.lookup import bricks_answer
+    from ..analyzer.report.answers.bricks import bricks_answer
 
     answer(bricks_answer(suite, database, most=None if every else MOST), form)
 
@@ -99,7 +99,7 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
     Example:
         dlbricks brick show 3f2a --suite suite
     """
-    from ..analyzer.report.lookup import brick_answer
+    from ..analyzer.report.answers.bricks import brick_answer
 
     answer(brick_answer(key, suite, database), form)
 
@@ -118,7 +118,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
     Example:
         dlbricks brick export 3f2a --suite suite -o brick.onnx
     """
-    from ..analyzer.report.exports import export_brick
+    from ..analyzer.report.answers.exports import export_brick
 
     answer(export_brick(key, suite, out, seed=seed, force=force), form)
 
@@ -137,7 +137,7 @@ def backends_list(*, form: str) -> None:
     Example:
         dlbricks backends list
     """
-    from ..analyzer.report.resources import backends_answer
+    from ..analyzer.report.answers.resources import backends_answer
 
     answer(backends_answer(), form)
 
@@ -158,7 +158,7 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     Example:
         dlbricks backends install mxnet
     """
-    from ..analyzer.report.resources import installation_answer
+    from ..analyzer.report.answers.resources import installation_answer
     from ..generator.backends.environments import install_backend
 
     answer(installation_answer(install_backend(name, again=again, python=python)), form)
@@ -185,7 +185,7 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
     Example:
         dlbricks backends check torch suite
     """
-    from ..analyzer.report.resources import agreement_answer
+    from ..analyzer.report.answers.resources import agreement_answer
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.agreement import check_agreement
 
@@ -218,7 +218,7 @@ def backends_plans(
     Example:
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
-    from ..analyzer.report.planned import plans_answer
+    from ..analyzer.report.answers.plans import plans_answer
     from ..bricks.suite.suite import Suite
     from ..generator.planning.plans import Layout, library_plans
 
@@ -252,7 +252,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         given = [f"--{name}" for name, value in asked.items() if value is not None]
         if given:
             raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
-        from ..analyzer.report.resources import system_answer
+        from ..analyzer.report.answers.resources import system_answer
 
         answer(system_answer(), form)
         return

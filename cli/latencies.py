@@ -54,7 +54,7 @@ def estimate(
         dlbricks estimate squeezenet resnet50 -g 1
     """
     from ..analyzer.estimation.estimate import estimate as estimate_models
-    from ..analyzer.report.answers import estimates_answer
+    from ..analyzer.report.answers.estimates import estimates_answer
     from ..db.decompositions import open_keeping
 
     sources = take_models(options)
@@ -87,7 +87,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
         dlbricks kernels squeezenet --backend torch
     """
     from ..analyzer.kernels.kernels import kernels as find_kernels
-    from ..analyzer.report.kernel_tables import kernels_answer
+    from ..analyzer.report.answers.kernels import kernels_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
@@ -135,7 +135,7 @@ def compare(
         dlbricks compare squeezenet --by run --fail-on slower
     """
     from ..analyzer.comparison.compare import compare as compare_stored
-    from ..analyzer.report.compared import comparison_answer
+    from ..analyzer.report.answers.comparison import comparison_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
@@ -166,7 +166,7 @@ def advise(*, database: str, form: str, **options: Any) -> None:
         dlbricks advise squeezenet
     """
     from ..analyzer.advice import advise as advise_on
-    from ..analyzer.report.compared import advice_answer
+    from ..analyzer.report.answers.comparison import advice_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:

@@ -29,7 +29,7 @@ def db_info(*, database: str, form: str) -> None:
     Example:
         dlbricks db info
     """
-    from ..analyzer.report.resources import database_answer
+    from ..analyzer.report.answers.resources import database_answer
     from ..db import Store
 
     with Store.open(database, create=False, read_only=True) as store:
@@ -85,7 +85,7 @@ def db_merge(*, other: str, database: str, form: str) -> None:
     Example:
         dlbricks db merge latencies.db
     """
-    from ..analyzer.report.resources import merge_answer
+    from ..analyzer.report.answers.resources import merge_answer
     from ..db import merge
     from ..db.provisional import open_for_results
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.advice import Advice, advise
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.report.compared import advice_answer
+from dlbricks.analyzer.report.answers.comparison import advice_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
 from dlbricks.bricks.graph.graph import build_graph

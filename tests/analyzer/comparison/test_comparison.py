@@ -11,7 +11,7 @@ import pytest
 from dlbricks.analyzer.advice import advise
 from dlbricks.analyzer.comparison.compare import Comparison, compare
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.report.compared import comparison_answer
+from dlbricks.analyzer.report.answers.comparison import comparison_answer
 from dlbricks.analyzer.report.drawing import draw_comparison
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.cutting.wiring import sequences

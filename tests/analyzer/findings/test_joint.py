@@ -7,7 +7,7 @@ from dlbricks.analyzer.findings.analyze import AnalyzeReport, ModelFindings
 from dlbricks.analyzer.findings.cold_start import ColdStart
 from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
 from dlbricks.analyzer.findings.joint import joint_of
-from dlbricks.analyzer.report.answers import analyze_answer
+from dlbricks.analyzer.report.answers.findings import analyze_answer
 
 LATENCY_MS = 100.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.kernels.kernels import MissingView, ModelKernels
-from dlbricks.analyzer.report.kernel_tables import kernels_answer, view_lines
+from dlbricks.analyzer.report.answers.kernels import kernels_answer, view_lines
 from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
 from dlbricks.db.identity import Identity
 from dlbricks.generator.backends import registry

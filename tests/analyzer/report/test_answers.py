@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from dlbricks.analyzer.report.answers import estimates_answer, run_answer
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.report.units import ratio_within
 from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlbricks.analyzer.report.answers import estimates_answer
 from dlbricks.analyzer.report.answers.bindings import bound_lines
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.constructor.result import Coverage, Estimate, Missing
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlbricks.analyzer.report.answers import estimates_answer
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.forms import form_cells, form_columns, kernel_of, shapes_of
 from dlbricks.analyzer.report.tables import WIDTH, Answer, render
 from dlbricks.constructor.form import Form

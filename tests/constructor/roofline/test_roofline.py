@@ -7,7 +7,7 @@ import json
 
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
-from dlbricks.analyzer.report.answers import estimates_answer
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences

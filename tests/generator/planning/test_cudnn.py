@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.report.planned import plans_answer
+from dlbricks.analyzer.report.answers.plans import plans_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError

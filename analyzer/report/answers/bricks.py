@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ...bricks.suite.brick import Brick
-from ...bricks.suite.signature import signature_of
-from ...bricks.suite.suite import Suite
-from ...db import Failure, KernelView, Measurement, Stack, Store, Subject
-from ...db.identity import Identity
-from ...db.place import Place
-from ...db.queries import Filter
-from ...db.values import PARTS
-from ...errors import MissingBrick, UsageError
-from .forms import kernel_of, shapes_of
-from .kernel_tables import view_lines, view_records
-from .tables import MOST, Answer, Column, unlisted
-from .units import milliseconds, quantity, short, size
+from ....bricks.suite.brick import Brick
+from ....bricks.suite.signature import signature_of
+from ....bricks.suite.suite import Suite
+from ....db import Failure, KernelView, Measurement, Stack, Store, Subject
+from ....db.identity import Identity
+from ....db.place import Place
+from ....db.queries import Filter
+from ....db.values import PARTS
+from ....errors import MissingBrick, UsageError
+from ..forms import kernel_of, shapes_of
+from ..tables import MOST, Answer, Column, unlisted
+from ..units import milliseconds, quantity, short, size
+from .kernels import view_lines, view_records
 
 __all__ = ["brick_answer", "bricks_answer", "find_key"]
 

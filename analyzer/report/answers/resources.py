@@ -8,19 +8,19 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from ...db import Store, Transferred
-from ...db.values import AS_GIVEN
-from ...errors import BackendUnavailable
-from ...generator.backends import registry
-from ...generator.backends.algorithms import AlgorithmBackend
-from ...generator.backends.cudnn.library import availability as cudnn_availability
-from ...generator.backends.environments import Installed
-from ...generator.backends.requirements import dtypes_on
-from ...generator.machine.system import machine_state, probe_system, quietness
-from ...generator.measurement.agreement import AgreementReport, Verdict
-from ...models.zoo import names
-from .tables import Answer, Column
-from .units import counted, percent, short, size
+from ....db import Store, Transferred
+from ....db.values import AS_GIVEN
+from ....errors import BackendUnavailable
+from ....generator.backends import registry
+from ....generator.backends.algorithms import AlgorithmBackend
+from ....generator.backends.cudnn.library import availability as cudnn_availability
+from ....generator.backends.environments import Installed
+from ....generator.backends.requirements import dtypes_on
+from ....generator.machine.system import machine_state, probe_system, quietness
+from ....generator.measurement.agreement import AgreementReport, Verdict
+from ....models.zoo import names
+from ..tables import Answer, Column
+from ..units import counted, percent, short, size
 
 __all__ = [
     "agreement_answer",

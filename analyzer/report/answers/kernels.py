@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..kernels.shares import KernelShare, matrix_share, shares_of
-from ..kernels.units import Use
-from .forms import form_cells
-from .tables import MOST, Answer, Column, nested_rows
-from .units import counted, milliseconds, percent, short
+from ...kernels.shares import KernelShare, matrix_share, shares_of
+from ...kernels.units import Use
+from ..forms import form_cells
+from ..tables import MOST, Answer, Column, nested_rows
+from ..units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
-    from ...db import KernelView, Stack
-    from ...db.identity import Identity
-    from ..kernels.kernels import ModelKernels
+    from ....db import KernelView, Stack
+    from ....db.identity import Identity
+    from ...kernels.kernels import ModelKernels
 
 __all__ = ["kernels_answer", "view_lines", "view_records"]
 

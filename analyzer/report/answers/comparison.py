@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .forms import FORM, form_cells
-from .tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
-from .units import counted, milliseconds, ratio_within
+from ..forms import FORM, form_cells
+from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
-    from ..advice import Advice, Mixed, ModelAdvice
-    from ..comparison.compare import Comparison, ModelComparison
-    from ..comparison.side_by_side import LayerComparison
-    from ..comparison.sides import Side
+    from ...advice import Advice, Mixed, ModelAdvice
+    from ...comparison.compare import Comparison, ModelComparison
+    from ...comparison.side_by_side import LayerComparison
+    from ...comparison.sides import Side
 
 __all__ = ["advice_answer", "comparison_answer"]
 

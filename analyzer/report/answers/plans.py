@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from ...generator.backends.cudnn.plans import Plan
-from ...generator.planning.plans import BrickPlans, PlanReport
-from .tables import Answer, Column
-from .units import counted
+from ....generator.backends.cudnn.plans import Plan
+from ....generator.planning.plans import BrickPlans, PlanReport
+from ..tables import Answer, Column
+from ..units import counted
 
 __all__ = ["plans_answer"]
 
