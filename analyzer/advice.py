@@ -14,8 +14,8 @@ from ..errors import UsageError
 from ..generator.decomposition.decomposer import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from .comparison.contest import Contest, open_contest
 from .comparison.difference import MINIMUM_EFFECT, Relation
+from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
 from .estimation.selection import Query, QueryFields, asked
@@ -165,10 +165,10 @@ def advise(
     dtype = {None: _DEFAULT_DTYPE, _ANY: None}.get(query.dtype, query.dtype)
     query = replace(query, system=_system(store, query.system), dtype=dtype)
     cut = Cut(granularity, connected=connected)
-    with open_contest(models, store=store, query=query, cut=cut, oracle=oracle, merged=True) as contest:
-        sides = [side for side in contest.sides if query.cache is not None or not side.cold]
+    with open_results(models, store=store, query=query, cut=cut, oracle=oracle, merged=True) as results:
+        sides = [side for side in results.sides if query.cache is not None or not side.cold]
         rows = [
-            _advised(contest, model, sides, store, query, minimum_effect=minimum_effect) for model in contest.models
+            _advised(results, model, sides, store, query, minimum_effect=minimum_effect) for model in results.models
         ]
     return Advice(tuple(rows), query.system)
 
@@ -185,7 +185,7 @@ def _system(store: Store, asked: str | None) -> str | None:
 
 
 def _advised(
-    contest: Contest,
+    results: Results,
     model: Decomposition | Failed,
     sides: Sequence[Side],
     store: Store,
@@ -195,7 +195,7 @@ def _advised(
 ) -> ModelAdvice:
     if not isinstance(model, Decomposition):
         return ModelAdvice(model.source.name, reason=model.reason, error=model.reason)
-    candidates = {side.name: candidate_of(contest, model, side, store, query) for side in sides}
+    candidates = {side.name: candidate_of(results, model, side, store, query) for side in sides}
     known = [side for side in sides if candidates[side.name].latency_ms is not None]
     known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)
     if not known:
@@ -205,7 +205,7 @@ def _advised(
             remedy=remedy_of(model, sides, store, query),
         )  # fmt: skip
     best, rest = known[0], known[1:]
-    pairs = {side.name: contest.pair(model, best, side) for side in rest}
+    pairs = {side.name: results.pair(model, best, side) for side in rest}
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
     for name, pair in pairs.items():
         candidates[name] = ranked(candidates[name], pair, verdicts[name])
@@ -218,7 +218,7 @@ def _advised(
         ties=tuple(name for name, (verdict, _) in verdicts.items() if verdict is not Relation.SLOWER),
         ranking=ranking,
     )
-    row = replace(row, **_mixing(contest, model, best, known))
+    row = replace(row, **_mixing(results, model, best, known))
     if not rest:
         return replace(
             row,
@@ -228,26 +228,26 @@ def _advised(
     slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
     runner_up, default = (slower or rest)[0], default_of(known, best)
     row = replace(
-        row, runner_up=runner_up.name, over_runner_up=_decisive(contest, model, best, runner_up, minimum_effect)
+        row, runner_up=runner_up.name, over_runner_up=_decisive(results, model, best, runner_up, minimum_effect)
     )
     if default is not None:
         row = replace(row, default=default.name)
         if default.name not in {best.name, runner_up.name}:
-            row = replace(row, over_default=_decisive(contest, model, best, default, minimum_effect))
+            row = replace(row, over_default=_decisive(results, model, best, default, minimum_effect))
     return row
 
 
 def _decisive(
-    contest: Contest, model: Decomposition, best: Side, other: Side, minimum_effect: float
+    results: Results, model: Decomposition, best: Side, other: Side, minimum_effect: float
 ) -> tuple[LayerComparison, ...]:
     """Bricks of a model as ``other`` has them, seen from the best; the largest differences first, either way."""
-    layers, _ = layers_of(contest, model, best, other, minimum_effect)
+    layers, _ = layers_of(results, model, best, other, minimum_effect)
     return tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
 
 
-def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
+def _mixing(results: Results, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
     """What choosing a side for every brick could gain."""
-    entry = contest.estimate(model, best)
+    entry = results.estimate(model, best)
     if entry.sequential_ms is None or entry.lower_bound_sequential_ms is None:
         return {}
     alike = [
@@ -269,7 +269,7 @@ def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[
             layer.form,
         )
         for side in alike
-        for layer in layers_of(contest, model, best, side, MINIMUM_EFFECT)[0]
+        for layer in layers_of(results, model, best, side, MINIMUM_EFFECT)[0]
         if layer.gain_ms > 0
     ]
     mixed.sort(key=lambda one: -one.gain_ms)

@@ -9,8 +9,8 @@ from ..constructor.decomposition import Decomposition
 from ..db import Store
 from ..generator.backends.registry import backends
 from ..generator.decomposition.decomposer import Cut
-from .comparison.contest import Contest, Pair
 from .comparison.difference import Relation
+from .comparison.results import Pair, Results
 from .comparison.sides import Side
 from .estimation.commands import Commands, default_options
 from .estimation.selection import Query
@@ -59,12 +59,12 @@ class Candidate:
     command: str | None = None
 
 
-def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
+def candidate_of(results: Results, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
     """A side as a way to run a model."""
     place = side.choice
-    figure = contest.measured(model, side)
+    figure = results.measured(model, side)
     if figure.best_ms is None:
-        figure = contest.figure(model, side)
+        figure = results.figure(model, side)
     commands = Commands(store, place, query, Cut(1))
     return Candidate(
         name=side.name,
@@ -77,7 +77,7 @@ def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Stor
         latency_ms=figure.best_ms,
         ci95_ms=figure.best_ci95_ms,
         basis=figure.basis,
-        reason=None if figure.best_ms is not None else contest.why_unknown(model, side),
+        reason=None if figure.best_ms is not None else results.why_unknown(model, side),
         command=commands.truth(model.source),
     )
 

@@ -13,8 +13,8 @@ from ...errors import UsageError
 from ...generator.decomposition.decomposer import Cut
 from ...models import ModelSource
 from ..estimation.selection import Query, QueryFields, asked
-from .contest import Contest, Figure, Pair, open_contest
 from .difference import MINIMUM_EFFECT, Relation
+from .results import Figure, Pair, Results, open_results
 from .side_by_side import Absent, LayerComparison, judged, layers_of
 from .sides import By, Side, pick
 
@@ -157,8 +157,8 @@ def compare(
         raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
     by = By(by)
     cut = Cut(granularity, connected=connected)
-    with open_contest(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as contest:
-        sides = contest.sides
+    with open_results(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as results:
+        sides = results.sides
         first = sides[0] if sides else None
         if base is not None or others:
             first = pick(sides, base) if base is not None else first
@@ -166,7 +166,7 @@ def compare(
             sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
         elif first is not None:
             sides = [first, *(side for side in sides if side is not first)]
-        rows = [row for model in contest.models for row in _rows(contest, model, sides, minimum_effect)]
+        rows = [row for model in results.models for row in _rows(results, model, sides, minimum_effect)]
     return Comparison(tuple(_decided(rows, minimum_effect)), tuple(sides), by, minimum_effect)
 
 
@@ -178,7 +178,7 @@ class _Open:
     pair: Pair | None = None
 
 
-def _rows(contest: Contest, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
+def _rows(results: Results, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
     if not isinstance(model, Decomposition):
         return [_Open(ModelComparison(model.source.name, error=model.reason, reason=model.reason))]
     name = model.source.name
@@ -186,11 +186,11 @@ def _rows(contest: Contest, model: Decomposition | Failed, sides: Sequence[Side]
         alone = sides[0].name if sides else None
         reason = "nothing is stored" if alone is None else f"nothing to compare with: only {alone} is stored"
         return [_Open(ModelComparison(name, base=alone, reason=reason))]
-    return [_row(contest, model, sides[0], other, minimum_effect) for other in sides[1:]]
+    return [_row(results, model, sides[0], other, minimum_effect) for other in sides[1:]]
 
 
-def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
-    pair = contest.pair(model, base, other)
+def _row(results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
+    pair = results.pair(model, base, other)
     row = ModelComparison(
         name=model.source.name,
         base=base.name,
@@ -198,7 +198,7 @@ def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimu
         **_figures("base", pair.base),
         **_figures("other", pair.other),
     )
-    layers, missing = layers_of(contest, model, base, other, minimum_effect)
+    layers, missing = layers_of(results, model, base, other, minimum_effect)
     gains = [layer.gain_ms for layer in layers if layer.verdict is Relation.FASTER]
     row = replace(row, basis=pair.basis, gain_ms=sum(gains) if layers else None, layers=layers, missing=missing)
     if pair.difference is None:

@@ -11,8 +11,8 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import Form, form_of
 from ..estimation.runtime import executes_as_written
 from ..estimation.views import ends_in_view
-from .contest import Contest, Pair
 from .difference import Relation, discoveries, relation
+from .results import Pair, Results
 from .sides import Side
 
 __all__ = ["Absent", "LayerComparison", "judged", "layers_of"]
@@ -105,12 +105,12 @@ def _why_unclear(pair: Pair, discovered: bool, minimum_effect: float, looked_at:
 
 
 def layers_of(
-    contest: Contest, model: Decomposition, base: Side, other: Side, minimum_effect: float
+    results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float
 ) -> tuple[tuple[LayerComparison, ...], tuple[Absent, ...]]:
     """Every brick of a model on both sides, the largest gain first; and those that a side lacks.
 
     Args:
-        contest: What is stored.
+        results: What is stored.
         model: The model.
         base: The base.
         other: The other side.
@@ -122,15 +122,15 @@ def layers_of(
     missing: list[Absent] = []
     for key, count in counts.items():
         operators = tuple(model.graph.layers[index].op_type for index in first[key].layers)
-        lacking = {side.name: reason for side in (base, other) if (reason := contest.lacks(model, side, key))}
+        lacking = {side.name: reason for side in (base, other) if (reason := results.lacks(model, side, key))}
         if lacking:
             reason = "; ".join(dict.fromkeys(lacking.values()))
             missing.append(Absent(key, operators, count, tuple(lacking), reason))
         else:
-            pairs[key] = contest.brick_pair(model, base, other, key)
+            pairs[key] = results.brick_pair(model, base, other, key)
     missing += [
         Absent(None, (layer.op_type,), 1, (base.name, other.name), f"cannot be a brick: {layer.reason}")
-        for layer in contest.skipped(model)
+        for layer in results.skipped(model)
     ]
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
     mixed = executes_as_written(base.choice.stack) is not executes_as_written(other.choice.stack)

@@ -14,7 +14,7 @@ from ...errors import AmbiguousQuery, UsageError
 from ..estimation.selection import Query, matching, require_one
 from .timeline import Timeline
 
-__all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]
+__all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]
 
 _SHOWN = 8
 """Characters of a key in names."""
@@ -57,7 +57,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class SideResults:
     """What is stored of one side.
 
     Attributes:
@@ -156,7 +156,7 @@ def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:
 
 def read_side(
     store: Store, timeline: Timeline, side: Side, *, bricks: Mapping[str, Collection[str]], models: Collection[str]
-) -> Holding:
+) -> SideResults:
     """What is stored of a side.
 
     Args:
@@ -183,7 +183,7 @@ def read_side(
         subject=Subject.MODEL, keys=models, system=place.system_key, stack=place.stack_key,
         threads=conditions.threads, dtype=conditions.dtype, variant=side.variant,
     )  # fmt: skip
-    holding: dict[tuple[str, str], Measurement] = {}
+    stored: dict[tuple[str, str], Measurement] = {}
     failures: dict[tuple[str, str], Failure] = {}
     for state, keys in bricks.items():
         where = replace(conditions, cache=state)
@@ -191,16 +191,16 @@ def read_side(
             subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
             variant=side.variant, latest=latest,
         )  # fmt: skip
-        holding |= {(state, one.key): one for one in of_run(found)}
+        stored |= {(state, one.key): one for one in of_run(found)}
         refused = store.failures(
             subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
             variant=side.variant,
         )  # fmt: skip
         failures |= {(state, one.key): one for one in refused if latest or one.run == getattr(side.run, "id", None)}
-    return Holding(
+    return SideResults(
         # Measured hot and as part of a run at reuse distances: the later one stands.
         truths={one.key: one for one in sorted(truths, key=timeline.started)},
-        bricks=holding,
+        bricks=stored,
         model_failures={one.key: one for one in failed if (one.conditions.cache == COLD) == side.cold},
         failures=failures,
     )

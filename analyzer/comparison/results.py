@@ -22,10 +22,10 @@ from ..estimation.estimate import estimates_under
 from ..estimation.selection import Query
 from ..estimation.survey import decompose_all
 from .difference import Difference, difference
-from .sides import By, Holding, Side, find_sides, read_side
+from .sides import By, Side, SideResults, find_sides, read_side
 from .timeline import Timeline, visited_in_turn
 
-__all__ = ["Contest", "Figure", "Pair", "open_contest"]
+__all__ = ["Figure", "Pair", "Results", "open_results"]
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -107,7 +107,7 @@ class Pair:
     noisy: bool = False
 
 
-class Contest:
+class Results:
     """What is stored of some models on all sides; read when it is first asked for.
 
     Args:
@@ -142,16 +142,16 @@ class Contest:
         keys = {part.key for model in self._readable for part in model.sequences}
         truths = {model.own.key for model in self._readable}
         self.sides = find_sides(store, query, bricks=keys, models=truths, by=by, merged=merged)
-        self._holdings = {side.name: self._read(side, truths) for side in self.sides}
-        of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
-        of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
+        self._by_side = {side.name: self._read(side, truths) for side in self.sides}
+        of_models = [one for stored in self._by_side.values() for one in stored.truths.values()]
+        of_bricks = [one for stored in self._by_side.values() for one in stored.bricks.values()]
         taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
         stacks = store.stacks()
-        self._model_doubts = Uncertainty(of_models, taken, stacks)
-        self._brick_doubts = Uncertainty(of_bricks, taken, stacks)
+        self._model_uncertainty = Uncertainty(of_models, taken, stacks)
+        self._brick_uncertainty = Uncertainty(of_bricks, taken, stacks)
         self._estimates: dict[tuple[str, str], Estimate] = {}
 
-    def _read(self, side: Side, models: Collection[str]) -> Holding:
+    def _read(self, side: Side, models: Collection[str]) -> SideResults:
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for model in self._readable:
             wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
@@ -161,13 +161,13 @@ class Contest:
 
     def brick(self, model: Decomposition, side: Side, key: str) -> Measurement | None:
         """A brick's measurement in the cache state of a model."""
-        return self._holdings[side.name].bricks.get((state_of(model, side.choice), key))
+        return self._by_side[side.name].bricks.get((state_of(model, side.choice), key))
 
     def lacks(self, model: Decomposition, side: Side, key: str) -> str | None:
         """Why a side has no latency of a brick; None where it has."""
         if self.brick(model, side, key) is not None:
             return None
-        failure = self._holdings[side.name].failures.get((state_of(model, side.choice), key))
+        failure = self._by_side[side.name].failures.get((state_of(model, side.choice), key))
         return "not measured" if failure is None else f"{failure.kind}: {failure.reason}"
 
     def skipped(self, model: Decomposition) -> list[Layer]:
@@ -179,7 +179,7 @@ class Contest:
         ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
         assert ours is not None  # noqa: S101  # the caller asked ``lacks``
         assert theirs is not None  # noqa: S101
-        return self._measured_pair(ours, theirs, self._brick_doubts)
+        return self._measured_pair(ours, theirs, self._brick_uncertainty)
 
     # Models -------------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Contest:
 
     def measured(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side as measured."""
-        truth = self._holdings[side.name].truths.get(model.own.key)
+        truth = self._by_side[side.name].truths.get(model.own.key)
         return Figure() if truth is None else _figure(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
@@ -208,18 +208,18 @@ class Contest:
         weights = self._weights(model, side)
         if weights is None:
             return found
-        low, high = self._brick_doubts.interval_ns(weights)
+        low, high = self._brick_uncertainty.interval_ns(weights)
         return replace(
             found,
-            estimate_ms=self._brick_doubts.value_ns(weights) / _NS_PER_MS,
+            estimate_ms=self._brick_uncertainty.value_ns(weights) / _NS_PER_MS,
             estimate_ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
         )
 
     def pair(self, model: Decomposition, base: Side, other: Side) -> Pair:
         """A model on two sides: as measured, else as estimated, else the one so and the other so."""
-        ours, theirs = (self._holdings[side.name].truths.get(model.own.key) for side in (base, other))
+        ours, theirs = (self._by_side[side.name].truths.get(model.own.key) for side in (base, other))
         if ours is not None and theirs is not None:
-            return self._measured_pair(ours, theirs, self._model_doubts)
+            return self._measured_pair(ours, theirs, self._model_uncertainty)
         figures = {side.name: self.figure(model, side) for side in (base, other)}
         lacking = [side for side in (base, other) if figures[side.name].best_ms is None]
         pair = Pair(figures[base.name], figures[other.name])
@@ -233,7 +233,7 @@ class Contest:
         first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
-        one, two = (self._standing(model, side, figures[side.name]) for side in (base, other))
+        one, two = (self._representative(model, side, figures[side.name]) for side in (base, other))
         in_turn = self._in_turn(one, two) if kind != "bricks" else self._all_in_turn(model, base, other)
         apart = self._timeline.apart(one, two, in_turn=in_turn)
         reason = None
@@ -259,7 +259,7 @@ class Contest:
 
     def _in_turn(self, base: Measurement, other: Measurement) -> bool:
         taken = (
-            (self._brick_doubts if one.subject is Subject.BRICK else self._model_doubts).blocks(one.id)
+            (self._brick_uncertainty if one.subject is Subject.BRICK else self._model_uncertainty).blocks(one.id)
             for one in (base, other)
         )
         return visited_in_turn(base, other, *taken)
@@ -271,18 +271,18 @@ class Contest:
             return None
         return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
 
-    def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
+    def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> Pair:
         noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
         pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
         if base.latency_ns <= 0 or other.latency_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
-        stand = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
-        error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
-        seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
-        guessed = stand.apart > 0 and not self._timeline.known(base, other)
-        if stand.undisturbed:
-            pair = replace(pair, base=_quiet(pair.base, stand.base_ns), other=_quiet(pair.other, stand.other_ns))
-        return replace(pair, difference=seen, apart=stand.apart > 0, guessed=guessed)
+        compared = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
+        error, degrees = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
+        guessed = compared.apart > 0 and not self._timeline.known(base, other)
+        if compared.undisturbed:
+            pair = replace(pair, base=_quiet(pair.base, compared.base_ns), other=_quiet(pair.other, compared.other_ns))
+        return replace(pair, difference=seen, apart=compared.apart > 0, guessed=guessed)
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """The sum of a model's bricks; None where some are not measured."""
@@ -299,15 +299,15 @@ class Contest:
         for side, sign in ((base, -1.0), (other, 1.0)):
             weights = self._weights(model, side)
             assert weights is not None  # noqa: S101  # its sum is known
-            total = self._brick_doubts.value_ns(weights)
+            total = self._brick_uncertainty.value_ns(weights)
             for id_, count in weights.items():
                 together[id_] += sign * count / total
-        return self._brick_doubts.error_ns(together)
+        return self._brick_uncertainty.error_ns(together)
 
-    def _standing(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
+    def _representative(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
         """A measurement that stands for a model's latency in place and time."""
         if figure.measured_ms is not None:
-            return self._holdings[side.name].truths[model.own.key]
+            return self._by_side[side.name].truths[model.own.key]
         counts = Counter(part.key for part in model.sequences)
         found = [(one, count) for key, count in counts.items() if (one := self.brick(model, side, key)) is not None]
         largest, _ = max(found, key=lambda item: item[0].latency_ns * item[1])
@@ -315,7 +315,7 @@ class Contest:
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
-        failure = self._holdings[side.name].model_failures.get(model.own.key)
+        failure = self._by_side[side.name].model_failures.get(model.own.key)
         if failure is not None:
             return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"
         keys = {part.key for part in model.sequences}
@@ -326,7 +326,7 @@ class Contest:
 
 
 @contextmanager
-def open_contest(
+def open_results(
     models: Sequence[ModelSource],
     *,
     store: Store,
@@ -335,7 +335,7 @@ def open_contest(
     by: By = By.COMBINATION,
     oracle: ShapeOracle | None = None,
     merged: bool = False,
-) -> Iterator[Contest]:
+) -> Iterator[Results]:
     """Decompose models and find what is stored of them; a worker that is started for it ends with the context.
 
     Args:
@@ -357,7 +357,7 @@ def open_contest(
         shapes = oracle or worker
         found = decompose_all(models, cut, shapes, store=store)
         readable_of(models, found)
-        yield Contest(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
+        yield Results(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
 
 
 def _figure(measured: Measurement) -> Figure:
