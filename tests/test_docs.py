@@ -177,9 +177,9 @@ def test_the_notebook_runs(here: Path, write_branches: Callable[[Path], Path]) -
     cells = [
         "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"
     ]
-    assert sum('"squeezenet"' in cell for cell in cells) == 1
+    assert sum('"inception_v1"' in cell for cell in cells) == 1
 
-    left, values = run_notebook([cell.replace('"squeezenet"', '"model.onnx"') for cell in cells])
+    left, values = run_notebook([cell.replace('"inception_v1"', '"model.onnx"') for cell in cells])
 
     (estimate,) = left["estimates"]
     (bar,) = left["axes"].containers
