@@ -28,7 +28,7 @@ _WIDTH = 100
 
 
 def main() -> None:
-    """Replace what differs, or tell of it."""
+    """Replace what differs, or report it."""
     blocks.write(PAGES, rendered, __doc__ or "", "run python benchmarks/listings.py")
 
 
