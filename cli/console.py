@@ -105,7 +105,7 @@ class Reporter:
         self._quiet = quiet
         self._clock = clock
         self._begun_s = clock()
-        self._told_s = self._drawn_s = float("-inf")
+        self._noted_s = self._drawn_s = float("-inf")
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -132,8 +132,8 @@ class Reporter:
             if progress.done >= progress.total or now - self._drawn_s >= _REDRAW_S:
                 self._drawn_s = now
                 self._draw(self._bar, verb, progress, left)
-        elif now - self._begun_s >= _FIRST_S and now - self._told_s >= _LINE_S:
-            self._told_s = now
+        elif now - self._begun_s >= _FIRST_S and now - self._noted_s >= _LINE_S:
+            self._noted_s = now
             note(f"{verb}: {progress.done} of {progress.total}{left and f', {left}'}")
 
     def _draw(self, bar: Bar, verb: str, progress: Progress, left: str) -> None:

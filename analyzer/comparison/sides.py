@@ -266,13 +266,13 @@ def _named(sides: Sequence[Side]) -> list[Side]:
         if len(set(names)) == len(names):
             break
         names = [
-            f"{name} {_told(kind, side)}" if names.count(name) > 1 else name
+            f"{name} {_identity(kind, side)}" if names.count(name) > 1 else name
             for name, side in zip(names, sides, strict=True)
         ]
     return [replace(side, name=name) for side, name in zip(sides, names, strict=True)]
 
 
-def _told(kind: str, side: Side) -> str:
+def _identity(kind: str, side: Side) -> str:
     place = side.choice
     if kind == "versions":
         return " ".join(version for _, version in place.stack.versions)

@@ -139,7 +139,7 @@ def kernels(
     choice, views = _choose(store, keys, query, subject)
     commands = Commands(store, choice, query, cut)
     return [
-        _told(model, parts(model), choice, views, commands, whole=whole)
+        _kernels_of(model, parts(model), choice, views, commands, whole=whole)
         if isinstance(model, Decomposition)
         else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
         for model in found
@@ -187,7 +187,7 @@ def _views(store: Store, choice: Choice, keys: set[str], subject: Subject) -> di
     return {identity.key: view for identity, view in store.kernels(wanted).items()}
 
 
-def _told(
+def _kernels_of(
     model: Decomposition,
     parts: Sequence[_Wanted],
     choice: Choice | None,

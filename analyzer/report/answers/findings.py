@@ -38,7 +38,7 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
             Column("proven_share", "proven", percent),
             Column("title", "what is missed"),
         ),
-        summary=[line for row in report.rows for line in _told(row, most)],
+        summary=[line for row in report.rows for line in _lines(row, most)],
         table=table,
         flat=[{**_model(row), **_cells(row, found), "evidence": found.evidence} for row in report.rows
               for found in (*row.findings, *row.tried)],
@@ -70,7 +70,7 @@ def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
     }
 
 
-def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
+def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     """What is said of a model below the table."""
     if row.error is not None:
         yield f"{row.name}: {row.error}"

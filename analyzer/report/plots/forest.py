@@ -171,7 +171,7 @@ def _draw_gains(axes: Axes, rivals: Sequence[Rival]) -> None:
             face, hatch = ("white", _HATCH) if rival.doubtful else (colour, None)
             axes.barh(row, length, height=0.6, facecolor=face, edgecolor=colour, hatch=hatch)
             if length != rival.gain_ms:
-                _tell_cut(axes, row, rival.gain_ms, length, colour)
+                _write_cut(axes, row, rival.gain_ms, length, colour)
     low, high = max(min(0.0, *gains), -reach), min(max(0.0, *gains), reach)
     axes.set_xlim(1.05 * low, 1.05 * high)
 
@@ -182,7 +182,7 @@ def _reach(gains: Sequence[float]) -> float:
     return min(lengths[-1], _LONGEST * lengths[len(lengths) // 2])
 
 
-def _tell_cut(axes: Axes, row: int, gain_ms: float, length: float, colour: str) -> None:
+def _write_cut(axes: Axes, row: int, gain_ms: float, length: float, colour: str) -> None:
     """Write how long a bar is that was cut off."""
     axes.plot(length, row, "<" if length < 0 else ">", color=colour, markersize=7, clip_on=False)
     box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
