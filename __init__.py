@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.estimation.estimate import estimate
+    from .analyzer.estimation.selection import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
@@ -67,6 +68,7 @@ __all__ = [
     "ModelKernels",
     "ModelSource",
     "PlanReport",
+    "Query",
     "Report",
     "Run",
     "RunReport",
@@ -121,6 +123,7 @@ __getattr__, __dir__ = lazy(
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.library_plans",
+        "Query": "analyzer.estimation.selection",
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",

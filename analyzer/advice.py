@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.decomposition import Decomposition, Failed
 from ..constructor.form import Form
 from ..db import Store
 from ..errors import UsageError
+from ..generator.decomposition.cutter import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from .comparison.contest import Contest, open_contest
 from .comparison.difference import MINIMUM_EFFECT, Relation
+from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
-from .estimation.selection import Query
+from .estimation.selection import Query, QueryFields, asked
 from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
 
 __all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
@@ -63,7 +64,7 @@ class ModelAdvice:
         name: The model.
         best: Name of the fastest side.
         command: Measures the model so.
-        ties: Names of those that cannot be told from it.
+        ties: Names of those that cannot be distinguished from it.
         ranking: Every side, the fastest first; those that nothing is known of last.
         runner_up: Name of the fastest side that is slower than the best by more than chance; else of the second.
         default: Name of the side that stands for the default: onnxruntime with its own options.
@@ -128,16 +129,11 @@ def advise(
     *,
     store: Store,
     minimum_effect: float = MINIMUM_EFFECT,
+    query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> Advice:
     """The best stored way to run each model on one system, from what is measured, else from estimates.
 
@@ -145,16 +141,13 @@ def advise(
         models: The models, from ``find_models``.
         store: Where latencies are.
         minimum_effect: Relative difference that matters.
+        query: Which of the stored measurements. Where it leaves them open, the system is this machine, or the only one
+            that is stored; the cache state that of a model that is repeated, whatever its bricks are in; and the
+            precision float32, where ``any`` is all of them.
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        system: Key of the system, or its beginning; None for this machine, or the only one that is stored.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        cache: Cache state; None for a model that is repeated, in whatever state its bricks are.
-        dtype: Precision; None for float32, ``any`` for all.
         oracle: Finds shapes that inference does not.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
         UsageError: There is no such system or stack, or several systems are stored and this machine is none of them.
@@ -168,23 +161,16 @@ def advise(
         >>> row.best, row.reason
         (None, 'nothing is stored')
     """
-    place = _system(store, system)
-    precision = {None: _DEFAULT_DTYPE, _ANY: None}.get(dtype, dtype)
-    query = Query(place, stack, backend, device, threads, cache, precision)
-    with open_contest(
-        models,
-        store=store,
-        query=query,
-        granularity=granularity,
-        connected=connected,
-        oracle=oracle,
-        merged=True,
-    ) as contest:
-        sides = [side for side in contest.sides if cache is not None or not side.cold]
+    query = asked(query, fields)
+    dtype = {None: _DEFAULT_DTYPE, _ANY: None}.get(query.dtype, query.dtype)
+    query = replace(query, system=_system(store, query.system), dtype=dtype)
+    cut = Cut(granularity, connected=connected)
+    with open_results(models, store=store, query=query, cut=cut, oracle=oracle, merged=True) as results:
+        sides = [side for side in results.sides if query.cache is not None or not side.cold]
         rows = [
-            _advised(contest, model, sides, store, query, minimum_effect=minimum_effect) for model in contest.models
+            _advised(results, model, sides, store, query, minimum_effect=minimum_effect) for model in results.models
         ]
-    return Advice(tuple(rows), place)
+    return Advice(tuple(rows), query.system)
 
 
 def _system(store: Store, asked: str | None) -> str | None:
@@ -199,7 +185,7 @@ def _system(store: Store, asked: str | None) -> str | None:
 
 
 def _advised(
-    contest: Contest,
+    results: Results,
     model: Decomposition | Failed,
     sides: Sequence[Side],
     store: Store,
@@ -209,7 +195,7 @@ def _advised(
 ) -> ModelAdvice:
     if not isinstance(model, Decomposition):
         return ModelAdvice(model.source.name, reason=model.reason, error=model.reason)
-    candidates = {side.name: candidate_of(contest, model, side, store, query) for side in sides}
+    candidates = {side.name: candidate_of(results, model, side, store, query) for side in sides}
     known = [side for side in sides if candidates[side.name].latency_ms is not None]
     known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)
     if not known:
@@ -219,7 +205,7 @@ def _advised(
             remedy=remedy_of(model, sides, store, query),
         )  # fmt: skip
     best, rest = known[0], known[1:]
-    pairs = {side.name: contest.pair(model, best, side) for side in rest}
+    pairs = {side.name: results.pair(model, best, side) for side in rest}
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
     for name, pair in pairs.items():
         candidates[name] = ranked(candidates[name], pair, verdicts[name])
@@ -232,7 +218,7 @@ def _advised(
         ties=tuple(name for name, (verdict, _) in verdicts.items() if verdict is not Relation.SLOWER),
         ranking=ranking,
     )
-    row = replace(row, **_mixing(contest, model, best, known))
+    row = replace(row, **_mixing(results, model, best, known))
     if not rest:
         return replace(
             row,
@@ -242,26 +228,26 @@ def _advised(
     slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
     runner_up, default = (slower or rest)[0], default_of(known, best)
     row = replace(
-        row, runner_up=runner_up.name, over_runner_up=_decisive(contest, model, best, runner_up, minimum_effect)
+        row, runner_up=runner_up.name, over_runner_up=_decisive(results, model, best, runner_up, minimum_effect)
     )
     if default is not None:
         row = replace(row, default=default.name)
         if default.name not in {best.name, runner_up.name}:
-            row = replace(row, over_default=_decisive(contest, model, best, default, minimum_effect))
+            row = replace(row, over_default=_decisive(results, model, best, default, minimum_effect))
     return row
 
 
 def _decisive(
-    contest: Contest, model: Decomposition, best: Side, other: Side, minimum_effect: float
+    results: Results, model: Decomposition, best: Side, other: Side, minimum_effect: float
 ) -> tuple[LayerComparison, ...]:
     """Bricks of a model as ``other`` has them, seen from the best; the largest differences first, either way."""
-    layers, _ = layers_of(contest, model, best, other, minimum_effect)
+    layers, _ = layers_of(results, model, best, other, minimum_effect)
     return tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
 
 
-def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
+def _mixing(results: Results, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
     """What choosing a side for every brick could gain."""
-    entry = contest.estimate(model, best)
+    entry = results.estimate(model, best)
     if entry.sequential_ms is None or entry.lower_bound_sequential_ms is None:
         return {}
     alike = [
@@ -283,7 +269,7 @@ def _mixing(contest: Contest, model: Decomposition, best: Side, known: Sequence[
             layer.form,
         )
         for side in alike
-        for layer in layers_of(contest, model, best, side, MINIMUM_EFFECT)[0]
+        for layer in layers_of(results, model, best, side, MINIMUM_EFFECT)[0]
         if layer.gain_ms > 0
     ]
     mixed.sort(key=lambda one: -one.gain_ms)

@@ -13,14 +13,14 @@ from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .estimation.estimate import estimate
-from .report.answers import estimated
-from .report.answers.standing import COLUMNS
+from .report.answers.estimates import estimates_answer
+from .report.answers.truth import COLUMNS
 from .report.drawing import draw_estimates, draw_generated
 from .report.tables import Answer, Column
 from .report.units import duration, milliseconds, percent
 from .reporting import report, set_up
 
-__all__ = ["MODELS", "Demo", "demo", "demonstrated"]
+__all__ = ["MODELS", "Demo", "demo", "demo_answer"]
 
 MODELS = ("squeezenet", "shufflenet", "alexnet", "inception_v1", "inception_v2", "resnet50", "vit_b16", "bert_base")
 """Chains and branches, convolutions and attention; 1 ms to 1 s each on one core."""
@@ -69,7 +69,7 @@ def demo(
         folder: Where everything goes; made where it is missing.
         models: Names in the zoo.
         budget_s: Time for measuring.
-        progress: Told between requests to the worker.
+        progress: Called between requests to the worker.
 
     Raises:
         DlbricksError: The machine cannot measure now, or the folder holds something else.
@@ -95,9 +95,9 @@ def demo(
     return Demo(folder, generated, measured, estimates, plots, page)
 
 
-def demonstrated(result: Demo) -> Answer:
+def demo_answer(result: Demo) -> Answer:
     """The answer of ``demo``: one row per model, as ``estimate`` gives it."""
-    answer = estimated(result.estimates)
+    answer = estimates_answer(result.estimates)
     made, took = result.generated, result.measured
     share = percent(made.unique / made.sequences) if made.sequences else "0%"
     known = f"{took.measured} measured" + (f", {took.reused} known before" if took.reused else "")

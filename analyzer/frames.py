@@ -1,7 +1,7 @@
 """Reports as pandas frames, JSON objects and Markdown: what the command line writes, from Python.
 
 These are functions and no methods of the reports: those of ``generate``, ``run`` and ``measure`` are made far below the
-answers that tell what a row of them is, and know nothing of these.
+answers that define what a row of them is, and know nothing of these.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from .advice import Advice
 from .comparison.compare import Comparison
 from .findings.analyze import AnalyzeReport
 from .kernels.kernels import ModelKernels
-from .report.answers import estimated, generated, measured, missed, ran
-from .report.compared import advised, compared
-from .report.inventory import agreed
-from .report.kernel_tables import told
-from .report.planned import planned
+from .report.answers.comparison import advice_answer, comparison_answer
+from .report.answers.estimates import estimates_answer
+from .report.answers.findings import analyze_answer
+from .report.answers.generation import generate_answer
+from .report.answers.kernels import kernels_answer
+from .report.answers.plans import plans_answer
+from .report.answers.resources import agreement_answer
+from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
-from .reporting import Report, reported
+from .reporting import Report, report_answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,27 +107,27 @@ def to_markdown(report: Reported) -> str:
 def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911  (one for each kind)
     match report:
         case GenerateReport():
-            return generated(report)
+            return generate_answer(report)
         case RunReport():
-            return ran(report)
+            return run_answer(report)
         case MeasureReport():
-            return measured(report)
+            return measure_answer(report)
         case Comparison():
-            return compared(report)
+            return comparison_answer(report)
         case Advice():
-            return advised(report)
+            return advice_answer(report)
         case AnalyzeReport():
-            return missed(report)
+            return analyze_answer(report)
         case Report():
-            return reported(report)
+            return report_answer(report)
         case AgreementReport():
-            return agreed(report)
+            return agreement_answer(report)
         case PlanReport():
-            return planned(report)
+            return plans_answer(report)
         case Estimate():
-            return estimated([report], explain=explain, layers=explain)
+            return estimates_answer([report], explain=explain, layers=explain)
         case [ModelKernels(), *_]:
-            return told(cast("Sequence[ModelKernels]", report))
+            return kernels_answer(cast("Sequence[ModelKernels]", report))
         case [Estimate(), *_] | []:
-            return estimated(cast("Sequence[Estimate]", report), explain=explain, layers=explain)
+            return estimates_answer(cast("Sequence[Estimate]", report), explain=explain, layers=explain)
     raise UsageError(f"{type(report).__name__} is no report", remedy="hand on what a function of dlbricks returned")

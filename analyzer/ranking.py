@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from ..constructor.decomposition import Decomposition
 from ..db import Store
 from ..generator.backends.registry import backends
-from .comparison.contest import Contest, Pair
+from ..generator.decomposition.cutter import Cut
 from .comparison.difference import Relation
+from .comparison.results import Pair, Results
 from .comparison.sides import Side
 from .estimation.commands import Commands, default_options
 from .estimation.selection import Query
@@ -24,7 +25,7 @@ class Candidate:
     """A stored combination, as one way to run a model.
 
     Attributes:
-        name: What tells it from the others.
+        name: What distinguishes it from the others.
         stack: Key of its stack.
         backend: Its backend.
         device: Its device.
@@ -58,13 +59,13 @@ class Candidate:
     command: str | None = None
 
 
-def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
+def candidate_of(results: Results, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
     """A side as a way to run a model."""
     place = side.choice
-    figure = contest.measured(model, side)
+    figure = results.measured(model, side)
     if figure.best_ms is None:
-        figure = contest.figure(model, side)
-    commands = Commands(store, place, query, granularity=1)
+        figure = results.figure(model, side)
+    commands = Commands(store, place, query, Cut(1))
     return Candidate(
         name=side.name,
         stack=place.stack_key,
@@ -76,7 +77,7 @@ def candidate_of(contest: Contest, model: Decomposition, side: Side, store: Stor
         latency_ms=figure.best_ms,
         ci95_ms=figure.best_ci95_ms,
         basis=figure.basis,
-        reason=None if figure.best_ms is not None else contest.why_unknown(model, side),
+        reason=None if figure.best_ms is not None else results.why_unknown(model, side),
         command=commands.truth(model.source),
     )
 
@@ -113,7 +114,7 @@ def remedy_of(model: Decomposition, sides: Sequence[Side], store: Store, query: 
         like = sides[0].choice.conditions
         query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
     commands = [
-        Commands(store, None, replace(query, system=None, backend=name, stack=None), granularity=1).truth(model.source)
+        Commands(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
         for name, availability in backends().items()
         if availability.ok and name not in known
     ]

@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import NATIVE
@@ -30,13 +30,13 @@ from .estimation.estimate import Explained, explained
 from .estimation.selection import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
-from .report.answers import estimated
+from .report.answers.estimates import estimates_answer
 from .report.page.page import render_page
 from .report.section import Section, sections
 from .report.tables import Answer
 from .report.units import duration
 
-__all__ = ["Report", "Setup", "report", "reported", "set_up"]
+__all__ = ["Report", "Setup", "report", "report_answer", "set_up"]
 
 _PRODUCTS = (512, 1024)
 _LARGEST_STREAM = 1 << 27
@@ -50,32 +50,18 @@ _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """How models are measured and composed; None leaves open what only the database can tell.
+class Setup(Query):
+    """How models are measured and composed: a query, and what it takes to measure more.
 
     Attributes:
         graph: Which graph is cut into bricks.
-        backend: The runtime.
-        device: Its device.
-        options: Its own options.
-        threads: Its threads.
-        cache: Cache state.
-        dtype: Precision.
+        options: Options of the backend.
         picked: What of this nobody asked for, as words.
-        system: Key of the system, or its beginning, where only what is stored is used; None: whichever it is.
-        stack: Key of the stack, likewise.
     """
 
-    graph: str
-    backend: str | None
-    device: str | None
-    options: Mapping[str, str]
-    threads: int | None
-    cache: str | None
-    dtype: str | None
+    graph: str = "runtime"
+    options: Mapping[str, str] = field(default_factory=dict)
     picked: tuple[str, ...] = ()
-    system: str | None = None
-    stack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +126,10 @@ def set_up(
         "dtype": (dtype, precision),
     }
     picked = tuple(f"--{option} {value}" for option, (asked, value) in chosen.items() if asked is None)
-    return Setup(kind, name, where, dict(options or {}), count, state, precision, picked)
+    return Setup(
+        backend=name, device=where, threads=count, cache=state, dtype=precision,
+        graph=kind, options=dict(options or {}), picked=picked,
+    )  # fmt: skip
 
 
 def report(
@@ -171,7 +160,7 @@ def report(
         prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
             was proven before is not tried again.
         write: Folder for improved models that were proven to save time.
-        progress: Told between requests to the worker.
+        progress: Called between requests to the worker.
 
     Returns:
         The models with what is known of each; one that cannot be read has an error, and the others go on.
@@ -189,20 +178,32 @@ def report(
     how = setup or set_up()
     generated, measured = None, None
     found = _measured_here(models, store, how) if measure else _stored(models, store, how)
-    open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
+    open_models = list(models)
+    if found is not None:
+        open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
     room = measure and (budget_s is None or budget_s >= _FEW * _CEILINGS_S)
     if open_models:
         with ExitStack() as resources:
             place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-            generated = _generated(open_models, how, Path(place), progress)
+            generated = generate(
+                open_models, granularity=1, out=place, graph=how.graph, **_runtime(how), progress=progress
+            )
             kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
             left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
             if generated.suite is not None:
-                measured = _measured(open_models, store, how, generated, visits, left_s, progress)
-        found = _measured_here(models, store, how) if measured else _unmeasured(models, how)
-    if room and _wants_ceilings(found, how):
+                broken = {row.name for row in generated.rows if row.error is not None}
+                measured = run(
+                    generated.suite, store=store, **_runtime(how), cache=how.cache or "", dtype=how.dtype or "",
+                    models=[source for source in open_models if source.name not in broken],
+                    visits=visits, budget_s=left_s, progress=progress,
+                )  # fmt: skip
+        found = _measured_here(models, store, how) if measured else None
+    if found is None:
+        with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
+            found = _stored(models, nothing, how)
+    elif room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
-        found = _measured_here(models, store, how)
+        found = _measured_here(models, store, how) or found
     made = tuple(sections(found, store=store))
     until = math.inf if budget_s is None else begun + budget_s
     made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
@@ -230,7 +231,7 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
         store: Where findings are kept.
         until: On the monotonic clock, when no further remedy is tried.
         write: Folder for improved models.
-        progress: Told between visits.
+        progress: Called between visits.
     """
     sections, unasked = [], []
     for source, section in zip(models, made, strict=True):
@@ -263,22 +264,15 @@ _Found = list[Explained]
 
 def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
     """The models as far as they are stored."""
-    query = Query(how.system, how.stack, how.backend, how.device, how.threads, how.cache, how.dtype)
-    return explained(models, store=store, query=query, cut=Cut(1), graph=how.graph)
+    return explained(models, store=store, query=how, cut=Cut(1, graph=how.graph))
 
 
-def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
-    """The models as far as they are measured on this machine with the runtime that is installed."""
+def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
+    """The models as far as they are measured on this machine with the runtime that is installed; None: nothing is."""
     system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
-    if system in store.systems() and stack in store.stacks():
-        return _stored(models, store, replace(how, system=system, stack=stack))
-    return [(Estimate(source.name, 1, how.graph), None) for source in models]
-
-
-def _unmeasured(models: Sequence[ModelSource], how: Setup) -> _Found:
-    """The models where none could be measured: each says why."""
-    with Store.open("sqlite://") as nothing:
-        return _stored(models, nothing, how)
+    if system not in store.systems() or stack not in store.stacks():
+        return None
+    return _stored(models, store, replace(how, system=system, stack=stack))
 
 
 def _is_open(found: Explained) -> bool:
@@ -289,47 +283,9 @@ def _is_open(found: Explained) -> bool:
     return entry.measured_ms is None or any(one.command is not None for one in entry.missing)
 
 
-def _generated(
-    models: Sequence[ModelSource], how: Setup, folder: Path, progress: ProgressCallback | None
-) -> GenerateReport:
-    return generate(
-        models,
-        granularity=1,
-        out=folder,
-        graph=how.graph,
-        backend=how.backend or "",
-        device=how.device or "",
-        options=how.options,
-        threads=how.threads or 1,
-        progress=progress,
-    )
-
-
-def _measured(  # noqa: PLR0917  (the order of ``report``)
-    models: Sequence[ModelSource],
-    store: Store,
-    how: Setup,
-    made: GenerateReport,
-    visits: int,
-    budget_s: float | None,
-    progress: ProgressCallback | None,
-) -> RunReport:
-    assert made.suite is not None  # noqa: S101
-    broken = {row.name for row in made.rows if row.error is not None}
-    return run(
-        made.suite,
-        store=store,
-        backend=how.backend or "",
-        device=how.device or "",
-        options=how.options,
-        threads=how.threads or 1,
-        cache=how.cache or "",
-        dtype=how.dtype or "",
-        models=[source for source in models if source.name not in broken],
-        visits=visits,
-        budget_s=budget_s,
-        progress=progress,
-    )
+def _runtime(how: Setup) -> dict[str, Any]:
+    """What ``generate`` and ``run`` take of a setup; nothing of it is open where something is measured."""
+    return {"backend": how.backend, "device": how.device, "options": how.options, "threads": how.threads}
 
 
 def _left(budget_s: float, begun: float) -> float:
@@ -343,8 +299,8 @@ def _wants_ceilings(found: _Found, how: Setup) -> bool:
     return how.device == "cpu" and bricks and not _knows_ceilings(found)
 
 
-def _knows_ceilings(found: _Found) -> bool:
-    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found)
+def _knows_ceilings(found: _Found | None) -> bool:
+    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found or ())
 
 
 def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:
@@ -363,11 +319,11 @@ def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | Non
         )
 
 
-def reported(result: Report) -> Answer:
+def report_answer(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     entries = [section.estimate for section in result.sections]
-    short, told = estimated(entries), estimated(entries, explain=True)
-    rows = [{**row, **one.missed()} for row, one in zip(told.results, result.sections, strict=True)]
+    short, full = estimates_answer(entries), estimates_answer(entries, explain=True)
+    rows = [{**row, **one.missed()} for row, one in zip(full.results, result.sections, strict=True)]
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:
@@ -387,7 +343,7 @@ def reported(result: Report) -> Answer:
         columns=short.columns,
         summary=summary,
         table=short.table,
-        flat=told.flat,
+        flat=full.flat,
     )
 
 

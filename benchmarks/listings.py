@@ -28,7 +28,7 @@ _WIDTH = 100
 
 
 def main() -> None:
-    """Replace what differs, or tell of it."""
+    """Replace what differs, or report it."""
     blocks.write(PAGES, rendered, __doc__ or "", "run python benchmarks/listings.py")
 
 
@@ -74,19 +74,24 @@ def _plain(text: str) -> str:
 def _signature(of: str) -> str:
     """How a function is called, with each parameter on a line of its own where they are many."""
     name = of.replace("-", ".")
-    made = inspect.signature(_public(name))
+    called = _public(name)
+    made = inspect.signature(called)
     parts, named = [], False
     for one in made.parameters.values():
         if one.kind is one.KEYWORD_ONLY and not named:
-            parts.append("*")
+            parts.append("*,")
             named = True
+        if one.kind is one.VAR_KEYWORD:
+            fields = called.__globals__[one.annotation.removeprefix("Unpack[").removesuffix("]")]
+            parts.append(f"**{one.name}: {one.annotation},  # {', '.join(fields.__annotations__)}")
+            continue
         value = str(one.default) if isinstance(one.default, StrEnum) else one.default
         default = "" if value is one.empty else f" = {value!r}"
-        parts.append(f"{one.name}: {one.annotation}{default}")
+        parts.append(f"{one.name}: {one.annotation}{default},")
     end = f") -> {made.return_annotation}"
-    line = f"dlbricks.{name}({', '.join(parts)}{end}"
+    line = f"dlbricks.{name}({' '.join(parts).removesuffix(',')}{end}"
     if len(line) > _WIDTH:
-        line = "\n".join([f"dlbricks.{name}(", *(f"    {part}," for part in parts), end])
+        line = "\n".join([f"dlbricks.{name}(", *(f"    {part}" for part in parts), end])
     return f"```python\n{line}\n```"
 
 

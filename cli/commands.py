@@ -112,11 +112,11 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
         dlbricks demo
     """
     from ..analyzer.demo import demo as show
-    from ..analyzer.demo import demonstrated
+    from ..analyzer.demo import demo_answer
 
     with Reporter(quiet=quiet) as progress:
         result = show(out, progress=progress)
-    answer(demonstrated(result), form, complete=result.complete)
+    answer(demo_answer(result), form, complete=result.complete)
 
 
 @commands.command()
@@ -141,7 +141,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
     check_runtime_options(options["graph"])
-    from ..analyzer.report.answers import generated
+    from ..analyzer.report.answers.generation import generate_answer
     from ..generator.decomposition.generate import generate as generate_suite
 
     with Reporter(quiet=quiet) as progress:
@@ -150,7 +150,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
         from ..analyzer.report.drawing import draw_generated
 
         drawn(draw_generated(report, plot))
-    answer(generated(report), form, complete=report.complete)
+    answer(generate_answer(report), form, complete=report.complete)
 
 
 @commands.command()
@@ -173,8 +173,8 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     metavar="NAME",
     help="Also measure each brick with this algorithm; repeatable.",
 )
-@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be measured and how long it would take.")
+@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be measured and how long it would take.")
 @pace_options
 @click.option(
     "--again",
@@ -208,7 +208,7 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
-    from ..analyzer.report.answers import ran
+    from ..analyzer.report.answers.runs import run_answer
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.run import run as run_suite
 
@@ -226,7 +226,7 @@ def run(
             measure=lambda number, models, share_s: suited(models=models, threads=number, budget_s=share_s),
             spent_s=lambda report: report.bounded_s,
         )
-    answer(ran(*reports, budget_s=budget_s), form, complete=all(report.complete for report in reports))
+    answer(run_answer(*reports, budget_s=budget_s), form, complete=all(report.complete for report in reports))
 
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
@@ -246,7 +246,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @stack_options
 @pace_options
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
-@click.option("--kernels", is_flag=True, help="Afterwards also tell which kernels run, in a pass apart from timing.")
+@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option
 @quiet_option
 @format_options
@@ -259,7 +259,7 @@ def measure(
     Example:
         dlbricks measure squeezenet --threads 2
     """
-    from ..analyzer.report.answers import measured
+    from ..analyzer.report.answers.runs import measure_answer
     from ..db.provisional import open_for_results
     from ..generator.measurement.measure import measure as measure_models
 
@@ -275,7 +275,7 @@ def measure(
             ),
             spent_s=lambda report: report.bounded_s,
         )
-    answer(measured(*reports), form, complete=all(report.complete for report in reports))
+    answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
 for command in (report, estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):

@@ -37,7 +37,7 @@ _REDRAW_S = 0.1
 """Drawing more often than this costs time between samples and shows nothing new."""
 
 _FIRST_S = 2.0
-"""Before, nothing is said where stderr is no terminal, nor forecast anywhere: the first of thousands tells little."""
+"""Before, nothing is said where stderr is no terminal, nor forecast anywhere: the first of thousands says little."""
 
 _LINE_S = 10.0
 """Least time between two lines where stderr is no terminal."""
@@ -60,16 +60,16 @@ def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = 
     Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
     nothing succeeded.
     """
-    if form == Format.TABLE and (told := only_errors(result)):
-        for error in told:
+    if form == Format.TABLE and (errors := only_errors(result)):
+        for error in errors:
             note(f"dlbricks: {' '.join(error.split())}")
         click.get_current_context().exit(1)
     click.echo(render(result, form, width=_width()), nl=False)
     if crossed:
         click.get_current_context().exit(CROSSED)
     if not complete:
-        errors = [row.get("error") for row in result.results]
-        click.get_current_context().exit(1 if errors and None not in errors else INCOMPLETE)
+        failed = result.results and all(row.get("error") is not None for row in result.results)
+        click.get_current_context().exit(1 if failed else INCOMPLETE)
 
 
 def _width() -> int:
@@ -83,7 +83,7 @@ def note(text: str) -> None:
 
 
 def drawn(paths: Iterable[Path]) -> None:
-    """Tell which plots were written."""
+    """Name the plots that were written."""
     for path in paths:
         note(f"drawn: {path}")
 
@@ -105,7 +105,7 @@ class Reporter:
         self._quiet = quiet
         self._clock = clock
         self._begun_s = clock()
-        self._told_s = self._drawn_s = float("-inf")
+        self._noted_s = self._drawn_s = float("-inf")
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -132,8 +132,8 @@ class Reporter:
             if progress.done >= progress.total or now - self._drawn_s >= _REDRAW_S:
                 self._drawn_s = now
                 self._draw(self._bar, verb, progress, left)
-        elif now - self._begun_s >= _FIRST_S and now - self._told_s >= _LINE_S:
-            self._told_s = now
+        elif now - self._begun_s >= _FIRST_S and now - self._noted_s >= _LINE_S:
+            self._noted_s = now
             note(f"{verb}: {progress.done} of {progress.total}{left and f', {left}'}")
 
     def _draw(self, bar: Bar, verb: str, progress: Progress, left: str) -> None:

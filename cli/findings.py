@@ -1,4 +1,4 @@
-"""The command that tells what models miss, and proves it where that is asked for."""
+"""The command that finds what models miss, and proves it where that is asked for."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def analyze(
         dlbricks analyze squeezenet --prove --fail-on 'saving>10%'
     """
     from ..analyzer.findings.analyze import analyze as analyze_models
-    from ..analyzer.report.answers import missed
+    from ..analyzer.report.answers.findings import analyze_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store, Reporter(quiet=quiet) as progress:
         report = analyze_models(take_models(options), store=store, write=write, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
-    answer(missed(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)
+    answer(analyze_answer(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)

@@ -41,9 +41,9 @@ def models_list(*, form: str) -> None:
     Example:
         dlbricks models list
     """
-    from ..analyzer.report.inventory import zoo
+    from ..analyzer.report.answers.resources import zoo_answer
 
-    answer(zoo(), form)
+    answer(zoo_answer(), form)
 
 
 @models.command("export")
@@ -59,7 +59,7 @@ def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
     Example:
         dlbricks models export squeezenet -o zoo
     """
-    from ..analyzer.report.exports import export_models
+    from ..analyzer.report.answers.exports import export_models
 
     result, complete = export_models(take_models(options), out, force=force)
     answer(result, form, complete=complete)
@@ -82,9 +82,9 @@ def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> 
     Example:
         dlbricks brick list --suite suite
     """
-    from ..analyzer.report.lookup import listed
+    from ..analyzer.report.answers.bricks import bricks_answer
 
-    answer(listed(suite, database, most=None if every else MOST), form)
+    answer(bricks_answer(suite, database, most=None if every else MOST), form)
 
 
 @brick.command("show")
@@ -99,9 +99,9 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
     Example:
         dlbricks brick show 3f2a --suite suite
     """
-    from ..analyzer.report.lookup import shown
+    from ..analyzer.report.answers.bricks import brick_answer
 
-    answer(shown(key, suite, database), form)
+    answer(brick_answer(key, suite, database), form)
 
 
 @brick.command("export")
@@ -118,7 +118,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
     Example:
         dlbricks brick export 3f2a --suite suite -o brick.onnx
     """
-    from ..analyzer.report.exports import export_brick
+    from ..analyzer.report.answers.exports import export_brick
 
     answer(export_brick(key, suite, out, seed=seed, force=force), form)
 
@@ -137,9 +137,9 @@ def backends_list(*, form: str) -> None:
     Example:
         dlbricks backends list
     """
-    from ..analyzer.report.inventory import runtimes
+    from ..analyzer.report.answers.resources import backends_answer
 
-    answer(runtimes(), form)
+    answer(backends_answer(), form)
 
 
 @backends.command("install")
@@ -158,10 +158,10 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     Example:
         dlbricks backends install mxnet
     """
-    from ..analyzer.report.inventory import installed
+    from ..analyzer.report.answers.resources import installation_answer
     from ..generator.backends.environments import install_backend
 
-    answer(installed(install_backend(name, again=again, python=python)), form)
+    answer(installation_answer(install_backend(name, again=again, python=python)), form)
 
 
 @backends.command("check")
@@ -185,13 +185,13 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
     Example:
         dlbricks backends check torch suite
     """
-    from ..analyzer.report.inventory import agreed
+    from ..analyzer.report.answers.resources import agreement_answer
     from ..bricks.suite.suite import Suite
     from ..generator.measurement.agreement import check_agreement
 
     with Reporter(quiet=quiet) as progress:
         report = check_agreement(Suite.open(suite), name, progress=progress, **options)
-    answer(agreed(report), form, complete=report.complete)
+    answer(agreement_answer(report), form, complete=report.complete)
 
 
 @backends.command("plans")
@@ -218,7 +218,7 @@ def backends_plans(
     Example:
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
-    from ..analyzer.report.planned import planned
+    from ..analyzer.report.answers.plans import plans_answer
     from ..bricks.suite.suite import Suite
     from ..generator.planning.library_plans import Layout, library_plans
 
@@ -227,7 +227,7 @@ def backends_plans(
         report = library_plans(
             Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
-    answer(planned(report), form, complete=report.complete)
+    answer(plans_answer(report), form, complete=report.complete)
 
 
 @click.command()
@@ -252,11 +252,11 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         given = [f"--{name}" for name, value in asked.items() if value is not None]
         if given:
             raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
-        from ..analyzer.report.inventory import machine
+        from ..analyzer.report.answers.resources import system_answer
 
-        answer(machine(), form)
+        answer(system_answer(), form)
         return
-    from ..analyzer.report.roofs import measured_ceilings
+    from ..analyzer.report.roofs import ceilings_answer
     from ..db.provisional import open_for_results
     from ..generator.measurement.ceilings.ceilings import measure_ceilings
 
@@ -265,4 +265,4 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
     options["dtype"] = {None: "float32", "any": None}.get(options["dtype"], options["dtype"])
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_ceilings(store=store, progress=progress, **options)
-    answer(measured_ceilings(report), form, complete=report.complete)
+    answer(ceilings_answer(report), form, complete=report.complete)

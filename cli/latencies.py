@@ -30,8 +30,8 @@ __all__ = ["advise", "compare", "estimate", "kernels"]
 @model_arguments
 @split_options
 @estimated_options
-@click.option("--explain", is_flag=True, help="Also tell what lies between bricks and model, and where the time goes.")
-@click.option("--layers", is_flag=True, help="Also tell each brick's rate, its bound by the machine, and its headroom.")
+@click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
+@click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
 @all_option
 @plot_option
 @database_option
@@ -54,7 +54,7 @@ def estimate(
         dlbricks estimate squeezenet resnet50 -g 1
     """
     from ..analyzer.estimation.estimate import estimate as estimate_models
-    from ..analyzer.report.answers import estimated
+    from ..analyzer.report.answers.estimates import estimates_answer
     from ..db.decompositions import open_keeping
 
     sources = take_models(options)
@@ -66,7 +66,7 @@ def estimate(
         from ..analyzer.report.drawing import draw_estimates
 
         drawn(draw_estimates(estimates, plot, explain=explain))
-    result = estimated(estimates, explain=explain, layers=layers, most=None if every else MOST)
+    result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
     answer(result, form, complete=all(entry.complete for entry in estimates))
 
 
@@ -87,12 +87,12 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
         dlbricks kernels squeezenet --backend torch
     """
     from ..analyzer.kernels.kernels import kernels as find_kernels
-    from ..analyzer.report.kernel_tables import told
+    from ..analyzer.report.answers.kernels import kernels_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
         found = find_kernels(take_models(options), store=store, **options)
-    answer(told(found, most=None if every else MOST), form, complete=all(one.complete for one in found))
+    answer(kernels_answer(found, most=None if every else MOST), form, complete=all(one.complete for one in found))
 
 
 @click.command()
@@ -135,7 +135,7 @@ def compare(
         dlbricks compare squeezenet --by run --fail-on slower
     """
     from ..analyzer.comparison.compare import compare as compare_stored
-    from ..analyzer.report.compared import compared
+    from ..analyzer.report.answers.comparison import comparison_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
@@ -146,7 +146,7 @@ def compare(
         drawn(draw_comparison(comparison, plot))
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
     answer(
-        compared(comparison, layers=layers, most=None if every else MOST),
+        comparison_answer(comparison, layers=layers, most=None if every else MOST),
         form,
         complete=comparison.complete,
         crossed=crossed,
@@ -166,9 +166,9 @@ def advise(*, database: str, form: str, **options: Any) -> None:
         dlbricks advise squeezenet
     """
     from ..analyzer.advice import advise as advise_on
-    from ..analyzer.report.compared import advised
+    from ..analyzer.report.answers.comparison import advice_answer
     from ..db.decompositions import open_keeping
 
     with open_keeping(database) as store:
         advice = advise_on(take_models(options), store=store, **options)
-    answer(advised(advice), form, complete=advice.complete)
+    answer(advice_answer(advice), form, complete=advice.complete)

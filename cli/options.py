@@ -33,6 +33,7 @@ __all__ = [
     "pace_options",
     "plot_option",
     "quiet_option",
+    "report_options",
     "runtime_options",
     "setting_option",
     "split_options",
@@ -138,19 +139,28 @@ split_options = _stacked(
     _connected,
 )
 
+_SHARED: dict[str, dict[str, Any]] = {
+    "backend": {"metavar": "NAME"},
+    "device": {"type": click.Choice(["cpu", "cuda"])},
+    "threads": {"type": click.IntRange(min=0), "metavar": "N"},
+    "cache": {"type": click.Choice(["model", "hot", "cold"])},
+    "dtype": {"metavar": "NAME"},
+    "system": {"metavar": "ID"},
+    "stack": {"metavar": "ID"},
+}
+"""Options that are part of what is measured: the same values wherever they apply."""
+
+
+def _option(name: str, text: str, **more: Any) -> Callable[[Command], Command]:
+    if "default" in more:
+        more["show_default"] = True
+    return click.option(f"--{name}", help=text, **{**_SHARED[name], **more})
+
+
 _backend_options = (
-    click.option("--backend", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that executes."),
-    click.option(
-        "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Device of the runtime."
-    ),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=0),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Threads of the runtime; 0 means one per physical core.",
-    ),
+    _option("backend", "Runtime that executes.", default="onnxruntime"),
+    _option("device", "Device of the runtime.", default="cpu"),
+    _option("threads", "Threads of the runtime; 0 means one per physical core.", default=1),
 )
 
 setting_option = click.option(
@@ -173,28 +183,15 @@ runtime_options = _stacked(*_backend_options, setting_option)
 
 stack_options = _stacked(
     *_backend_options[:2],
-    click.option(
-        "--threads",
+    _option(
+        "threads",
+        "Threads of the runtime, of several one after the other; 0 means one per physical core.",
         type=threads,
         default="1",
-        show_default=True,
         metavar="N[,N...]",
-        help="Threads of the runtime, of several one after the other; 0 means one per physical core.",
     ),
-    click.option(
-        "--dtype",
-        metavar="NAME",
-        default="float32",
-        show_default=True,
-        help="Precision to compute in; float32: that of each network itself.",
-    ),
-    click.option(
-        "--cache",
-        type=click.Choice(["model", "hot", "cold"]),
-        default="model",
-        show_default=True,
-        help="State of the processor's caches before each execution.",
-    ),
+    _option("dtype", "Precision to compute in; float32: that of each network itself.", default="float32"),
+    _option("cache", "State of the processor's caches before each execution.", default="model"),
     setting_option,
 )
 
@@ -213,44 +210,48 @@ def check_runtime_options(graph: str) -> None:
         raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
 
 
-_measured_cache = click.option(
-    "--cache", type=click.Choice(["model", "hot", "cold"]), help="Only measurements in this cache state."
+_MEASURED = {
+    "backend": "Only measurements of this runtime.",
+    "device": "Only measurements on this device.",
+    "threads": "Only measurements with N threads.",
+    "cache": "Only measurements in this cache state.",
+    "dtype": "Only measurements in this precision, for example float32.",
+    "system": "Only measurements on this system (a key or its beginning).",
+    "stack": "Only measurements on this stack (a key or its beginning).",
+}
+
+_measured = {name: _option(name, text) for name, text in _MEASURED.items()}
+
+measured_options = _stacked(*_measured.values())
+
+_each_threads = _option(
+    "threads", "Only measurements with N threads; several give one estimate each.", type=threads, metavar="N[,N...]"
 )
 
-_measured_threads = click.option(
-    "--threads", type=click.IntRange(min=0), metavar="N", help="Only measurements with N threads."
-)
+estimated_options = _stacked(*(_measured | {"threads": _each_threads}).values())
 
-_measured = (
-    click.option("--backend", metavar="NAME", help="Only measurements of this runtime."),
-    click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Only measurements on this device."),
-    _measured_threads,
-    _measured_cache,
-    click.option("--dtype", metavar="NAME", help="Only measurements in this precision, for example float32."),
-    click.option("--system", metavar="ID", help="Only measurements on this system (a key or its beginning)."),
-    click.option("--stack", metavar="ID", help="Only measurements on this stack (a key or its beginning)."),
-)
+_REPORTED = {
+    "backend": "Runtime that executes; else onnxruntime.",
+    "device": "Device of the runtime; else cpu.",
+    "threads": "Threads of the runtime; else 1; 0 means one per physical core.",
+    "cache": "State of the processor's caches before each execution; else model, or hot where it cannot be that.",
+    "dtype": "Precision to compute in; else that of each network itself.",
+    "system": "With --no-measure: only of this system (a key or its beginning).",
+    "stack": "With --no-measure: only of this stack (a key or its beginning).",
+}
 
-_each_threads = click.option(
-    "--threads",
-    type=threads,
-    metavar="N[,N...]",
-    help="Only measurements with N threads; several give one estimate each.",
-)
-
-measured_options = _stacked(*_measured)
-
-estimated_options = _stacked(*(_each_threads if option is _measured_threads else option for option in _measured))
+report_options = _stacked(*(_option(name, text) for name, text in _REPORTED.items()))
+"""What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
 kernel_options = _stacked(
-    _granularity, _graph, _connected, *(option for option in _measured if option is not _measured_cache)
+    _granularity, _graph, _connected, *(option for name, option in _measured.items() if name != "cache")
 )
 """What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
 
 comparison_options = _stacked(
     _granularity,
     _connected,
-    *_measured,
+    *_measured.values(),
     click.option(
         "--minimum-effect",
         type=share,

@@ -14,9 +14,9 @@ from .options import (
     PLACE,
     database_option,
     format_options,
-    measured_options,
     model_arguments,
     quiet_option,
+    report_options,
     setting_option,
     take_models,
 )
@@ -45,9 +45,9 @@ __all__ = ["report"]
 @click.option(
     "--graph",
     type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else what the runtime executes, where it tells.",
+    help="Which graph is cut into bricks; else the one that the runtime executes, where that is known.",
 )
-@measured_options
+@report_options
 @setting_option
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
 @click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
@@ -80,14 +80,14 @@ def report(
     """All of it in one call: decompose, measure, find what is missed, try the remedies, write one page to forward.
 
     What is stored is not measured again, and what was proven not tried again. Without options it measures with ONNX
-    Runtime and one thread.
+    Runtime and one thread. With --no-measure, the options of the runtime choose among what is stored.
 
     \b
     Example:
         dlbricks report squeezenet -o report.html
     """
     from ..analyzer.reporting import report as write_report
-    from ..analyzer.reporting import reported
+    from ..analyzer.reporting import report_answer
 
     if out.is_dir():
         raise UsageError(f"{out} is a folder", remedy=f"name a file: -o {out / 'report.html'}")
@@ -122,7 +122,7 @@ def report(
         from ..analyzer.report.annotation import annotate
 
         annotate(result.sections, annotated)
-    answer(reported(result), form, complete=result.complete)
+    answer(report_answer(result), form, complete=result.complete)
 
 
 def _setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:
@@ -130,8 +130,8 @@ def _setup(*, stored: bool, system: str | None, stack: str | None, **options: An
     from ..analyzer.reporting import Setup, set_up
 
     if stored:
-        kind = options.pop("graph") or "runtime"
-        return Setup(kind, **options, system=system, stack=stack)
+        graph = options.pop("graph") or "runtime"
+        return Setup(system, stack, graph=graph, **options)
     if system is not None or stack is not None:
         raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
     return set_up(**options)

@@ -29,18 +29,18 @@ def db_info(*, database: str, form: str) -> None:
     Example:
         dlbricks db info
     """
-    from ..analyzer.report.inventory import held
+    from ..analyzer.report.answers.resources import database_answer
     from ..db import Store
 
     with Store.open(database, create=False, read_only=True) as store:
-        answer(held(store), form)
+        answer(database_answer(store), form)
 
 
 @db.command("export")
 @click.argument("file", type=PLACE)
 @click.option(
     "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, the file's ending tells.",
+    help="What to write; where not given, by the file's ending.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
 @suite_option
@@ -85,12 +85,12 @@ def db_merge(*, other: str, database: str, form: str) -> None:
     Example:
         dlbricks db merge latencies.db
     """
-    from ..analyzer.report.inventory import merged
+    from ..analyzer.report.answers.resources import merge_answer
     from ..db import merge
     from ..db.provisional import open_for_results
 
     with open_for_results(database) as store:
-        answer(merged(merge(store, other)), form)
+        answer(merge_answer(merge(store, other)), form)
 
 
 @db.command("upgrade")

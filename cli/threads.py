@@ -40,7 +40,7 @@ def each_measured(
         threads: The numbers; 0 means all physical cores.
         models: Whole models; with several numbers the name of each ends in ``@t2``.
         budget_s: Total time of all; None: as long as it takes.
-        progress: Told which number is measured.
+        progress: Shows which number is measured.
         measure: Measures with one number, the models and seconds given.
         spent_s: What of its share a report used up.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,10 @@ import click
 import dlbricks
 import pytest
 import yaml
-from dlbricks.cli import commands
+from listings import leaves
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def leaves(group: click.Group = commands, path: str = "dlbricks") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its whole name."""
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from leaves(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 COMMANDS = dict(leaves())
@@ -173,6 +165,40 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
     assert list(dlbricks.frame(left["made"])["name"]) == ["model"]
     assert dlbricks.to_json(left["made"])["page"] == "report.html"
+
+
+NOTEBOOK = ROOT / "docs/notebook.ipynb"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(here: Path, write_branches: Callable[[Path], Path]) -> None:
+    """Every code cell in order, with a small model in the place of the one that it names."""
+    write_branches(here / "model.onnx")
+    cells = [
+        "".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    assert sum('"inception_v1"' in cell for cell in cells) == 1
+
+    left, values = run_notebook([cell.replace('"inception_v1"', '"model.onnx"') for cell in cells])
+
+    (estimate,) = left["estimates"]
+    (bar,) = left["axes"].containers
+    assert estimate.complete
+    assert [source.name for source in left["models"]] == ["model"]
+    assert sum(rectangle.get_width() for rectangle in bar) == pytest.approx(estimate.sequential_ms)
+    assert [type(value).__name__ for value in values].count("DataFrame") == 4
+
+
+def test_the_notebook_names_no_place_and_was_run_in_order() -> None:
+    text = NOTEBOOK.read_text()
+    notebook = json.loads(text)
+
+    assert notebook["nbformat"] == 4
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt|Users|mnt|var)/", text)
+    counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert "image/png" in text
 
 
 def test_the_page_of_the_api_has_every_function_that_it_names() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.decomposition import Decomposition, Failed
 from ...db import Store
 from ...errors import UsageError
+from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
-from ..estimation.selection import Query
-from .contest import Contest, Figure, Pair, open_contest
+from ..estimation.selection import Query, QueryFields, asked
 from .difference import MINIMUM_EFFECT, Relation
+from .results import Figure, Pair, Results, open_results
 from .side_by_side import Absent, LayerComparison, judged, layers_of
 from .sides import By, Side, pick
 
@@ -38,6 +39,11 @@ class ModelComparison:
         base_estimate_ci95_ms: Its interval.
         other_estimate_ms: Likewise.
         other_estimate_ci95_ms: Its interval.
+        base_undisturbed_ms: As measured while the machine was quiet, where the ratio is of that: where both sides come
+            from different runs.
+        base_undisturbed_ci95_ms: Its interval.
+        other_undisturbed_ms: Likewise.
+        other_undisturbed_ci95_ms: Its interval.
         ratio: Latency of the other side / latency of the base.
         ratio_ci95: Its interval.
         verdict: What the other side is.
@@ -62,6 +68,10 @@ class ModelComparison:
     base_estimate_ci95_ms: tuple[float, float] | None = None
     other_estimate_ms: float | None = None
     other_estimate_ci95_ms: tuple[float, float] | None = None
+    base_undisturbed_ms: float | None = None
+    base_undisturbed_ci95_ms: tuple[float, float] | None = None
+    other_undisturbed_ms: float | None = None
+    other_undisturbed_ci95_ms: tuple[float, float] | None = None
     ratio: float | None = None
     ratio_ci95: tuple[float, float] | None = None
     verdict: Relation | None = None
@@ -107,16 +117,11 @@ def compare(
     base: str | None = None,
     others: Sequence[str] = (),
     minimum_effect: float = MINIMUM_EFFECT,
+    query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> Comparison:
     """Compare stored results with each other, per model and per brick; nothing is measured.
 
@@ -127,21 +132,16 @@ def compare(
             (runs of one combination) or ``variant`` (algorithms within one).
         base: The side that others are compared with: its name or the beginning of a key; None for the one that was
             measured first.
-        others: The sides to compare with it, told in the same way; none for all.
+        others: The sides to compare with it, named in the same way; none for all.
         minimum_effect: Relative difference that matters.
+        query: Narrows what is compared.
         granularity: Most layers in a brick; bricks are those of the models' own graphs.
         connected: Bricks may be weakly connected windows.
-        system: Key of the system, or its beginning; with the options below it narrows what is compared.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        cache: Cache state.
-        dtype: Precision.
         oracle: Finds shapes that inference does not.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
-        AmbiguousQuery: Runs or variants of several combinations match, or a side is told in a way that several are.
+        AmbiguousQuery: Runs or variants of several combinations match, or a name is that of several sides.
         UsageError: The minimum effect is not positive, or there is no such system, stack or side.
         StoreError: The database cannot be read.
 
@@ -156,11 +156,9 @@ def compare(
     if not 0 < minimum_effect < float("inf"):
         raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
     by = By(by)
-    query = Query(system, stack, backend, device, threads, cache, dtype)
-    with open_contest(
-        models, store=store, query=query, by=by, granularity=granularity, connected=connected, oracle=oracle
-    ) as contest:
-        sides = contest.sides
+    cut = Cut(granularity, connected=connected)
+    with open_results(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as results:
+        sides = results.sides
         first = sides[0] if sides else None
         if base is not None or others:
             first = pick(sides, base) if base is not None else first
@@ -168,7 +166,7 @@ def compare(
             sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
         elif first is not None:
             sides = [first, *(side for side in sides if side is not first)]
-        rows = [row for model in contest.models for row in _rows(contest, model, sides, minimum_effect)]
+        rows = [row for model in results.models for row in _rows(results, model, sides, minimum_effect)]
     return Comparison(tuple(_decided(rows, minimum_effect)), tuple(sides), by, minimum_effect)
 
 
@@ -180,7 +178,7 @@ class _Open:
     pair: Pair | None = None
 
 
-def _rows(contest: Contest, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
+def _rows(results: Results, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
     if not isinstance(model, Decomposition):
         return [_Open(ModelComparison(model.source.name, error=model.reason, reason=model.reason))]
     name = model.source.name
@@ -188,11 +186,11 @@ def _rows(contest: Contest, model: Decomposition | Failed, sides: Sequence[Side]
         alone = sides[0].name if sides else None
         reason = "nothing is stored" if alone is None else f"nothing to compare with: only {alone} is stored"
         return [_Open(ModelComparison(name, base=alone, reason=reason))]
-    return [_row(contest, model, sides[0], other, minimum_effect) for other in sides[1:]]
+    return [_row(results, model, sides[0], other, minimum_effect) for other in sides[1:]]
 
 
-def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
-    pair = contest.pair(model, base, other)
+def _row(results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
+    pair = results.pair(model, base, other)
     row = ModelComparison(
         name=model.source.name,
         base=base.name,
@@ -200,7 +198,7 @@ def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimu
         **_figures("base", pair.base),
         **_figures("other", pair.other),
     )
-    layers, missing = layers_of(contest, model, base, other, minimum_effect)
+    layers, missing = layers_of(results, model, base, other, minimum_effect)
     gains = [layer.gain_ms for layer in layers if layer.verdict is Relation.FASTER]
     row = replace(row, basis=pair.basis, gain_ms=sum(gains) if layers else None, layers=layers, missing=missing)
     if pair.difference is None:
@@ -210,12 +208,7 @@ def _row(contest: Contest, model: Decomposition, base: Side, other: Side, minimu
 
 
 def _figures(side: str, figure: Figure) -> dict[str, Any]:
-    return {
-        f"{side}_measured_ms": figure.measured_ms,
-        f"{side}_measured_ci95_ms": figure.measured_ci95_ms,
-        f"{side}_estimate_ms": figure.estimate_ms,
-        f"{side}_estimate_ci95_ms": figure.estimate_ci95_ms,
-    }
+    return {f"{side}_{name}": value for name, value in asdict(figure).items()}
 
 
 def _decided(rows: Sequence[_Open], minimum_effect: float) -> list[ModelComparison]:

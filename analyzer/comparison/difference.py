@@ -12,7 +12,7 @@ for psychological research: a tutorial"):
   90 % interval at 5 %; this one is stricter, and the same that is shown.)
 
 SAME is the second; FASTER and SLOWER are the first, of a ratio that is itself beyond the minimum effect (the noise
-threshold of criterion.rs); anything else is UNCLEAR, which tells of the measurements and nothing of the latencies.
+threshold of criterion.rs); anything else is UNCLEAR, which is about the measurements and not the latencies.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ...db.samples.statistics import student
 __all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
 
 MINIMUM_EFFECT = 0.03
-"""Relative difference below which latencies count as the same, where nothing else is asked for: about what can be told
-of sides that were visited in turn; two runs of two processes each tell apart no less than 5 %."""
+"""Relative difference below which latencies count as the same, where nothing else is asked for: about what is resolved
+of sides that were visited in turn; two runs of two processes each resolve no less than 5 %."""
 
 _LEVEL = 0.05
 """Share of chance among the differences that are found."""
@@ -44,7 +44,7 @@ class Relation(StrEnum):
     SLOWER = "SLOWER"
     """Takes more time, likewise."""
     UNCLEAR = "UNCLEAR"
-    """The measurements cannot tell."""
+    """The measurements do not decide it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import Form, form_of
 from ..estimation.runtime import executes_as_written
 from ..estimation.views import ends_in_view
-from .contest import Contest, Pair
 from .difference import Relation, discoveries, relation
+from .results import Pair, Results
 from .sides import Side
 
 __all__ = ["Absent", "LayerComparison", "judged", "layers_of"]
@@ -27,14 +27,14 @@ class LayerComparison:
         operators: Its operators.
         names: Names of the layers of its first occurrence.
         occurrences: How often the model holds it.
-        base_ms: Its latency on the base.
+        base_ms: Its latency on the base; where both come from different runs, that on a quiet machine.
         other_ms: On the other side.
         ratio: ``other_ms / base_ms``.
         ratio_ci95: Its interval.
         verdict: What the other side is; with that of all bricks of the model considered.
         reason: Why the verdict is UNCLEAR; None where it is not.
         gain_ms: What the model would gain if the base ran this brick as fast as the other side does: occurrences times
-            what the ratio says of the base's latency; negative where the base is faster. 0 where one side alone is
+            the difference; negative where the base is faster. 0 where one side alone is
             eager and the brick ends in a view: what it leaves out, whoever reads the result pays.
         form: What its first occurrence looks like.
         apart: Whether both come from different runs.
@@ -105,12 +105,12 @@ def _why_unclear(pair: Pair, discovered: bool, minimum_effect: float, looked_at:
 
 
 def layers_of(
-    contest: Contest, model: Decomposition, base: Side, other: Side, minimum_effect: float
+    results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float
 ) -> tuple[tuple[LayerComparison, ...], tuple[Absent, ...]]:
     """Every brick of a model on both sides, the largest gain first; and those that a side lacks.
 
     Args:
-        contest: What is stored.
+        results: What is stored.
         model: The model.
         base: The base.
         other: The other side.
@@ -122,15 +122,15 @@ def layers_of(
     missing: list[Absent] = []
     for key, count in counts.items():
         operators = tuple(model.graph.layers[index].op_type for index in first[key].layers)
-        lacking = {side.name: reason for side in (base, other) if (reason := contest.lacks(model, side, key))}
+        lacking = {side.name: reason for side in (base, other) if (reason := results.lacks(model, side, key))}
         if lacking:
             reason = "; ".join(dict.fromkeys(lacking.values()))
             missing.append(Absent(key, operators, count, tuple(lacking), reason))
         else:
-            pairs[key] = contest.brick_pair(model, base, other, key)
+            pairs[key] = results.brick_pair(model, base, other, key)
     missing += [
         Absent(None, (layer.op_type,), 1, (base.name, other.name), f"cannot be a brick: {layer.reason}")
-        for layer in contest.skipped(model)
+        for layer in results.skipped(model)
     ]
     verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
     mixed = executes_as_written(base.choice.stack) is not executes_as_written(other.choice.stack)
@@ -147,13 +147,11 @@ def _layer(
     *,
     mixed: bool,
 ) -> LayerComparison:
-    base_ms, other_ms = pair.base.best_ms, pair.other.best_ms
+    base_ms, other_ms = pair.base.undisturbed_ms or pair.base.best_ms, pair.other.undisturbed_ms or pair.other.best_ms
     assert base_ms is not None  # noqa: S101  # both sides have the brick
     assert other_ms is not None  # noqa: S101
     layers = [model.graph.layers[index] for index in part.layers]
     operators = tuple(layer.op_type for layer in layers)
-    # By the ratio that the verdict goes by: of runs apart it is that of latencies on a quiet machine.
-    gain_ms = base_ms - other_ms if pair.difference is None else base_ms * (1 - pair.difference.ratio)
     return LayerComparison(
         key=part.key,
         operators=operators,
@@ -165,7 +163,7 @@ def _layer(
         ratio_ci95=None if pair.difference is None else pair.difference.ci95,
         verdict=verdict[0],
         reason=verdict[1],
-        gain_ms=0.0 if mixed and ends_in_view(operators) else count * gain_ms,
+        gain_ms=0.0 if mixed and ends_in_view(operators) else count * (base_ms - other_ms),
         form=form_of(model, part),
         apart=pair.apart,
     )

@@ -14,7 +14,7 @@ from ...errors import AmbiguousQuery, UsageError
 from ..estimation.selection import Query, matching, require_one
 from .timeline import Timeline
 
-__all__ = ["By", "Holding", "Side", "find_sides", "pick", "read_side"]
+__all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]
 
 _SHOWN = 8
 """Characters of a key in names."""
@@ -39,7 +39,7 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        name: What tells it from the others.
+        name: What distinguishes it from the others.
         choice: System, stack and conditions.
         run: The run; None for the latest measurement of everything.
         variant: The algorithm; empty for the runtime's own choice.
@@ -57,7 +57,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class SideResults:
     """What is stored of one side.
 
     Attributes:
@@ -156,7 +156,7 @@ def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:
 
 def read_side(
     store: Store, timeline: Timeline, side: Side, *, bricks: Mapping[str, Collection[str]], models: Collection[str]
-) -> Holding:
+) -> SideResults:
     """What is stored of a side.
 
     Args:
@@ -183,7 +183,7 @@ def read_side(
         subject=Subject.MODEL, keys=models, system=place.system_key, stack=place.stack_key,
         threads=conditions.threads, dtype=conditions.dtype, variant=side.variant,
     )  # fmt: skip
-    holding: dict[tuple[str, str], Measurement] = {}
+    stored: dict[tuple[str, str], Measurement] = {}
     failures: dict[tuple[str, str], Failure] = {}
     for state, keys in bricks.items():
         where = replace(conditions, cache=state)
@@ -191,16 +191,16 @@ def read_side(
             subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
             variant=side.variant, latest=latest,
         )  # fmt: skip
-        holding |= {(state, one.key): one for one in of_run(found)}
+        stored |= {(state, one.key): one for one in of_run(found)}
         refused = store.failures(
             subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
             variant=side.variant,
         )  # fmt: skip
         failures |= {(state, one.key): one for one in refused if latest or one.run == getattr(side.run, "id", None)}
-    return Holding(
+    return SideResults(
         # Measured hot and as part of a run at reuse distances: the later one stands.
         truths={one.key: one for one in sorted(truths, key=timeline.started)},
-        bricks=holding,
+        bricks=stored,
         model_failures={one.key: one for one in failed if (one.conditions.cache == COLD) == side.cold},
         failures=failures,
     )
@@ -266,13 +266,13 @@ def _named(sides: Sequence[Side]) -> list[Side]:
         if len(set(names)) == len(names):
             break
         names = [
-            f"{name} {_told(kind, side)}" if names.count(name) > 1 else name
+            f"{name} {_identity(kind, side)}" if names.count(name) > 1 else name
             for name, side in zip(names, sides, strict=True)
         ]
     return [replace(side, name=name) for side, name in zip(sides, names, strict=True)]
 
 
-def _told(kind: str, side: Side) -> str:
+def _identity(kind: str, side: Side) -> str:
     place = side.choice
     if kind == "versions":
         return " ".join(version for _, version in place.stack.versions)

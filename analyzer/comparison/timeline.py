@@ -16,22 +16,24 @@ from ...constructor.uncertainty.calibration import scatters
 from ...db import Measurement, Store
 from ...db.values import Block, Run
 
-__all__ = ["Standing", "Timeline", "visited_in_turn"]
+__all__ = ["Compared", "Timeline", "visited_in_turn"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Compared:
     """Two measurements as they are compared.
 
     Attributes:
         base_ns: The first.
         other_ns: The second.
         apart: Relative standard deviation of what the machine may have done between both.
+        undisturbed: Whether the latencies are those on a quiet machine, and no means.
     """
 
     base_ns: float
     other_ns: float
     apart: float
+    undisturbed: bool = False
 
 
 class Timeline:
@@ -49,13 +51,13 @@ class Timeline:
         """When the run of a measurement began."""
         return self._runs[measurement.run].started
 
-    def between(self, base: Measurement, other: Measurement, *, in_turn: bool) -> Standing:
+    def between(self, base: Measurement, other: Measurement, *, in_turn: bool) -> Compared:
         """Two measurements of one kind."""
         if in_turn:
-            return Standing(base.latency_ns, other.latency_ns, 0.0)
+            return Compared(base.latency_ns, other.latency_ns, 0.0)
         if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
-            return Standing(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other))
-        return Standing(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
+            return Compared(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other), undisturbed=True)
+        return Compared(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
         """What two means may differ by because of the machine; nothing where they were visited in turn."""

@@ -14,6 +14,7 @@ from ...errors import DlbricksError
 from ...generator.backends.base import Backend, GraphBackend
 from ...generator.backends.registry import get
 from ...generator.backends.requirements import dtypes_on, in_turn, walks
+from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
 from .runtime import executes_as_written
 from .selection import Query
@@ -30,27 +31,14 @@ class Commands:
         store: The database that misses them.
         choice: The combination that misses them; None where nothing is stored yet.
         query: What the caller asked for, for the options of a first run.
-        granularity: Most layers in a sequence.
-        overlap: Sequences begin at every layer.
-        connected: Sequences may be connected windows.
-        graph: Which graph is decomposed.
+        cut: How the model was decomposed.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        choice: Choice | None,
-        query: Query,
-        *,
-        granularity: int,
-        overlap: bool = False,
-        connected: bool = False,
-        graph: str = "source",
-    ) -> None:
-        self._graph = graph
-        self._cut = ["-g", str(granularity), *(["--overlap"] if overlap else [])]
-        self._cut += ["--connected"] if connected else []
-        self._granularity = granularity
+    def __init__(self, store: Store, choice: Choice | None, query: Query, cut: Cut) -> None:
+        self._graph = cut.graph
+        self._cut = ["-g", str(cut.granularity), *(["--overlap"] if cut.overlap else [])]
+        self._cut += ["--connected"] if cut.connected else []
+        self._granularity = cut.granularity
         self._dtype = query.dtype if choice is None else choice.conditions.dtype
         self._store = store
         self._choice = choice
@@ -173,13 +161,13 @@ class Commands:
         """Options that name the runtime whose graphs are cut, where it is not the default."""
         words = self._options()
         pairs = list(zip(words[::2], words[1::2], strict=True))
-        told = [
+        named = [
             pair
             for pair in pairs
             if pair[0] in {"--backend", "--device", "--option"}
             and pair not in {("--backend", "onnxruntime"), ("--device", "cpu")}
         ]
-        return [word for pair in told for word in pair]
+        return [word for pair in named for word in pair]
 
     def again(self, source: ModelSource) -> str | None:
         """The same, trying again what failed."""

@@ -1,4 +1,4 @@
-"""The kernels that ran for bricks, where a pass under a profiler told them."""
+"""The kernels that ran for bricks, where a pass under a profiler recorded them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Place:
 
 
 def why_not_here(stack: Stack, system: System) -> str | None:
-    """Why this machine cannot tell which graphs a stack executes on a system; None where it can."""
+    """Why the graphs that a stack executes on a system cannot be had here; None where they can."""
     text = f"the stored stack {stack.key[:8]} ({_spelt(stack)})"
     try:
         here = get(stack.backend).stack(stack.device, dict(stack.options))

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
 from ...db import Combination, Stack, Store, Subject, System
 from ...errors import AmbiguousQuery, UsageError
 
-__all__ = ["Query", "choose", "matching", "require_one"]
+__all__ = ["Query", "QueryFields", "asked", "choose", "matching", "require_one"]
 
 _SHOWN = 8
-"""Characters of a key in messages, more where they do not tell two apart."""
+"""Characters of a key in messages, more where two begin alike."""
 _LISTED = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the caller asked for; None leaves a property open.
+    """Which of the stored measurements an answer is made from; None leaves a property open.
 
     Attributes:
         system: Key of the system, or its beginning.
@@ -42,6 +43,23 @@ class Query:
     dtype: str | None = None
 
 
+class QueryFields(TypedDict, total=False):
+    """The fields of a ``Query`` as keywords of the functions that take one."""
+
+    system: str | None
+    stack: str | None
+    backend: str | None
+    device: str | None
+    threads: int | None
+    cache: str | None
+    dtype: str | None
+
+
+def asked(query: Query | None, fields: QueryFields) -> Query:
+    """What the caller asked for: a query, but for the fields that are given beside it."""
+    return replace(query or Query(), **fields)
+
+
 def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
     """The one stored combination that matches; never a guess among several.
 
@@ -56,7 +74,7 @@ def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
         None where nothing that matches is stored.
 
     Raises:
-        AmbiguousQuery: Several match; the message lists each with the options that tell it from the others.
+        AmbiguousQuery: Several match; the message lists each with the options that only it has.
         UsageError: No stored system, or stack, has a key that begins as asked.
     """
     return require_one(matching(store, keys, query))
@@ -95,7 +113,7 @@ def require_one(found: Collection[Choice]) -> Choice | None:
     """The only one; None where there is none.
 
     Raises:
-        AmbiguousQuery: There are several; the message lists each with the options that tell it from the others.
+        AmbiguousQuery: There are several; the message lists each with the options that only it has.
     """
     if len(found) > 1:
         lines = [f"{_options(choice, found)} ({_describe(choice, found)})" for choice in list(found)[:_LISTED]]
@@ -185,18 +203,18 @@ _OPTIONS: dict[str, Callable[[Choice], object]] = {
 def _options(choice: Choice, among: Collection[Choice]) -> str:
     """The options in which the combinations differ, with this one's values; ``--stack`` where they do not suffice."""
     differing = [name for name, value in _OPTIONS.items() if len({value(other) for other in among}) > 1]
-    told = [
+    words = [
         f"{name} {_short(str(value), [str(_OPTIONS[name](other)) for other in among]) if name == '--system' else value}"
         for name, value in ((name, _OPTIONS[name](choice)) for name in differing)
     ]
     alike = [other for other in among if all(_OPTIONS[n](other) == _OPTIONS[n](choice) for n in differing)]
     if len(alike) > 1:
-        told.append(f"--stack {_short(choice.stack_key, [other.stack_key for other in alike])}")
-    return " ".join(told)
+        words.append(f"--stack {_short(choice.stack_key, [other.stack_key for other in alike])}")
+    return " ".join(words)
 
 
 def _short(key: str, among: Collection[str]) -> str:
-    """The beginning of a key, as long as it takes to tell it from the others."""
+    """The shortest beginning of a key that only it has, of a least length."""
     length = _SHOWN
     while length < len(key) and len({other[:length] for other in among}) < len(set(among)):
         length += 1

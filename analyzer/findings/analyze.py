@@ -9,23 +9,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
-from ...constructor.result import Estimate
 from ...db import Conditions, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
-from ...models import ModelSource, require_known
-from ..estimation.cutting import cut_of
+from ...models import ModelSource
+from ..estimation.cutting import cut_of, readable_of
 from ..estimation.estimate import estimates_under
 from ..estimation.runtime import Place, chosen_stack, executes_as_written
-from ..estimation.selection import Query, choose
+from ..estimation.selection import Query, QueryFields, asked, choose
 from ..estimation.survey import decompose_all
 from .analyses import slow_kernels
 from .analysis import BRICKS, LATENCY, Idea
@@ -137,13 +136,7 @@ def analyze(
     models: Sequence[ModelSource],
     *,
     store: Store,
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
+    query: Query | None = None,
     minimum_share: float = MINIMUM_SHARE,
     prove: bool = False,
     write: Path | None = None,
@@ -152,6 +145,7 @@ def analyze(
     until: float = math.inf,
     oracle: ShapeOracle | None = None,
     progress: ProgressCallback | None = None,
+    **fields: Unpack[QueryFields],
 ) -> AnalyzeReport:
     """Find what models miss on one system and stack, from what is stored; and prove it where that is asked for.
 
@@ -159,13 +153,7 @@ def analyze(
         models: The models, from ``find_models``. A worker loads each to tell the graph that the runtime executes.
         store: Where latencies are. The bricks of the executed graph tell what every operator takes (``generate`` with
             ``graph="runtime"``, then ``run``).
-        system: Key of the system, or its beginning.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        cache: Cache state.
-        dtype: Precision.
+        query: Which of the stored measurements.
         minimum_share: Findings that save less of the model are left out.
         prove: Try every remedy that can be applied, the model as it is and as it would be visited in turn.
         write: Folder for improved model files that were proven to save something; needs ``prove``.
@@ -173,7 +161,8 @@ def analyze(
         processes: Fresh workers of one proof.
         until: When no further proof begins, on the monotonic clock.
         oracle: Finds shapes that inference does not.
-        progress: Told between visits.
+        progress: Called between visits.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
@@ -192,28 +181,22 @@ def analyze(
     """
     if write is not None and not prove:
         raise UsageError("improved models are written only where they are proven", remedy="add --prove")
-    query = Query(system, stack, backend, device, threads, cache, dtype)
-    blank = Estimate(name="", granularity=1, graph="runtime", backend=backend, device=device, threads=threads,
-                     cache=cache, dtype=dtype)  # fmt: skip
+    query = asked(query, fields)
     place = chosen_stack(store, query)
     written = executes_as_written(place.stack)
     if place.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
         rows = [ModelFindings(source.name, error=place.why_not) for source in models]
         return AnalyzeReport(tuple(rows), minimum_share)
-    if written:
-        blank = replace(blank, graph="source")
-    cut = cut_of(Cut(1), blank.graph, place.stack if blank.graph == "runtime" else None, place.threads)
+    cut = cut_of(Cut(1), "source") if written else cut_of(Cut(1), "runtime", place.stack, place.threads)
     if place.why_not is None and place.stack.key in store.stacks():
         query = replace(query, stack=place.stack.key)
     with WorkerOracle() as worker:
         shapes = oracle or worker
         found = decompose_all(models, cut, shapes)  # what a database kept of them has no constants
-        readable = [model for model in found if isinstance(model, Decomposition)]
-        if readable:
-            require_known({name: size for one in models for name, size in one.dims}, [one.own for one in readable])
+        readable = readable_of(models, found)
         keys = {part.key for model in readable for part in model.sequences}
         choice = choose(store, keys, query)
-        estimates = iter(estimates_under(choice, readable, store=store, query=query, blank=blank, oracle=shapes))
+        estimates = iter(estimates_under(choice, readable, store=store, query=query, cut=cut, oracle=shapes))
     bench = _Bench(prove, write, visits, processes, minimum_share, until, progress)
     stacked = choice or (_unstored(place) if prove else None)
     rows = [

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import LayerState
@@ -14,16 +15,14 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
-from ...db.values import NATIVE
 from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
-from ...models import ModelSource, require_known
+from ...models import ModelSource
 from ..estimation.commands import Commands
-from ..estimation.cutting import cut_of
-from ..estimation.runtime import chosen_stack
-from ..estimation.selection import Query, matching, require_one
+from ..estimation.cutting import readable_of, settle
+from ..estimation.selection import Query, QueryFields, asked, matching, require_one
 from ..estimation.survey import decompose_all
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of
 from .units import Use
@@ -55,11 +54,11 @@ class ModelKernels:
         whole: Whether they are of the whole model as it was profiled, or summed over its bricks.
         batch: Batch size that was asked for.
         choice: Where and how they ran; None where nothing that matches is stored.
-        source: Who told; several where bricks differ in it.
+        source: Which profiler; several where bricks differ in it.
         kernels: The longest first; those whose time is not known last.
         time_ms: Of all of them; None where one is not known.
         missing: What is not known. The kernels are then those of the rest.
-        command: What would tell it; None where nothing here does.
+        command: What would profile that; None where nothing here does.
         error: Why nothing can be said.
     """
 
@@ -93,68 +92,54 @@ def kernels(
     models: Sequence[ModelSource],
     *,
     store: Store,
+    query: Query | None = None,
     whole: bool = False,
     granularity: int = 1,
     connected: bool = False,
     graph: str = "source",
-    system: str | None = None,
-    stack: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    dtype: str | None = None,
     oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
 ) -> list[ModelKernels]:
     """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
 
     Args:
         models: The models, from ``find_models``.
         store: Where views are.
+        query: Which of the stored views; of no cache state, since kernels run whatever the caches hold.
         whole: Those of whole models as they were profiled, instead of the sum over their bricks.
         granularity: Most layers in a sequence; that of the suite that was profiled.
         connected: Sequences may be weakly connected windows.
         graph: Which graph is decomposed (as for ``estimate``).
-        system: Key of the system, or its beginning.
-        stack: Key of the stack, or its beginning.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 for all physical cores.
-        dtype: Precision.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
         One per model, in their order; a model that cannot be decomposed has ``error``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: A wrong granularity or graph, a dimension that no model has, a system or stack that is not stored.
+        UsageError: A cache state, a wrong granularity or graph, a dimension that no model has, a system or stack that
+            is not stored.
         StoreError: The database cannot be read.
     """
-    if graph == "runtime" and dtype not in {None, NATIVE}:
-        raise UsageError(f"the graph that a runtime executes is told in {NATIVE} only", remedy="use --graph source")
-    query = Query(system, stack, backend, device, threads, None, dtype)
-    cut = cut_of(Cut(granularity, False, connected), graph)  # noqa: FBT003  # sequences that overlap count layers twice
-    if graph != "source":
-        place = chosen_stack(store, query, at_home=graph == "fused")
-        if place.why_not is not None:
-            reason = f"{place.why_not}; use --graph source"
-            return [ModelKernels(one.name, whole, one.batch, error=reason) for one in models]
-        cut = cut_of(cut, graph, place.stack, place.threads)
-        if graph == "runtime" and place.stack.key in store.stacks():
-            query = replace(query, stack=place.stack.key)
+    query = asked(query, fields)
+    if query.cache is not None:
+        raise UsageError("kernels run whatever the caches hold", remedy="leave the cache state out")
+    # Sequences that overlap would count layers twice.
+    settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
+    cut, query = settled.cut, settled.query
+    if settled.why_not is not None:
+        return [ModelKernels(one.name, whole, one.batch, error=settled.why_not) for one in models]
     with WorkerOracle() as worker:
         found = decompose_all(models, cut, oracle or worker, store=store)
-    readable = [model for model in found if isinstance(model, Decomposition)]
-    if readable:
-        dims = {name: size for source in models for name, size in source.dims}
-        require_known(dims, [model.own for model in readable])
+    readable = readable_of(models, found)
     parts = partial(_parts, whole=whole)
     keys = {part.key for model in readable for part in parts(model) if part.key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
-    commands = Commands(store, choice, query, granularity=granularity, connected=connected, graph=graph)
+    commands = Commands(store, choice, query, cut)
     return [
-        _told(model, parts(model), choice, views, commands, whole=whole)
+        _kernels_of(model, parts(model), choice, views, commands, whole=whole)
         if isinstance(model, Decomposition)
         else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
         for model in found
@@ -188,11 +173,11 @@ def _choose(
         conditions = one.conditions
         places.setdefault((one.system_key, one.stack_key, conditions.threads, conditions.dtype), one)
     held = {place: _views(store, one, keys, subject) for place, one in places.items()}
-    told = {place: one for place, one in places.items() if held[place]} or places
-    alike = {place: replace(one, conditions=replace(one.conditions, cache="")) for place, one in told.items()}
+    chosen = {place: one for place, one in places.items() if held[place]} or places
+    alike = {place: replace(one, conditions=replace(one.conditions, cache="")) for place, one in chosen.items()}
     if require_one(alike.values()) is None:
         return None, {}
-    ((place, choice),) = told.items()
+    ((place, choice),) = chosen.items()
     return choice, held[place]
 
 
@@ -202,7 +187,7 @@ def _views(store: Store, choice: Choice, keys: set[str], subject: Subject) -> di
     return {identity.key: view for identity, view in store.kernels(wanted).items()}
 
 
-def _told(
+def _kernels_of(
     model: Decomposition,
     parts: Sequence[_Wanted],
     choice: Choice | None,

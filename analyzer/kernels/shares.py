@@ -108,7 +108,7 @@ def device_of(place: str) -> str:
 
 
 def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
-    """The share of time in kernels that use matrix units, that do not, or whose names do not tell.
+    """The share of time in kernels that use matrix units, that do not, or whose names do not say.
 
     Args:
         kernels: All of a model or brick.

@@ -1,11 +1,11 @@
-"""Which units of a processor a kernel uses, told from its name.
+"""Which units of a processor a kernel uses, by its name.
 
 Matrix units are NVIDIA's Tensor Cores and Intel's AMX. Nobody documents the names; these rules were learnt from public
 profiles (the table beside ``tests/analyzer/kernels/test_kernel_units.py`` says which), and none was verified on a
 GPU here. A name that says nothing is ``UNKNOWN``, which is never counted as ``NO``.
 
-Names on a GPU that tell: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
-CUTLASS (``tensorop``, ``simt``), the instruction itself (``hmma``, ``wgmma``, ``ffma``). ``xmma`` alone tells nothing:
+What says so on a GPU: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
+CUTLASS (``tensorop``, ``simt``), the instruction itself (``hmma``, ``wgmma``, ``ffma``). ``xmma`` alone says nothing:
 the same generator writes ``…_tensor16x8x8_…`` and ``…_ffma``.
 """
 
@@ -81,7 +81,7 @@ _OTHER_WORK = re.compile(
     r"fill|scatter|resize|interpolat|shuffle|slice|cpp_fused|triton_(?:poi|red|per)_",
     re.IGNORECASE,
 )
-"""Work that no matrix unit does, where the name tells of no product beside it."""
+"""Work that no matrix unit does, where the name has no product beside it."""
 
 _WHOLE = re.compile(
     r"^(?:aten::|com\.microsoft(?:\.nchwc)?\.)?(?:add|sub|mul|div|erf|exp|log|pow|sqrt|tanh|where|cast|sum|mean|max|min|"

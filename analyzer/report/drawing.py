@@ -25,6 +25,7 @@ from .plots import (
     waterfall,
 )
 from .roofs import chart, has_roof
+from .units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,7 +234,7 @@ def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
 
 
 def _conditions(entry: Estimate) -> str:
-    threads = "" if entry.threads is None else f", {entry.threads} thread{'s' if entry.threads > 1 else ''}"
+    threads = "" if entry.threads is None else f", {counted(entry.threads, 'thread')}"
     known = [entry.backend, entry.device]
     stack = " ".join(name for name in known if name)
     return f"{stack}{threads}, {entry.cache or 'nothing measured'}, G={entry.granularity}".lstrip(", ")

@@ -21,9 +21,9 @@ def names_of(suite: Path | None, models: Sequence[ModelSource]) -> dict[str, dic
     """Columns by key, for tables that stay in the house.
 
     Args:
-        suite: Whose bricks are told by operators, shapes, strides and work; None: none are.
-        models: Those that are told by name, batch and dimensions, and, at the granularity of the suite, which brick is
-            in which of them.
+        suite: Whose bricks are described by operators, shapes, strides and work; None: none are.
+        models: Those that are described by name, batch and dimensions, and, at the granularity of the suite, which
+            brick is in which of them.
 
     Raises:
         SuiteError: The suite or a brick of it cannot be read.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .forms import FORM, form_cells
 from .plots import Dot, Roof, roofline_chart
-from .tables import MOST, Answer, Column, Format, render, unlisted
-from .units import duration, milliseconds, percent, quantity, ratio, size
+from .tables import MOST, Answer, Column, table_lines, unlisted
+from .units import counted, duration, milliseconds, percent, quantity, ratio, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,32 +21,30 @@ if TYPE_CHECKING:
     from ...db.samples.rates import Rate
     from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
 
-__all__ = ["chart", "has_roof", "measured_ceilings", "roofline_lines", "roofline_record"]
+__all__ = ["ceilings_answer", "chart", "has_roof", "roofline_lines", "roofline_record"]
 
 _GIGA = 1e9
 
+_RATES = "rates are of the fastest sample, 'usual' is the median"
 
-def measured_ceilings(report: CeilingReport) -> Answer:
+
+def ceilings_answer(report: CeilingReport) -> Answer:
     """The answer of ``system --ceilings``: one result per runtime, precision and network."""
     rows = [_row(row) for row in report.rows]
     best = [_row(row) for row in _best(report.rows)]
-    table = Answer(
-        best,
-        columns=[
-            Column("ceiling", "ceiling"),
-            Column("gflops_s", "GFLOP/s", quantity),
-            Column("gbytes_s", "GB/s", quantity),
-            Column("usual", "usual"),
-            Column("backend", "reached by"),
-            Column("network", "with"),
-        ],
-    )
+    columns = [
+        Column("ceiling", "ceiling"),
+        Column("gflops_s", "GFLOP/s", quantity),
+        Column("gbytes_s", "GB/s", quantity),
+        Column("usual", "usual"),
+        Column("backend", "reached by"),
+        Column("network", "with"),
+    ]
     failed = [
         f"{row.backend} {row.dtype}{' ' + row.network if row.network else ''}: {row.error}"
         for row in report.rows
         if row.error
     ]
-    threads = f"{report.threads} thread{'s' if report.threads > 1 else ''}"
     return Answer(
         rows,
         totals={
@@ -57,10 +55,10 @@ def measured_ceilings(report: CeilingReport) -> Answer:
             "wall_s": report.wall_s,
         },
         summary=[
-            *render(table, Format.TABLE).splitlines(),
+            *table_lines(best, columns),
             "",
             *failed,
-            f"{threads}, measured in {duration(report.wall_s)}; rates are of the fastest sample, 'usual' is the median",
+            f"{counted(report.threads, 'thread')}, measured in {duration(report.wall_s)}; {_RATES}",
         ],
     )
 
@@ -126,9 +124,9 @@ def roofline_record(entry: Estimate) -> dict[str, Any] | None:
     ceilings, forms = entry.roofline.ceilings, _forms(entry)
     return {
         "dtype": ceilings.dtype,
-        "compute": None if ceilings.compute is None else _told("gflops_s", ceilings.compute),
+        "compute": None if ceilings.compute is None else _reached("gflops_s", ceilings.compute),
         "bandwidths": [
-            {"working_set": working_set, **_told("gbytes_s", found)} for working_set, found in ceilings.bandwidths
+            {"working_set": working_set, **_reached("gbytes_s", found)} for working_set, found in ceilings.bandwidths
         ],
         "call_ms": ceilings.call_ms,
         "node_ms": ceilings.node_ms,
@@ -145,7 +143,7 @@ def _formed(form: Form | None) -> dict[str, Any] | None:
     return None if form is None else asdict(form)
 
 
-def _told(name: str, ceiling: Ceiling) -> dict[str, Any]:
+def _reached(name: str, ceiling: Ceiling) -> dict[str, Any]:
     rate = _rate(name, ceiling.rate)
     return {**rate, "network": ceiling.network, "backend": ceiling.backend, "stack": ceiling.stack}
 
@@ -173,22 +171,19 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     ]
     if entry.roofline_ms is None:
         bounds = []  # no row has any
-    table = Answer(
-        rows,
-        columns=[
-            Column("total_ms", "time ms", milliseconds),
-            Column("total_ms", "share", lambda value: percent(value / whole), spare=True),
-            Column("count", "x"),
-            Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("flops", "FLOPs", quantity, spare=True),
-            Column("bytes", "bytes", size, spare=True),
-            Column("gflops_s", "GFLOP/s", quantity, spare=bool(bounds)),
-            Column("gbytes_s", "GB/s", quantity, spare=bool(bounds)),
-            *bounds,
-            FORM,
-        ],
-    )
-    lines = [f"{entry.name}: layers, {_headline(entry)}", *render(table, Format.TABLE).splitlines()]
+    columns = [
+        Column("total_ms", "time ms", milliseconds),
+        Column("total_ms", "share", lambda value: percent(value / whole), spare=True),
+        Column("count", "x"),
+        Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
+        Column("flops", "FLOPs", quantity, spare=True),
+        Column("bytes", "bytes", size, spare=True),
+        Column("gflops_s", "GFLOP/s", quantity, spare=bool(bounds)),
+        Column("gbytes_s", "GB/s", quantity, spare=bool(bounds)),
+        *bounds,
+        FORM,
+    ]
+    lines = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
     lines += unlisted(entry.roofline.layers, most)
     faster = [row for row in entry.roofline.layers if row.headroom is not None and row.headroom < 1]
     notes = dict.fromkeys(row.note for row in faster)

@@ -1,4 +1,4 @@
-"""A model as reports tell it: its estimate with what is stored around it, layer by layer."""
+"""A model as reports show it: its estimate with what is stored around it, layer by layer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Section:
         truth: The whole model as measured; None where it is not.
         bricks: Measurement of each brick, by key.
         runs: The runs that these come from, earliest first.
-        kernels: The kernels of the whole model, and of bricks by key; empty where no profiler told.
+        kernels: The kernels of the whole model, and of bricks by key; empty where none were profiled.
         findings: What it misses, most saving first; None where it was not analysed.
     """
 
@@ -73,7 +73,7 @@ class Section:
 
     @property
     def profile(self) -> tuple[Kernel, ...]:
-        """The kernels of the whole model; empty where no profiler told."""
+        """The kernels of the whole model; empty where it was not profiled."""
         view = None if self.model is None else (self.kernels or {}).get(self.model.own.key)
         return () if view is None else view.kernels
 
@@ -210,8 +210,8 @@ def _reads(graph: ModelGraph, part: LayerSequence) -> str:
     """Activations, and the largest weight in brackets."""
     weights = [kind for name in part.weights if (kind := graph.types.get(name)) is not None and kind.shape]
     largest = max(weights, key=lambda kind: kind.elements, default=None)
-    told = _types(graph, part.inputs)
-    return told if largest is None else f"{told} [{_spelt(largest)}]".strip()
+    activations = _types(graph, part.inputs)
+    return activations if largest is None else f"{activations} [{_spelt(largest)}]".strip()
 
 
 def _types(graph: ModelGraph, values: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,26 @@ from .units import half_of, margin
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MOST", "SCHEMA", "WIDTH", "Answer", "Column", "Format", "only_errors", "printable", "render", "unlisted"]
+__all__ = [
+    "MOST",
+    "SCHEMA",
+    "WIDTH",
+    "Answer",
+    "Column",
+    "Format",
+    "nested_rows",
+    "only_errors",
+    "printable",
+    "render",
+    "table_lines",
+    "unlisted",
+]
 
 SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
 
 WIDTH = 100
-"""Characters of a line where no terminal tells its own."""
+"""Characters of a line where no terminal reports its own."""
 
 MOST = 15
 """Layers, bricks and kernels that a table lists where not all are asked for."""
@@ -113,6 +126,24 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
             return _table(answer, width)
         case Format.MARKDOWN:
             return _markdown(answer)
+
+
+def table_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """A table below the table, as lines."""
+    return _table(Answer(rows, columns=columns), WIDTH).splitlines()
+
+
+def nested_rows(whole: Row, name: str, inner: Iterable[Row], *, without: Collection[str]) -> list[dict[str, object]]:
+    """Rows of CSV for what a result holds: each with the result, and with what it is itself as ``name.key``.
+
+    Args:
+        whole: The result; it alone is the row where it holds nothing.
+        name: What it holds.
+        inner: These, one by one.
+        without: Keys of the result that have no place in such a row.
+    """
+    kept = {key: value for key, value in whole.items() if key not in without}
+    return [kept | {f"{name}.{key}": value for key, value in one.items()} for one in inner] or [kept]
 
 
 def printable(text: str) -> str:
@@ -215,7 +246,7 @@ def _table(answer: Answer, width: int) -> str:
 
 
 def _tabled(answer: Answer) -> list[Row]:
-    """Rows of the table: errors are told below it."""
+    """Rows of the table: errors stand below it."""
     return [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
 
 
@@ -230,9 +261,9 @@ def _markdown(answer: Answer) -> str:
         lines = [_bars(map(_unmarked, line)) for line in (heading, *cells)]
         lines.insert(1, _bars("--:" if figures else "---" for figures in right))
     if answer.summary:
-        told = [printable(line) for line in answer.summary]
-        fence = "`" * max(3, 1 + max(len(run) for line in told for run in re.findall("`*", line)))
-        lines += [*([""] if lines else []), f"{fence}text", *told, fence]
+        below = [printable(line) for line in answer.summary]
+        fence = "`" * max(3, 1 + max(len(run) for line in below for run in re.findall("`*", line)))
+        lines += [*([""] if lines else []), f"{fence}text", *below, fence]
     return "".join(f"{line}\n" for line in lines)
 
 

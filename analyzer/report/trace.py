@@ -1,7 +1,7 @@
 """The constructed execution as a trace: models, layers and kernels over time, for Perfetto, speedscope and the like.
 
 Chrome's Trace Event Format: complete events (``X``) in microseconds, nested by time within a thread. The levels are
-those of XSP (Li et al., 2020): a model holds layers, a layer the kernels that run for it, as far as a profiler told.
+those of XSP (Li et al., 2020): a model holds layers, a layer the kernels that run for it, where it was profiled.
 A trace is built from means: it shows what takes how long in which order, and not one execution that was watched.
 """
 
@@ -80,9 +80,9 @@ def trace_events(section: Section, process: int) -> Iterator[Event]:
         begin = 0.0
         for kernel in section.profile:
             if kernel.time_ns is not None:
-                told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls}
+                details = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls}
                 end = begin + kernel.time_ns / 1e6
-                yield _event(process, _PROFILE, kernel.name, "kernel", begin, end, told)
+                yield _event(process, _PROFILE, kernel.name, "kernel", begin, end, details)
                 begin = end
 
 
@@ -113,16 +113,16 @@ def _kernels(process: int, view: KernelView, begin: float, last: float) -> Itera
     whole = math.fsum(time for _, time in timed)
     scale = min(1.0, (last - begin) / whole) if whole > 0 else 0.0
     for kernel, time in timed:
-        told = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls, "profiled_ms": time}
+        details = {"operator": kernel.operator, "place": kernel.place, "calls": kernel.calls, "profiled_ms": time}
         end = min(last, begin + time * scale)
-        yield _event(process, _ROW, kernel.name, "kernel", begin, end, told)
+        yield _event(process, _ROW, kernel.name, "kernel", begin, end, details)
         begin = end
 
 
 def _event(  # noqa: PLR0917  (the order of the format)
-    process: int, thread: int, name: str, category: str, begin_ms: float, end_ms: float, told: Event
+    process: int, thread: int, name: str, category: str, begin_ms: float, end_ms: float, details: Event
 ) -> Event:
-    known = {key: printable(value) if isinstance(value, str) else value for key, value in told.items()}
+    known = {key: printable(value) if isinstance(value, str) else value for key, value in details.items()}
     begin, end = (round(one * 1e3 * _TICK) / _TICK for one in (begin_ms, end_ms))
     return {
         "ph": "X",

@@ -57,6 +57,7 @@ class Bench:
         key: str = "",
         references: Mapping[str, float] | None = None,
         start_ms: tuple[float, float] | None = None,
+        undisturbed: float | None = None,
     ) -> str:
         """Store a run: two processes of three rounds, some percent of noise.
 
@@ -71,6 +72,7 @@ class Bench:
             variant: Algorithm of bricks and model.
             key: Key of the model; empty for that of the bench.
             start_ms: What loading the model and its first run took.
+            undisturbed: Of each mean, the share that it takes while the machine is quiet; None where that is not known.
             references: Latency of further networks of our own in ms, by name.
         """
         id_ = str(uuid.uuid4())
@@ -98,6 +100,8 @@ class Bench:
                 variant="" if subject is Subject.REFERENCE else variant,
                 load_ns=None if start_ms is None else int(start_ms[0] * 1e6),
                 first_run_ns=None if start_ms is None else int(start_ms[1] * 1e6),
+                undisturbed_ns=None if undisturbed is None else undisturbed * found.mean_ns,
+                quiet=None if undisturbed is None else 0.5,
             )  # fmt: skip
             return measurement, blocks
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.advice import Advice, advise
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.report.compared import advised
+from dlbricks.analyzer.report.answers.comparison import advice_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
 from dlbricks.bricks.graph.graph import build_graph
@@ -58,7 +58,7 @@ def test_what_cannot_be_told_from_the_best_is_named(bench) -> None:
     assert row.best == "onnxruntime optimization=all"
     assert row.ties == ("torch",)
     assert row.runner_up == "onnxruntime optimization=disabled"  # slower by more than chance
-    assert "not to be told from it: torch" in render(advised(of(bench)))
+    assert "not distinguishable from it: torch" in render(advice_answer(of(bench)))
 
 
 def test_the_command_measures_the_model_as_the_best_did(bench) -> None:
@@ -86,7 +86,7 @@ def test_layers_decide_over_the_runner_up_and_the_default(bench) -> None:
     assert [layer.key for layer in row.over_runner_up][:2] == [conv, sigmoid]
     assert row.over_default[0].gain_ms == pytest.approx(-2 * 0.3, rel=0.02)  # what the best would lose by it
     assert row.over_default[0].verdict is Relation.SLOWER
-    table = render(advised(of(bench)))
+    table = render(advice_answer(of(bench)))
     assert "layers that decide it over onnxruntime optimization=disabled" in table
     assert "layers that decide it over onnxruntime optimization=all (the default)" in table
     assert table.count("saves ms") == 2
@@ -126,7 +126,7 @@ def test_one_combination_is_nothing_to_choose_from(bench) -> None:
     assert row.reason == "nothing to compare with: only torch is known"
     assert any("--backend onnxruntime" in command and "--threads 1" in command for command in row.remedy)
     assert not of(bench).complete
-    assert "run: dlbricks measure" in render(advised(of(bench)))
+    assert "run: dlbricks measure" in render(advice_answer(of(bench)))
 
 
 def test_the_cache_state_of_its_bricks_makes_no_second_way_to_run_a_model(bench) -> None:

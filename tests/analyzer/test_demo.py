@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
-from dlbricks.analyzer.demo import MODELS, demo, demonstrated
+from dlbricks.analyzer.demo import MODELS, demo, demo_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.models.zoo import names
 
@@ -17,9 +17,9 @@ def test_the_demo_of_two_models_of_the_zoo(tmp_path: Path) -> None:
     result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=600)
 
     assert result.complete
-    lines = [line for line in render(demonstrated(result)).splitlines() if line.startswith(("squeezenet ", "alexnet "))]
+    lines = [line for line in render(demo_answer(result)).splitlines() if line.startswith(("squeezenet ", "alexnet "))]
     assert [line.split()[:3] for line in lines] == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]
-    (squeezenet, alexnet) = json.loads(render(demonstrated(result), "json"))["results"]
+    (squeezenet, alexnet) = json.loads(render(demo_answer(result), "json"))["results"]
     assert squeezenet["critical_path_ms"] < squeezenet["sequential_ms"]
     assert alexnet["critical_path_ms"] == pytest.approx(alexnet["sequential_ms"])  # a chain
     assert squeezenet["measured_ms"] > 0
@@ -48,7 +48,7 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
     assert all(path.stat().st_size > 10_000 for path in result.plots)
     assert result.page is not None
     assert "2 models" in result.page.read_text()
-    answer = demonstrated(result)
+    answer = demo_answer(result)
     header, _, *lines = render(answer, width=200).splitlines()
     assert header.split() == [
         "model", "layers", "unique", "estimate", "ms", "±95%", "sequential", "ms", "critical", "path", "ms",

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.keeping import kept_findings
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.reporting import Setup, report, reported, set_up
+from dlbricks.analyzer.reporting import Setup, report, report_answer, set_up
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -38,7 +38,7 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
             store=store,
             out=here / "c.html",
             measure=False,
-            setup=Setup("runtime", *[None] * 2, {}, *[None] * 3),
+            setup=Setup(),
         )
 
     assert first.complete
@@ -120,7 +120,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
 def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
     first, *_ = bench.counts
     bench.run(ms=10.0, bricks={first: 1.0})
-    stored = Setup("source", "onnxruntime", "cpu", {}, 1, "hot", "float32")
+    stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
 
     made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
 
@@ -150,7 +150,7 @@ def test_json_has_the_estimate_and_the_findings(branches: Path, here: Path) -> N
     with Store.open(here / "dlbricks.db") as store:
         made = report(find_models([branches]), store=store, out=here / "r.html", budget_s=6)
 
-    answer = json.loads(render(reported(made), "json"))
+    answer = json.loads(render(report_answer(made), "json"))
 
     (row,) = answer["results"]
     assert row["findings"] == []
@@ -158,5 +158,5 @@ def test_json_has_the_estimate_and_the_findings(branches: Path, here: Path) -> N
     assert row["attribution"]["bricks"]["ms"] > 0
     assert answer["page"] == str(here / "r.html")
     assert answer["picked"] == list(made.setup.picked)
-    assert "Page: " in render(reported(made))
-    assert render(reported(made), "csv").count("\n") == 1 + len(row["parts"])
+    assert "Page: " in render(report_answer(made))
+    assert render(report_answer(made), "csv").count("\n") == 1 + len(row["parts"])

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
+import listings
 import pytest
 from dlbricks.cli import commands
 
 TOP = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def listings(monkeypatch):
-    monkeypatch.syspath_prepend(TOP / "benchmarks")
-    return importlib.import_module("listings")
-
-
-def test_every_list_is_that_of_the_code(listings):
+def test_every_list_is_that_of_the_code():
     for page in listings.PAGES:
         text = (TOP / page).read_text()
         assert listings.rendered(text) == text, f"{page}: run python benchmarks/listings.py"
         assert listings.blocks.named(text)
 
 
-def test_an_option_that_was_changed_is_seen(listings, monkeypatch):
+def test_an_option_that_was_changed_is_seen(monkeypatch):
     text = (TOP / "docs/cli.md").read_text()
     (overlap,) = (one for one in commands.commands["generate"].params if one.name == "overlap")
     monkeypatch.setattr(overlap, "opts", ["--sliding"])
@@ -33,7 +27,7 @@ def test_an_option_that_was_changed_is_seen(listings, monkeypatch):
     assert listings.rendered(text) != text
 
 
-def test_a_list_that_was_changed_by_hand_is_written_anew(listings):
+def test_a_list_that_was_changed_by_hand_is_written_anew():
     text = (TOP / "docs/cli.md").read_text()
     changed = text.replace("- `--jobs N`: ", "- `--jobs MANY`: ")
 
@@ -41,13 +35,13 @@ def test_a_list_that_was_changed_by_hand_is_written_anew(listings):
     assert listings.rendered(changed) == text
 
 
-def test_a_list_of_nothing_is_refused(listings):
+def test_a_list_of_nothing_is_refused():
     for name in ("nothing", "options-nothing", "signature-nothing", "fields-nothing"):
         with pytest.raises(KeyError, match="nothing"):
             listings.rendered(f"<!-- {name} --><!-- /{name} -->")
 
 
-def test_a_signature_is_what_python_can_call(listings):
+def test_a_signature_is_what_python_can_call():
     short, long = (listings.rendered(f"<!-- signature-{name} --><!-- /signature-{name} -->") for name in
                    ("library_plans", "run"))  # fmt: skip
 
@@ -56,7 +50,7 @@ def test_a_signature_is_what_python_can_call(listings):
     assert long.endswith(") -> RunReport\n```\n<!-- /signature-run -->")
 
 
-def test_a_page_is_written_or_checked(listings, monkeypatch, tmp_path):
+def test_a_page_is_written_or_checked(monkeypatch, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before <!-- a -->1<!-- /a --> after")
     monkeypatch.setattr(listings.blocks, "TOP", tmp_path)

@@ -1,8 +1,1 @@
-"""What commands answer of reports and estimates: rows with the documented keys (docs/cli.md), and tables."""
-
-from .decomposed import generated
-from .estimates import estimated
-from .missed import missed
-from .runs import measured, ran
-
-__all__ = ["estimated", "generated", "measured", "missed", "ran"]
+"""What commands answer: one module per subject, rows with the documented keys (docs/cli.md), and tables."""

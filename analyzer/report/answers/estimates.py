@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,15 @@ from ..causes import written
 from ..forms import form_cells, form_columns
 from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
-from ..tables import MOST, Answer, Column, Format, render, unlisted
+from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, values_of
-from .standing import COLUMNS, above_estimate, shown, standing
+from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
     from ....constructor.result import Estimate, SequenceLatency
 
-__all__ = ["estimated"]
+__all__ = ["estimates_answer"]
 
 _NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
@@ -33,7 +33,7 @@ _OPERATORS = 12
 """Operators that ``--explain`` lists per model, the most expensive first."""
 
 
-def estimated(
+def estimates_answer(
     estimates: Sequence[Estimate], *, explain: bool = False, layers: bool = False, most: int | None = MOST
 ) -> Answer:
     """The answer of ``estimate``: one row per model.
@@ -54,7 +54,7 @@ def estimated(
         if layers:
             row["roofline"] = roofline_record(entry)
         rows.append(row)
-    summary = [*(line for entry in estimates for line in _remarks(entry)), *standing(estimates)]
+    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates)]
     summary += bound_lines((entry.name, entry.bound) for entry in estimates)
     if explain:
         for entry in estimates:
@@ -80,16 +80,13 @@ def estimated(
             Column("coverage.sequences", "coverage", percent),
         ],
         summary=summary,
-        table=[shown(entry, row) for entry, row in zip(estimates, rows, strict=True)],
-        flat=[line for entry, row in zip(estimates, rows, strict=True) for line in _flat(entry, row)],
+        table=[table_row(entry, row) for entry, row in zip(estimates, rows, strict=True)],
+        flat=[
+            line
+            for entry, row in zip(estimates, rows, strict=True)
+            for line in nested_rows(row, "layer", map(asdict, entry.sequences), without=_NOT_FLAT)
+        ],
     )
-
-
-def _flat(entry: Estimate, row: Mapping[str, object]) -> list[dict[str, object]]:
-    """A row per sequence, with what the model is and takes; a single one where it has none."""
-    whole = {name: value for name, value in row.items() if name not in _NOT_FLAT}
-    parts = [{f"layer.{name}": value for name, value in asdict(part).items()} for part in entry.sequences]
-    return [whole | part for part in parts or [{}]]
 
 
 def _remarks(entry: Estimate) -> list[str]:
@@ -189,4 +186,4 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
         for part in parts
     ]
     columns = [Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"), *form_columns(rows)]
-    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()
+    return table_lines(rows, columns)

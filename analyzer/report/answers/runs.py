@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..tables import Answer, Column
 from ..units import counted, duration, milliseconds, percent, short
 from .bindings import bound_lines
-from .verdicts import verdict_lines
 
 if TYPE_CHECKING:
     from ....generator.measurement.costs import RunCosts
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ....generator.measurement.profiling import ProfileReport
     from ....generator.measurement.run import RunReport
 
-__all__ = ["measured", "ran"]
+__all__ = ["measure_answer", "run_answer"]
 
 Report = TypeVar("Report", bound="RunReport | MeasureReport")
 
@@ -27,11 +26,26 @@ _STEADIER = "quiet the machine, or give it more visits: --again noisy with --vis
 
 _LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
 
+_WORST_FIRST = {
+    "timed-out": "of too few visits",
+    "unstable": "unstable (their mean is known to no better than 10 %)",
+    "noisy": "noisy (2 to 10 %)",
+}
+"""What makes latencies of such a verdict uncertain."""
+
 _UNWATCHED = 0.05
-"""Relative difference between profiled passes and others that a run tells of."""
+"""Relative difference between profiled passes and others that a run reports."""
 
 
-def ran(*reports: RunReport, budget_s: float | None = None) -> Answer:
+_COUNTED = (
+    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining",
+    "algorithms", "algorithms_reused", "algorithms_remaining", "wall_s", "timed_s", "prepare_s", "forecast_s",
+    "budget_s", "dry_run", "run", "system", "stack",
+)  # fmt: skip
+"""Fields of a ``RunReport`` that JSON has as they are."""
+
+
+def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
     """The answer of ``run``: one row per failure, what was done beside them.
 
     Args:
@@ -83,13 +97,13 @@ def _together(totals: Sequence[dict[str, Any]], budget_s: float | None) -> dict[
 
 
 def _in_all(totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What ``run`` and ``measure`` tell of a run, of several."""
+    """What ``run`` and ``measure`` report of a run, of several."""
     counts = [name for name, value in totals[0].items() if type(value) in {int, float}]
     kernels = [one["kernels"] for one in totals if one["kernels"] is not None]
     views = _added([{name: one[name] for name in ("taken", "known")} for one in kernels])
-    told = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
+    profiled = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
     summed = _added([{name: one[name] for name in counts} for one in totals])
-    return {**totals[0], **summed, "run": None, "kernels": told if kernels else None}
+    return {**totals[0], **summed, "run": None, "kernels": profiled if kernels else None}
 
 
 def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -111,7 +125,7 @@ def _said(report: RunReport) -> list[str]:
         known, taken = report.models - report.models_measured, report.models_measured
         done = [f"{count} {what}" for count, what in ((known, "known"), (taken, "measured")) if count]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
-    summary += verdict_lines(report.verdicts, _STEADIER)
+    summary += _verdict_lines(report.verdicts, _STEADIER)
     summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
@@ -128,29 +142,9 @@ def _failures(report: RunReport) -> list[dict[str, Any]]:
 
 
 def _totals(report: RunReport) -> dict[str, Any]:
-    return {
-        "bricks": report.bricks,
-        "measured": report.measured,
-        "reused": report.reused,
-        "failed": report.failed,
-        "remaining": report.remaining,
-        "models": report.models,
-        "models_measured": report.models_measured,
+    return {name: getattr(report, name) for name in _COUNTED} | {
         "verdicts": dict(report.verdicts),
-        "models_remaining": report.models_remaining,
-        "algorithms": report.algorithms,
-        "algorithms_reused": report.algorithms_reused,
         "algorithms_failed": len(report.algorithm_failures),
-        "algorithms_remaining": report.algorithms_remaining,
-        "wall_s": report.wall_s,
-        "timed_s": report.timed_s,
-        "prepare_s": report.prepare_s,
-        "forecast_s": report.forecast_s,
-        "budget_s": report.budget_s,
-        "dry_run": report.dry_run,
-        "run": report.run,
-        "system": report.system,
-        "stack": report.stack,
         "kernels": None if report.kernels is None else asdict(report.kernels),
         "costs": asdict(report.costs),
         "bound": {name: dict(bound) for name, bound in report.bound.items()},
@@ -181,7 +175,7 @@ def _algorithms(report: RunReport) -> list[str]:
 
 
 def _watched(costs: RunCosts) -> list[str]:
-    """Whether packs take longer, or less, while the runtime tells the times of their nodes."""
+    """Whether packs take longer, or less, while the runtime records the times of their nodes."""
     if not costs.watched_s or not costs.unwatched_s:
         return []
     change = costs.watched_s / costs.unwatched_s - 1
@@ -200,10 +194,10 @@ def _held(costs: RunCosts) -> list[str]:
 
 
 def _profiled(report: ProfileReport | None) -> list[str]:
-    """What the pass that tells kernels did."""
+    """What the profiled pass did."""
     if report is None:
         return []
-    counts = f"kernels: {report.taken} told, {report.known} known, {len(report.failures)} failed"
+    counts = f"kernels: {report.taken} recorded, {report.known} known, {len(report.failures)} failed"
     return [
         counts,
         *(
@@ -229,7 +223,7 @@ def _brick_or_model(name: str) -> str:
     return short(name) if is_key else name
 
 
-def measured(*reports: MeasureReport) -> Answer:
+def measure_answer(*reports: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
     rows = [row for of_model in zip(*(report.rows for report in reports), strict=True) for row in of_model]
     examined = any(row.data_effect_ms is not None for row in rows)
@@ -267,7 +261,7 @@ def _measured_totals(report: MeasureReport) -> dict[str, Any]:
 def _remarks(report: MeasureReport) -> list[str]:
     return [
         *(f"{row.name}: {row.error}" for row in report.rows if row.error),
-        *verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
+        *_verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
         *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
         *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
         *_held(report.costs),
@@ -288,3 +282,16 @@ def _data_layers(layers: Sequence[DataLayer]) -> str:
         total_ms = sum(layer.effect_ms for layer in found)
         parts.append(f"{len(found)} x {op_type} {milliseconds(total_ms)} ms{share}")
     return "its own values cost " + "; ".join(parts)
+
+
+def _verdict_lines(verdicts: Mapping[str, int], remedy: str) -> list[str]:
+    """Count the latencies that are not stable, and say what makes them so; nothing where all are.
+
+    Args:
+        verdicts: Number of measurements by verdict.
+        remedy: What measures them better.
+    """
+    doubtful = [f"{verdicts[name]} {text}" for name, text in _WORST_FIRST.items() if verdicts.get(name)]
+    if not doubtful:
+        return []
+    return [f"of {sum(verdicts.values())} latencies {', '.join(doubtful)}: {remedy}"]

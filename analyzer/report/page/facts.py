@@ -77,8 +77,8 @@ def figures_of(section: Section) -> list[Fact]:
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
-        told = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
-        rows.append(Fact("Load and first run", _ms(both) or "", f"{told}: as long as {start.runs:.3g} runs", found))
+        parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: as long as {start.runs:.3g} runs", found))
     return rows
 
 
@@ -143,8 +143,8 @@ def _quietness(section: Section) -> tuple[str, str]:
     text = "disturbed: " + text if entry.disturbed else text
     share = "" if entry.quiet is None else f"{percent(entry.quiet)} of the visits met a quiet machine"
     paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}
-    told = [one for one in (share, paired.get(entry.paired) if entry.paired is not None else None) if one]
-    return text, "; ".join(told)
+    known = [one for one in (share, paired.get(entry.paired) if entry.paired is not None else None) if one]
+    return text, "; ".join(known)
 
 
 def _within(value: float | None, bounds: tuple[float, float] | None) -> str | None:

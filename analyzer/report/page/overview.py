@@ -73,7 +73,7 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
 
 
 def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
-    entry, told = section.estimate, headline(section, rows)
+    entry, top = section.estimate, headline(section, rows)
     largest = [one.saving_ms for one in section.findings or () if not one.at_most][:3]
     savings = None if section.findings is None else math.fsum(largest)
     return {
@@ -81,14 +81,14 @@ def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
         "layers": len(rows),
         "unique": entry.unique,
         "measured": entry.measured_ms,
-        "half": told.half_ms if told.basis == "measured" else None,
+        "half": top.half_ms if top.basis == "measured" else None,
         "estimate": entry.estimate_ms,
         "ratio": entry.ratio,
         "bound": entry.roofline_ms,
         "headroom": entry.roofline_headroom,
-        "first": None if told.first is None or not told.whole else clipped(told.first.name),
-        "share": None if told.first is None or not told.whole else told.first.share,
-        "timed": told.timed,
+        "first": None if top.first is None or not top.whole else clipped(top.first.name),
+        "share": None if top.first is None or not top.whole else top.first.share,
+        "timed": top.timed,
         "findings": None if section.findings is None else len(section.findings),
         "saving": savings,
         "model": None if section.model is None else section.model.own.key,

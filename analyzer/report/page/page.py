@@ -156,8 +156,7 @@ def _percent(share: float) -> str:
 
 def _fixed(value: float, digits: int) -> str:
     """A number with the decimals of its column."""
-    told = f"{value:,.{digits}f}"
-    return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else told
+    return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 
 @cache

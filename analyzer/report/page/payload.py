@@ -27,8 +27,8 @@ _GIGA = 1e9
 
 def clipped(text: str) -> str:
     """A name that may be shown: printable, and not longer than a line or two."""
-    told = printable(text)
-    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
+    name = printable(text)
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:

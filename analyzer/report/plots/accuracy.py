@@ -149,7 +149,7 @@ def _draw_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
 
 
 def _explain_ratios(axes: Axes, models: Sequence[ModelLatency]) -> None:
-    """A legend of what is drawn: colours tell what the machine did, a hollow square that two sessions are compared."""
+    """A legend of what is drawn: colours for what the machine did, a hollow square for two sessions."""
     kinds = (
         ("quiet", GREEN, GREEN, any(not model.disturbance for model in models)),
         ("disturbed, by how much", RED, RED, any(model.disturbance for model in models)),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "new_figure", "plain_axes", "save", "shorten"]
 
-# Okabe and Ito's palette: told apart with any kind of colour vision, and in grey.
+# Okabe and Ito's palette: distinct with any kind of colour vision, and in grey.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"
@@ -63,7 +63,7 @@ def save(figure: Figure, path: Path | str) -> Path:
     from matplotlib import rc_context
 
     path = Path(path)
-    # SVG identifiers are random and a date is written unless told otherwise.
+    # SVG identifiers are random and a date is written unless both are set.
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
     with rc_context({"svg.hashsalt": "dlbricks"}):
         figure.savefig(path, dpi=150, metadata=metadata)

@@ -27,7 +27,7 @@ _WIDEST = 4.0
 """Intervals whose ends are further apart than by this factor do not decide how far the axis reaches."""
 
 _LONGEST = 5.0
-"""Gains beyond so many times the usual one are cut off, and told in figures: one must not squeeze the others."""
+"""Gains beyond so many times the usual one are cut off, and written as figures: one must not squeeze the others."""
 
 _HATCH = "/////"
 
@@ -43,7 +43,7 @@ class Rival:
         ratio: Other latency / base latency; None where it is not known.
         ci95: Its interval.
         verdict: ``SAME``, ``FASTER``, ``SLOWER`` or ``UNCLEAR``; None where there is none.
-        gain_ms: What the base would gain if it were as fast; None where there is nothing to tell.
+        gain_ms: What the base would gain if it were as fast; None where that is not known.
         apart: Whether both sides were measured in different runs.
         doubtful: Whether the gain may be chance.
     """
@@ -171,7 +171,7 @@ def _draw_gains(axes: Axes, rivals: Sequence[Rival]) -> None:
             face, hatch = ("white", _HATCH) if rival.doubtful else (colour, None)
             axes.barh(row, length, height=0.6, facecolor=face, edgecolor=colour, hatch=hatch)
             if length != rival.gain_ms:
-                _tell_cut(axes, row, rival.gain_ms, length, colour)
+                _write_cut(axes, row, rival.gain_ms, length, colour)
     low, high = max(min(0.0, *gains), -reach), min(max(0.0, *gains), reach)
     axes.set_xlim(1.05 * low, 1.05 * high)
 
@@ -182,7 +182,7 @@ def _reach(gains: Sequence[float]) -> float:
     return min(lengths[-1], _LONGEST * lengths[len(lengths) // 2])
 
 
-def _tell_cut(axes: Axes, row: int, gain_ms: float, length: float, colour: str) -> None:
+def _write_cut(axes: Axes, row: int, gain_ms: float, length: float, colour: str) -> None:
     """Write how long a bar is that was cut off."""
     axes.plot(length, row, "<" if length < 0 else ">", color=colour, markersize=7, clip_on=False)
     box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}

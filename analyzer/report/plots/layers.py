@@ -74,7 +74,7 @@ def _draw_bars(axes: Axes, steps: Sequence[Step]) -> None:
                 width=[step.layers for step in drawn],
                 align="edge",
                 color=colour,
-                # A white edge tells neighbours apart, where there is room for one.
+                # A white edge separates neighbours, where there is room for one.
                 edgecolor="white" if len(steps) <= 120 else colour,
                 linewidth=0.4,
                 label=label,

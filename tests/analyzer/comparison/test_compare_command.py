@@ -12,7 +12,9 @@ COMPARE = {
     "base_ci95_ms", "other_ci95_ms",
     "name", "base", "other", "basis", "base_ms", "other_ms", "ratio", "ratio_ci95", "verdict", "reason", "gain_ms",
     "base_measured_ms", "base_measured_ci95_ms", "other_measured_ms", "other_measured_ci95_ms", "base_estimate_ms",
-    "base_estimate_ci95_ms", "other_estimate_ms", "other_estimate_ci95_ms", "apart", "layers", "missing", "error",
+    "base_estimate_ci95_ms", "other_estimate_ms", "other_estimate_ci95_ms", "base_undisturbed_ms",
+    "base_undisturbed_ci95_ms", "other_undisturbed_ms", "other_undisturbed_ci95_ms", "apart", "layers", "missing",
+    "error",
 }  # fmt: skip
 LAYER = {
     "key", "operators", "names", "occurrences", "base_ms", "other_ms", "ratio", "ratio_ci95", "verdict", "reason",

@@ -11,7 +11,7 @@ import pytest
 from dlbricks.analyzer.advice import advise
 from dlbricks.analyzer.comparison.compare import Comparison, compare
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.report.compared import compared
+from dlbricks.analyzer.report.answers.comparison import comparison_answer
 from dlbricks.analyzer.report.drawing import draw_comparison
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.cutting.wiring import sequences
@@ -80,6 +80,24 @@ def test_stacks_of_different_runs_are_told_apart_beyond_what_runs_differ_by(benc
     assert (close.verdict, close.apart) == (Relation.UNCLEAR, True)
     assert "the interval of the ratio reaches from 0." in close.reason
     assert (far.verdict, far.apart) == (Relation.SLOWER, True)
+
+
+def test_of_different_runs_the_table_shows_the_quiet_latencies_that_the_ratio_is_of(bench) -> None:
+    bench.run(ms=1.0, bricks=bench.bricks(0.1), undisturbed=0.9)
+    bench.run(ms=2.0, bricks=bench.bricks(0.2), undisturbed=0.5)
+
+    row = only(bench, by="run")
+    (shown,) = comparison_answer(of(bench, by="run")).results
+    table = render(comparison_answer(of(bench, by="run")))
+
+    assert row.ratio == pytest.approx(2.0 * 0.5 / 0.9, rel=0.01)
+    assert shown["other_ms"] / shown["base_ms"] == pytest.approx(row.ratio)
+    assert shown["base_ci95_ms"][0] < shown["base_ms"] < shown["base_ci95_ms"][1]
+    assert row.base_measured_ms == pytest.approx(1.0, rel=0.01)
+    assert "while the machine was quiet" in table
+    for layer in row.layers:
+        assert layer.other_ms / layer.base_ms == pytest.approx(layer.ratio)
+        assert layer.gain_ms == pytest.approx(layer.occurrences * (layer.base_ms - layer.other_ms))
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -196,7 +214,7 @@ def test_what_one_side_lacks_is_no_verdict_and_never_zero(bench) -> None:
     assert (row.verdict, row.ratio, row.gain_ms, row.layers) == (None, None, None, ())
     assert row.reason == "torch: the model could not be measured (crashed: signal 11)"
     assert len(row.missing) == 4
-    assert "torch: no verdict, since" in render(compared(of(bench)))
+    assert "torch: no verdict, since" in render(comparison_answer(of(bench)))
 
 
 def test_a_broken_model_is_a_row_with_its_error(bench, tmp_path: Path) -> None:
@@ -320,7 +338,7 @@ def test_one_measured_and_the_other_estimated_are_compared_as_such(bench) -> Non
 
     assert (row.basis, row.verdict) == ("measured and estimate", Relation.UNCLEAR)
     assert "(onnxruntime)" in row.reason
-    answer = compared(of(bench)).results[0]
+    answer = comparison_answer(of(bench)).results[0]
     assert (answer["base_ms"], answer["other_ms"]) == (row.base_estimate_ms, row.other_measured_ms)
 
 
@@ -395,7 +413,7 @@ def test_the_table_tells_each_pair_and_with_layers_every_brick(bench) -> None:
     bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.1))
     bench.run(bench.torch, ms=1.5, bricks=bench.bricks(0.2))
 
-    table, longer = render(compared(of(bench))), render(compared(of(bench), layers=True))
+    table, longer = render(comparison_answer(of(bench))), render(comparison_answer(of(bench), layers=True))
 
     assert "SLOWER" in table
     assert "base: onnxruntime; SAME is within 0.03" in table

@@ -12,16 +12,17 @@ from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.backends.requirements import in_turn
+from dlbricks.generator.decomposition.cutter import Cut
 
 
 def commands(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Commands:
     """Commands of a stack that nothing is stored of, or with bricks in a cache state."""
     if stored is None:
-        return Commands(lab.store, None, query or Query(backend=backend), granularity=1)
+        return Commands(lab.store, None, query or Query(backend=backend), Cut(1))
     effective = get(backend).resolve("cpu", options)
     stack = Stack(backend, "cpu", (), tuple(sorted(effective.items())))
     choice = Choice("system", stack.key, lab.system, stack, Conditions(1, stored), 1)
-    return Commands(lab.store, choice, Query(), granularity=1)
+    return Commands(lab.store, choice, Query(), Cut(1))
 
 
 def printed(found: Commands, source) -> Iterator[str]:

@@ -343,7 +343,7 @@ def test_the_record_is_json_with_the_documented_keys(measured, fork):
 
 
 def test_granularity_below_one_is_wrong_usage(lab, fork):
-    with pytest.raises(UsageError, match="granularity 0"):
+    with pytest.raises(UsageError, match="granularity cannot be 0"):
         estimate([fork], store=lab.store, granularity=0)
 
 

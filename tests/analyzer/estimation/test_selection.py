@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from dlbricks.analyzer.estimation.selection import Query, choose
+from dlbricks.analyzer.estimation.selection import Query, QueryFields, asked, choose
 from dlbricks.db import Conditions, Stack, System
 from dlbricks.errors import AmbiguousQuery, UsageError
 
@@ -99,3 +99,16 @@ def test_a_long_list_is_cut(filled):
         filled.put([(KEYS[0], 1.0)], conditions=dataclasses.replace(filled.conditions, threads=threads))
     with pytest.raises(AmbiguousQuery, match="and 27 more"):
         choose(filled.store, KEYS, Query())
+
+
+def test_a_query_is_the_same_as_keywords_which_come_first():
+    assert asked(None, {"threads": 2}) == Query(threads=2)
+    assert asked(Query(backend="torch", threads=1), {"threads": None, "dtype": "int8"}) == Query(
+        backend="torch", dtype="int8"
+    )
+    with pytest.raises(TypeError, match="'thread'"):
+        asked(None, {"thread": 2})
+
+
+def test_every_field_of_a_query_is_a_keyword():
+    assert list(QueryFields.__annotations__) == [field.name for field in dataclasses.fields(Query)]

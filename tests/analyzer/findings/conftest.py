@@ -12,7 +12,6 @@ from dlbricks.analyzer.estimation.selection import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.constructor.result import Estimate
 from dlbricks.generator.decomposition.cutter import Cut
 from dlbricks.generator.decomposition.oracle import WorkerOracle
 
@@ -22,13 +21,12 @@ def subject_of() -> Callable[[Any], Subject]:
     """The model of a bench as analyses see it, as if its own graph were executed."""
 
     def made(bench: Any, source: Any = None) -> Subject:
-        query = Query(backend="onnxruntime", threads=1, dtype="float32")
-        blank = Estimate(name="", granularity=1)
+        query, cut = Query(backend="onnxruntime", threads=1, dtype="float32"), cut_of(Cut(1), "source")
         with WorkerOracle() as oracle:
-            (model,) = decompose_all([source or bench.source], cut_of(Cut(1), "source"), oracle)
+            (model,) = decompose_all([source or bench.source], cut, oracle)
             assert isinstance(model, Decomposition)
             choice = choose(bench.store, {part.key for part in model.sequences}, query)
-            (estimate,) = estimates_under(choice, [model], store=bench.store, query=query, blank=blank, oracle=oracle)
+            (estimate,) = estimates_under(choice, [model], store=bench.store, query=query, cut=cut, oracle=oracle)
         return Subject(model, estimate, choice, bench.store)
 
     return made

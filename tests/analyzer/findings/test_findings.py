@@ -23,7 +23,6 @@ from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.constructor.result import Estimate
 from dlbricks.db import Conditions, Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
@@ -161,12 +160,12 @@ def subject_of(folder: Path, store: Store) -> SubjectOf:
     def made(name: str) -> Subject:
         sources = find_models([folder / f"{name}.onnx"])
         stack = get("onnxruntime").stack("cpu", {})
-        blank = Estimate(name="", granularity=1, graph="runtime")
+        cut = cut_of(Cut(1), "runtime", stack)
         with WorkerOracle() as oracle:
-            (model,) = decompose_all(sources, cut_of(Cut(1), "runtime", stack), oracle)
+            (model,) = decompose_all(sources, cut, oracle)
             assert isinstance(model, Decomposition)
             choice = choose(store, {part.key for part in model.sequences}, Query())
-            (estimate,) = estimates_under(choice, [model], store=store, query=Query(), blank=blank, oracle=oracle)
+            (estimate,) = estimates_under(choice, [model], store=store, query=Query(), cut=cut, oracle=oracle)
         return Subject(model, estimate, choice, store)
 
     return made

@@ -7,7 +7,7 @@ from dlbricks.analyzer.findings.analyze import AnalyzeReport, ModelFindings
 from dlbricks.analyzer.findings.cold_start import ColdStart
 from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
 from dlbricks.analyzer.findings.joint import joint_of
-from dlbricks.analyzer.report.answers import missed
+from dlbricks.analyzer.report.answers.findings import analyze_answer
 
 LATENCY_MS = 100.0
 
@@ -77,7 +77,7 @@ def test_the_answer_tells_what_findings_give_together() -> None:
     found = (saves(10, "a"), saves(5, "b"), saves(50, "c", at_most=True))
     row = ModelFindings("model", LATENCY_MS, basis="measured", threads=1, findings=found, cold_start=start)
 
-    lines = "\n".join(missed(AnalyzeReport((row,))).summary)
+    lines = "\n".join(analyze_answer(AnalyzeReport((row,))).summary)
 
     assert "together, no layer counted twice: 15.000 ms (13.000 to 19.000), 15%: planted, planted" in lines
     assert "as long as 4 runs" in lines

@@ -173,6 +173,8 @@ def test_wrong_usage(lab, chain):
         kernels([chain], store=lab.store, granularity=0)
     with pytest.raises(UsageError, match="float32 only"):
         kernels([chain], store=lab.store, graph="runtime", dtype="int8")
+    with pytest.raises(UsageError, match="whatever the caches hold"):
+        kernels([chain], store=lab.store, cache="hot")
     with pytest.raises(UsageError, match="no stored stack"):
         kernels([chain], store=lab.store, stack="feed")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.kernels.kernels import MissingView, ModelKernels
-from dlbricks.analyzer.report.kernel_tables import told, view_lines
+from dlbricks.analyzer.report.answers.kernels import kernels_answer, view_lines
 from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
 from dlbricks.db.identity import Identity
 from dlbricks.generator.backends import registry
@@ -90,7 +90,7 @@ def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
     assert f"the kernels of 6 sequences are not known: dlbricks generate {branches} " in missing.out
     assert "--kernels" in missing.out
     assert "     2 x Conv\n" in missing.out
-    assert "kernels: 4 told, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
+    assert "kernels: 4 recorded, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
     assert cli("kernels", branches).code == 0
 
 
@@ -139,7 +139,7 @@ def test_missing_views_are_counted_by_their_operators():
         *(MissingView(name, (name,), 2) for name in names),
         MissingView(None, ("Loop",), 1),
     )
-    lines = told([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
+    lines = kernels_answer([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
 
     assert lines == [
         "m: the kernels of 17 sequences are not known",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from dlbricks.analyzer.report.answers import estimated, ran
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.report.units import ratio_within
 from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency
@@ -33,7 +34,7 @@ def test_explain_tells_what_is_faster_than_the_stack_itself() -> None:
         name="m", granularity=1, stack=own, sequences=parts, coverage=Coverage(1.0, None), benanza_note="it is faster"
     )
 
-    summary = estimated([entry], explain=True).summary
+    summary = estimates_answer([entry], explain=True).summary
 
     begin = summary.index("m: faster than this stack, in the lower bound")
     assert summary[begin + 1].split() == ["5.000", "ms", "less", "in", "1", "sequence:", "stack", "bbbbbbbbbbbb"]
@@ -50,7 +51,7 @@ def test_explain_tells_what_is_faster_than_the_stack_itself() -> None:
         "extended",
     ]
     assert "m: it is faster" in summary
-    assert not any("faster than this stack" in line for line in estimated([entry]).summary)
+    assert not any("faster than this stack" in line for line in estimates_answer([entry]).summary)
 
 
 def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> None:
@@ -73,7 +74,7 @@ def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> 
         dry_run=False, costs=RunCosts(),
     )  # fmt: skip
 
-    answer = ran(report)
+    answer = run_answer(report)
 
     assert answer.results == [{"key": "f" * 64, "reason": "no such kernel", "variant": "winograd", "threads": 1}]
     assert "with other algorithms: 1 known, 1 not offered, 0 failed, 5 measured" in answer.summary
@@ -98,7 +99,7 @@ def test_bricks_that_an_algorithm_is_not_for_are_one_row_of_the_table_per_reason
         costs=RunCosts(),
     )  # fmt: skip
 
-    answer = ran(report)
+    answer = run_answer(report)
 
     assert len(answer.results) == 5
     assert [(row["key"], row["variant"]) for row in answer.table] == [
@@ -115,7 +116,7 @@ def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimat
 
 
 def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> None:
-    answer = estimated([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)])
+    answer = estimates_answer([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)])
 
     header, _, first, second = render(answer, width=200).splitlines()
 
@@ -130,7 +131,7 @@ def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> 
 def test_a_machine_that_was_disturbed_is_one_line_whatever_the_number_of_models() -> None:
     disturbed = [_beside(f"m{n}", disturbed=True, disturbance=0.2 + n / 10) for n in range(6)]
 
-    (line,) = estimated([_beside("calm"), *disturbed]).summary
+    (line,) = estimates_answer([_beside("calm"), *disturbed]).summary
 
     assert line.startswith(
         "disturbed: the machine slowed 6 of 7 models (m5 +70%, m4 +60%, m3 +50%, m2 +40%, and 2 more)"
@@ -139,14 +140,16 @@ def test_a_machine_that_was_disturbed_is_one_line_whatever_the_number_of_models(
 
 
 def test_what_is_not_calibrated_is_said_once_for_all_models() -> None:
-    answer = estimated([_beside("a", calibrated=False), _beside("b", calibrated=True), _beside("c", calibrated=False)])
+    answer = estimates_answer(
+        [_beside("a", calibrated=False), _beside("b", calibrated=True), _beside("c", calibrated=False)]
+    )
 
     (line,) = answer.summary
     assert line.startswith("not calibrated: how far such estimates are off is not known (a, c)")
 
 
 def test_what_is_not_paired_says_what_to_do() -> None:
-    (line,) = estimated([_beside("m"), _beside("n", paired=False)]).summary
+    (line,) = estimates_answer([_beside("m"), _beside("n", paired=False)]).summary
 
     assert line.startswith("not paired: ")
     assert "(n)" in line
@@ -167,7 +170,7 @@ def test_a_run_says_where_profiled_passes_differ_from_others(watched_s: float, s
         costs=RunCosts(watched_s=watched_s, unwatched_s=1.0),
     )  # fmt: skip
 
-    lines = [line for line in ran(report).summary if "profiled passes" in line]
+    lines = [line for line in run_answer(report).summary if "profiled passes" in line]
 
     assert len(lines) == (said is not None)
     assert said is None or said in lines[0]
@@ -177,7 +180,7 @@ def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
     names = ("estimate_ms", "ci95_ms", "measured_ci95_ms", "lower_bound_sequential_ms", "sequential_ms")
     entry = _beside("m", **dict(zip(names, (4.36, (3.0, 5.5), (3.9, 4.1), 4.0, 5.0), strict=True)))
 
-    wide, narrow = (render(estimated([entry]), width=width).splitlines() for width in (200, 90))
+    wide, narrow = (render(estimates_answer([entry]), width=width).splitlines() for width in (200, 90))
 
     assert "4.360 ± 1.4" in wide[2]
     assert "4.000 ± 0.10" in wide[2]
@@ -189,7 +192,7 @@ def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
 def test_a_bound_above_the_estimate_is_none() -> None:
     entry = _beside("m", lower_bound_sequential_ms=6.0)
 
-    answer = estimated([entry])
+    answer = estimates_answer([entry])
 
     assert answer.results[0]["lower_bound_sequential_ms"] == 6.0
     assert answer.table is not None
@@ -204,7 +207,7 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     )  # fmt: skip
     entry = _beside("m", sequences=path, path=path)
 
-    some, every = (estimated([entry], explain=True, most=most).summary for most in (15, None))
+    some, every = (estimates_answer([entry], explain=True, most=most).summary for most in (15, None))
 
     begin = next(i for i, line in enumerate(some) if "critical path" in line)
     assert some[begin + 1].split() == ["ms", "±95%", "operators", "layer"]
@@ -221,7 +224,7 @@ def test_a_run_counts_what_is_not_stable_and_tells_measured_models_from_known_on
         costs=RunCosts(), models_measured=1, verdicts={"stable": 14, "unstable": 258, "noisy": 10},
     )  # fmt: skip
 
-    summary = ran(report).summary
+    summary = run_answer(report).summary
 
     assert "3 whole models: 2 known, 1 measured" in summary
     (line,) = [line for line in summary if line.startswith("of 282 latencies")]

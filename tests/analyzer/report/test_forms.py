@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlbricks.analyzer.report.answers import estimated
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.forms import form_cells, form_columns, kernel_of, shapes_of
 from dlbricks.analyzer.report.tables import WIDTH, Answer, render
 from dlbricks.constructor.form import Form
@@ -51,7 +51,7 @@ def test_tables_of_layers_fit_whatever_their_names() -> None:
     )  # fmt: skip
     entry = Estimate(name="m", granularity=1, coverage=Coverage(1.0, None), sequences=(part,), path=(part,))
 
-    text = render(estimated([entry], explain=True))
+    text = render(estimates_answer([entry], explain=True))
 
     assert "MatMul" in text
     assert max(map(len, text.splitlines())) <= WIDTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from dlbricks.analyzer.report.roofs import measured_ceilings
+from dlbricks.analyzer.report.roofs import ceilings_answer
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.db import System
 from dlbricks.db.samples.rates import Rate
@@ -32,7 +32,7 @@ ROWS = (
 
 
 def test_the_best_is_told_by_precision_and_level_and_everything_in_json():
-    answer = measured_ceilings(CeilingReport(SYSTEM, 2, ROWS, ("r1", "r2"), 61.0))
+    answer = ceilings_answer(CeilingReport(SYSTEM, 2, ROWS, ("r1", "r2"), 61.0))
 
     told = json.loads(render(answer, Format.JSON))
 
@@ -47,7 +47,7 @@ def test_the_best_is_told_by_precision_and_level_and_everything_in_json():
 
 
 def test_the_table_tells_ceilings_and_what_failed():
-    text = render(measured_ceilings(CeilingReport(SYSTEM, 1, ROWS, (), 61.0)))
+    text = render(ceilings_answer(CeilingReport(SYSTEM, 1, ROWS, (), 61.0)))
 
     assert [line.split()[0] for line in text.splitlines()[2:5]] == ["float32", "bfloat16", "L2"]
     assert "mxnet float32: no library" in text
@@ -62,6 +62,6 @@ def test_a_report_is_complete_where_every_precision_has_a_rate():
 
 
 def test_nothing_measured_is_told_too():
-    text = render(measured_ceilings(CeilingReport(SYSTEM, 1, ROWS[-1:], (), 1.0)))
+    text = render(ceilings_answer(CeilingReport(SYSTEM, 1, ROWS[-1:], (), 1.0)))
 
     assert "no library" in text

@@ -8,7 +8,7 @@ import json
 import math
 
 import pytest
-from dlbricks.analyzer.report.inventory import _option_lines
+from dlbricks.analyzer.report.answers.resources import _option_lines
 from dlbricks.analyzer.report.tables import Answer, Column, Format, printable, render
 
 ROWS = [

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
-from dlbricks.analyzer.report.answers import estimated
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
@@ -297,7 +297,7 @@ def test_nothing_stored_has_no_roofline(lab, fork):
 
     assert answer.roofline is None
     assert "nothing is stored" in answer.roofline_reason
-    assert "nothing is stored" in render(estimated([answer], layers=True))
+    assert "nothing is stored" in render(estimates_answer([answer], layers=True))
 
 
 def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
@@ -306,9 +306,9 @@ def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
     put_ceilings(lab)
     (answer,) = estimate([chain], store=lab.store)
 
-    (plain,) = json.loads(render(estimated([answer]), Format.JSON))["results"]
-    (reported,) = json.loads(render(estimated([answer], layers=True), Format.JSON))["results"]
-    table = render(estimated([answer], layers=True))
+    (plain,) = json.loads(render(estimates_answer([answer]), Format.JSON))["results"]
+    (reported,) = json.loads(render(estimates_answer([answer], layers=True), Format.JSON))["results"]
+    table = render(estimates_answer([answer], layers=True))
 
     assert "roofline" not in plain
     assert plain["roofline_ms"] == answer.roofline_ms

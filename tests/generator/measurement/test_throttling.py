@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
-from dlbricks.analyzer.report.answers.runs import measured, ran
+from dlbricks.analyzer.report.answers.runs import measure_answer, run_answer
 from dlbricks.db.values import Subject
 from dlbricks.generator.measurement import throttling
 from dlbricks.generator.measurement.costs import RunCosts
@@ -75,7 +75,7 @@ def test_a_device_that_stays_throttled_costs_two_sessions_and_what_it_took_is_ke
     assert (report.measured, report.complete) == (10, True)
     assert blocks(store) == USUAL
     assert (report.costs.again, report.costs.throttled) == (2, 4)
-    answer = ran(report)
+    answer = run_answer(report)
     assert "throttled: power or temperature held clocks back; 2 sessions taken again, 4 sessions kept all the same" in (
         answer.summary
     )
@@ -100,7 +100,7 @@ def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, thr
     assert row.error is None
     (kept,) = store.measurements(subject=Subject.MODEL)
     assert kept.samples == 10
-    assert any("1 session taken again, 0 sessions kept" in line for line in measured(report).summary)
+    assert any("1 session taken again, 0 sessions kept" in line for line in measure_answer(report).summary)
 
 
 def test_what_runs_alone_ends_as_well(small_suite, store, throttled, faulty):
@@ -136,7 +136,7 @@ def test_on_the_cpu_nothing_is_asked_and_nothing_recorded(small_suite, store, mo
     assert asked == ["cpu"]  # whether it reports anything
     (stored,) = store.runs()
     assert not [name for name in stored.after if name.startswith("sessions_")]
-    assert not any("throttled" in line for line in ran(report).summary)
+    assert not any("throttled" in line for line in run_answer(report).summary)
 
 
 def test_one_that_reports_nothing_is_never_throttled(monkeypatch):

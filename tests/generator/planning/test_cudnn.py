@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.report.planned import planned
+from dlbricks.analyzer.report.answers.plans import plans_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
@@ -107,8 +107,8 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
     assert all("died of SIGSEGV" in row.reason for row in failed)
     assert len(failed) == 2  # one for each layout: whether it has images is not known
     assert not report.complete
-    assert len(planned(report).summary) == 2
-    times = {row["key"]: row["planning_ms"] for row in planned(report).results}
+    assert len(plans_answer(report).summary) == 2
+    times = {row["key"]: row["planning_ms"] for row in plans_answer(report).results}
     assert times.pop(crash) is None  # and not nought
     assert set(times.values()) == {1e-6}
 
@@ -160,7 +160,7 @@ def test_what_the_library_answered_is_read_and_shown():
             )
         )  # fmt: skip
     report = PlanReport(find_gpu("h200"), answer["versions"], tuple(rows))
-    shown = planned(report)
+    shown = plans_answer(report)
     by_operators = {(tuple(row["operators"]), row["dtype"], row["layout"]): row for row in shown.table or ()}
 
     assert report.complete

@@ -68,8 +68,8 @@
   }
 
   // A table that sorts, filters and searches. A column has id, title, value(row), and cell(row) where that is not its value.
-  function table(place, told, rows, { label, order, descending, first = 30, tools = [], words, keep = () => true, attributes, file }) {
-    const columns = told.filter((one) => !one.file); // the others are for files only
+  function table(place, every, rows, { label, order, descending, first = 30, tools = [], words, keep = () => true, attributes, file }) {
+    const columns = every.filter((one) => !one.file); // the others are for files only
     let by = columns.find((one) => one.id === order), down = descending, all = false;
     const query = words ? el("input", { type: "search", placeholder: "Search names, operators, shapes, keys", "aria-label": `Search ${label}` }) : null;
     const count = el("span", { class: "count", role: "status" });
@@ -106,7 +106,7 @@
       count.textContent = shown.length === rows.length ? `${rows.length} rows` : `${shown.length} of ${rows.length} rows`;
     }
     if (query) query.addEventListener("input", draw);
-    const down_ = file ? el("button", { type: "button", onclick: () => save(file, csv(told, shown)) }, "CSV") : null;
+    const down_ = file ? el("button", { type: "button", onclick: () => save(file, csv(every, shown)) }, "CSV") : null;
     if (query || tools.length || down_) place.append(el("div", { class: "tools" }, query, ...tools, count, down_));
     place.append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, el("table", { class: "data" }, el("thead", null, head), body)), more);
     draw();
@@ -129,7 +129,7 @@
     const critical = el("input", { type: "checkbox" });
     const views = ["Each layer", "Each brick"].map((title, index) => el("button", { type: "button", "aria-pressed": String(index === 0) }, title));
     const box = el("div", null);
-    let bricks = 2 * unique.length <= each.length; // of a model that repeats itself, what repeats tells more
+    let bricks = 2 * unique.length <= each.length; // of a model that repeats itself, what repeats says more
     const bounded = model.roofs !== null, branched = model.layers.path.includes(0) && model.layers.path.includes(1);
     const lower = model.bricks.some((one) => one.lower !== null && one.ms !== null && one.lower < 0.999 * one.ms);
     function show() {
@@ -172,19 +172,19 @@
   function legend(ops, model) {
     return el("ul", { class: "legend" }, ...ops.map((op) => el("li", null, el("i", { class: `dot ${colour(op, model)}` }), bdi(op))));
   }
-  function told(place) {
+  function caption(place) {
     const said = el("p", { class: "said", "aria-live": "polite" }, "Point at a mark, or step through with the arrow keys.");
     place.append(said);
     return (text) => { said.textContent = text; };
   }
   // Marks of a picture are one stop of the Tab key; arrows step through them.
-  function stepped(marks, tell) {
+  function stepped(marks, say) {
     marks.forEach((mark, index) => {
       mark.node.setAttribute("tabindex", index === 0 ? "0" : "-1");
       mark.node.setAttribute("role", "img");
       mark.node.setAttribute("aria-label", mark.text);
-      mark.node.addEventListener("focus", () => tell(mark.text));
-      mark.node.addEventListener("pointerenter", () => tell(mark.text));
+      mark.node.addEventListener("focus", () => say(mark.text));
+      mark.node.addEventListener("pointerenter", () => say(mark.text));
       mark.node.addEventListener("keydown", (event) => {
         const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
         const next = event.key === "Home" ? marks[0] : event.key === "End" ? marks[marks.length - 1] : step ? marks[index + step] : null;
@@ -232,7 +232,7 @@
     });
     place.append(picture, legend([...new Set(at.map(({ one }) => one.op))].slice(0, 12), model),
       el("p", { class: "hint" }, `A mark is a brick, its area the time of all its layers. Slopes are bandwidths, from left to right: ${[...levels].sort((a, b) => b[1] - a[1]).map(([name, rate]) => `${name} ${quantity(rate)} GB/s`).join(", ")}.`));
-    stepped(marks, told(place));
+    stepped(marks, caption(place));
   }
 
   function timeline(place, model) {
@@ -251,7 +251,7 @@
     let parallel = false;
     place.append(el("div", { class: "tools" }, ...(branches ? views : []), branches ? el("label", { class: "tick" }, critical, "Critical path only") : null, el("label", { class: "tick" }, "Zoom", zoom),
       el("span", { class: "count" }, `${ms(row[count])} ms in a row, ${ms(path)} ms on the critical path`)), box);
-    const tell = told(place);
+    const say = caption(place);
     function draw() {
       const lanes = parallel ? Math.max(...model.layers.lane) + 1 : 1;
       const end = parallel ? Math.max(...model.layers.start.map((one, index) => one + length[index])) : row[count];
@@ -273,7 +273,7 @@
         return { node, text };
       });
       box.replaceChildren(picture);
-      stepped(marks, tell);
+      stepped(marks, say);
     }
     views.forEach((one, index) => one.addEventListener("click", () => { parallel = index === 1; views.forEach((view, at) => view.setAttribute("aria-pressed", String(at === index))); draw(); }));
     zoom.addEventListener("input", draw);

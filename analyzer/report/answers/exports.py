@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...bricks.suite.suite import Suite
-from ...errors import DlbricksError, UsageError
-from ...generator.network import export
-from ...models import ModelSource
-from .lookup import find_key
-from .tables import Answer, Column
-from .units import size
+from ....bricks.suite.suite import Suite
+from ....errors import DlbricksError, UsageError
+from ....generator.network import export
+from ....models import ModelSource
+from ..tables import Answer, Column
+from ..units import size
+from .bricks import find_key
 
 __all__ = ["export_brick", "export_models"]
 

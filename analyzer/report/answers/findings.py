@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
     from ...findings.finding import Finding
 
-__all__ = ["missed"]
+__all__ = ["analyze_answer"]
 
 _NAMED = 3
 """Layers that a line names, before it counts them."""
 
 
-def missed(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
+def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
     """The answer of ``analyze``: one row per model, one line of the table per finding.
 
     Args:
@@ -38,7 +38,7 @@ def missed(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
             Column("proven_share", "proven", percent),
             Column("title", "what is missed"),
         ),
-        summary=[line for row in report.rows for line in _told(row, most)],
+        summary=[line for row in report.rows for line in _lines(row, most)],
         table=table,
         flat=[{**_model(row), **_cells(row, found), "evidence": found.evidence} for row in report.rows
               for found in (*row.findings, *row.tried)],
@@ -70,7 +70,7 @@ def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
     }
 
 
-def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
+def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     """What is said of a model below the table."""
     if row.error is not None:
         yield f"{row.name}: {row.error}"
@@ -85,7 +85,7 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
         yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
     if not row.findings:
-        yield f"{row.name}: nothing is found that saves enough to tell"
+        yield f"{row.name}: nothing is found that saves enough to report"
     shown = row.findings[:most]
     for found in shown:
         yield from _explained(found)
@@ -97,7 +97,7 @@ def _told(row: ModelFindings, most: int | None) -> Iterator[str]:
         saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
         yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
-        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to tell'}"
+        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
     yield from (f"  run: {command}" for command in row.commands)
 

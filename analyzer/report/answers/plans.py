@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from ...generator.backends.cudnn.plans import Plan
-from ...generator.planning.library_plans import BrickPlans, PlanReport
-from .tables import Answer, Column
-from .units import counted
+from ....generator.backends.cudnn.plans import Plan
+from ....generator.planning.library_plans import BrickPlans, PlanReport
+from ..tables import Answer, Column
+from ..units import counted
 
-__all__ = ["planned"]
+__all__ = ["plans_answer"]
 
 _TENSOR_CORE = "TENSOR_CORE"
 
 
-def planned(report: PlanReport) -> Answer:
+def plans_answer(report: PlanReport) -> Answer:
     """One result per brick, precision and layout; the table shows a row for all bricks of the same operators."""
     groups: dict[tuple[tuple[str, ...], str, str], list[BrickPlans]] = {}
     for row in report.rows:

@@ -6,26 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ...bricks.suite.brick import Brick
-from ...bricks.suite.signature import signature_of
-from ...bricks.suite.suite import Suite
-from ...db import Failure, KernelView, Measurement, Stack, Store, Subject
-from ...db.identity import Identity
-from ...db.place import Place
-from ...db.queries import Filter
-from ...db.values import PARTS
-from ...errors import MissingBrick, UsageError
-from .forms import kernel_of, shapes_of
-from .kernel_tables import view_lines, view_records
-from .tables import MOST, Answer, Column, unlisted
-from .units import milliseconds, quantity, short, size
+from ....bricks.suite.brick import Brick
+from ....bricks.suite.signature import signature_of
+from ....bricks.suite.suite import Suite
+from ....db import Failure, KernelView, Measurement, Stack, Store, Subject
+from ....db.identity import Identity
+from ....db.place import Place
+from ....db.queries import Filter
+from ....db.values import PARTS
+from ....errors import MissingBrick, UsageError
+from ..forms import kernel_of, shapes_of
+from ..tables import MOST, Answer, Column, unlisted
+from ..units import milliseconds, quantity, short, size
+from .kernels import view_lines, view_records
 
-__all__ = ["find_key", "listed", "shown"]
+__all__ = ["brick_answer", "bricks_answer", "find_key"]
 
 _NS_PER_MS = 1e6
 
 
-def listed(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
+def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
     """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
 
     The table lists ``most`` of them, the slowest first; None: all.
@@ -73,7 +73,7 @@ def _slowest(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: -value if isinstance(value := row["latency_ms"], float) else 0.0)
 
 
-def shown(beginning: str, suite: Path | None, database: str) -> Answer:
+def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
     """The answer of ``brick show``: one result per measurement or failure of it; the brick and its kernels beside them.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,18 +14,18 @@ from ...constructor.decomposition import Decomposition, Failed, state_of
 from ...constructor.result import Estimate
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
-from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
-from ...models import ModelSource, require_known
+from ...models import ModelSource
+from ..estimation.cutting import readable_of
 from ..estimation.estimate import estimates_under
 from ..estimation.selection import Query
 from ..estimation.survey import decompose_all
 from .difference import Difference, difference
-from .sides import By, Holding, Side, find_sides, read_side
+from .sides import By, Side, SideResults, find_sides, read_side
 from .timeline import Timeline, visited_in_turn
 
-__all__ = ["Contest", "Figure", "Pair", "open_contest"]
+__all__ = ["Figure", "Pair", "Results", "open_results"]
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -43,12 +43,16 @@ class Figure:
         measured_ci95_ms: Its interval.
         estimate_ms: From bricks; not looked up where the measured ones do.
         estimate_ci95_ms: Its interval.
+        undisturbed_ms: As measured while the machine was quiet, where that is what is compared.
+        undisturbed_ci95_ms: Its interval, relatively as wide as that of ``measured_ms``.
     """
 
     measured_ms: float | None = None
     measured_ci95_ms: tuple[float, float] | None = None
     estimate_ms: float | None = None
     estimate_ci95_ms: tuple[float, float] | None = None
+    undisturbed_ms: float | None = None
+    undisturbed_ci95_ms: tuple[float, float] | None = None
 
     @property
     def best_ms(self) -> float | None:
@@ -103,15 +107,15 @@ class Pair:
     noisy: bool = False
 
 
-class Contest:
+class Results:
     """What is stored of some models on all sides; read when it is first asked for.
 
     Args:
         models: The models, decomposed, as far as they can be.
         store: The database.
         query: What the caller asked for.
+        cut: How the models were decomposed.
         by: What a side is.
-        blank: How the models were decomposed.
         oracle: Finds shapes that inference does not.
         merged: Whether sides that differ only in the cache state of bricks are one.
     """
@@ -122,8 +126,8 @@ class Contest:
         *,
         store: Store,
         query: Query,
+        cut: Cut,
         by: By,
-        blank: Estimate,
         oracle: ShapeOracle,
         merged: bool = False,
     ) -> None:
@@ -131,23 +135,23 @@ class Contest:
         self._readable = [model for model in models if isinstance(model, Decomposition)]
         self._store = store
         self._query = query
+        self._cut = cut
         self._by = by
-        self._blank = blank
         self._oracle = oracle
         self._timeline = Timeline(store)
         keys = {part.key for model in self._readable for part in model.sequences}
         truths = {model.own.key for model in self._readable}
         self.sides = find_sides(store, query, bricks=keys, models=truths, by=by, merged=merged)
-        self._holdings = {side.name: self._read(side, truths) for side in self.sides}
-        of_models = [one for holding in self._holdings.values() for one in holding.truths.values()]
-        of_bricks = [one for holding in self._holdings.values() for one in holding.bricks.values()]
+        self._by_side = {side.name: self._read(side, truths) for side in self.sides}
+        of_models = [one for stored in self._by_side.values() for one in stored.truths.values()]
+        of_bricks = [one for stored in self._by_side.values() for one in stored.bricks.values()]
         taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
         stacks = store.stacks()
-        self._model_doubts = Uncertainty(of_models, taken, stacks)
-        self._brick_doubts = Uncertainty(of_bricks, taken, stacks)
+        self._model_uncertainty = Uncertainty(of_models, taken, stacks)
+        self._brick_uncertainty = Uncertainty(of_bricks, taken, stacks)
         self._estimates: dict[tuple[str, str], Estimate] = {}
 
-    def _read(self, side: Side, models: Collection[str]) -> Holding:
+    def _read(self, side: Side, models: Collection[str]) -> SideResults:
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for model in self._readable:
             wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
@@ -157,13 +161,13 @@ class Contest:
 
     def brick(self, model: Decomposition, side: Side, key: str) -> Measurement | None:
         """A brick's measurement in the cache state of a model."""
-        return self._holdings[side.name].bricks.get((state_of(model, side.choice), key))
+        return self._by_side[side.name].bricks.get((state_of(model, side.choice), key))
 
     def lacks(self, model: Decomposition, side: Side, key: str) -> str | None:
         """Why a side has no latency of a brick; None where it has."""
         if self.brick(model, side, key) is not None:
             return None
-        failure = self._holdings[side.name].failures.get((state_of(model, side.choice), key))
+        failure = self._by_side[side.name].failures.get((state_of(model, side.choice), key))
         return "not measured" if failure is None else f"{failure.kind}: {failure.reason}"
 
     def skipped(self, model: Decomposition) -> list[Layer]:
@@ -175,7 +179,7 @@ class Contest:
         ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
         assert ours is not None  # noqa: S101  # the caller asked ``lacks``
         assert theirs is not None  # noqa: S101
-        return self._measured_pair(ours, theirs, self._brick_doubts)
+        return self._measured_pair(ours, theirs, self._brick_uncertainty)
 
     # Models -------------------------------------------------------------------------------------------------------
 
@@ -184,13 +188,13 @@ class Contest:
         asked = side.name, model.own.key
         if asked not in self._estimates:
             (self._estimates[asked],) = estimates_under(
-                side.choice, [model], store=self._store, query=self._query, blank=self._blank, oracle=self._oracle
+                side.choice, [model], store=self._store, query=self._query, cut=self._cut, oracle=self._oracle
             )
         return self._estimates[asked]
 
     def measured(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side as measured."""
-        truth = self._holdings[side.name].truths.get(model.own.key)
+        truth = self._by_side[side.name].truths.get(model.own.key)
         return Figure() if truth is None else _figure(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
@@ -204,18 +208,18 @@ class Contest:
         weights = self._weights(model, side)
         if weights is None:
             return found
-        low, high = self._brick_doubts.interval_ns(weights)
+        low, high = self._brick_uncertainty.interval_ns(weights)
         return replace(
             found,
-            estimate_ms=self._brick_doubts.value_ns(weights) / _NS_PER_MS,
+            estimate_ms=self._brick_uncertainty.value_ns(weights) / _NS_PER_MS,
             estimate_ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
         )
 
     def pair(self, model: Decomposition, base: Side, other: Side) -> Pair:
         """A model on two sides: as measured, else as estimated, else the one so and the other so."""
-        ours, theirs = (self._holdings[side.name].truths.get(model.own.key) for side in (base, other))
+        ours, theirs = (self._by_side[side.name].truths.get(model.own.key) for side in (base, other))
         if ours is not None and theirs is not None:
-            return self._measured_pair(ours, theirs, self._model_doubts)
+            return self._measured_pair(ours, theirs, self._model_uncertainty)
         figures = {side.name: self.figure(model, side) for side in (base, other)}
         lacking = [side for side in (base, other) if figures[side.name].best_ms is None]
         pair = Pair(figures[base.name], figures[other.name])
@@ -229,7 +233,7 @@ class Contest:
         first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
         if first <= 0 or second <= 0:
             return replace(pair, reason=_NO_TIME)
-        one, two = (self._standing(model, side, figures[side.name]) for side in (base, other))
+        one, two = (self._representative(model, side, figures[side.name]) for side in (base, other))
         in_turn = self._in_turn(one, two) if kind != "bricks" else self._all_in_turn(model, base, other)
         apart = self._timeline.apart(one, two, in_turn=in_turn)
         reason = None
@@ -255,7 +259,7 @@ class Contest:
 
     def _in_turn(self, base: Measurement, other: Measurement) -> bool:
         taken = (
-            (self._brick_doubts if one.subject is Subject.BRICK else self._model_doubts).blocks(one.id)
+            (self._brick_uncertainty if one.subject is Subject.BRICK else self._model_uncertainty).blocks(one.id)
             for one in (base, other)
         )
         return visited_in_turn(base, other, *taken)
@@ -267,16 +271,18 @@ class Contest:
             return None
         return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
 
-    def _measured_pair(self, base: Measurement, other: Measurement, doubts: Uncertainty) -> Pair:
+    def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> Pair:
         noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
         pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
         if base.latency_ns <= 0 or other.latency_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
-        stand = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
-        error, degrees = doubts.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
-        seen = difference(stand.base_ns, stand.other_ns, error=error, degrees=degrees, apart=stand.apart)
-        guessed = stand.apart > 0 and not self._timeline.known(base, other)
-        return replace(pair, difference=seen, apart=stand.apart > 0, guessed=guessed)
+        compared = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
+        error, degrees = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
+        guessed = compared.apart > 0 and not self._timeline.known(base, other)
+        if compared.undisturbed:
+            pair = replace(pair, base=_quiet(pair.base, compared.base_ns), other=_quiet(pair.other, compared.other_ns))
+        return replace(pair, difference=seen, apart=compared.apart > 0, guessed=guessed)
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """The sum of a model's bricks; None where some are not measured."""
@@ -293,15 +299,15 @@ class Contest:
         for side, sign in ((base, -1.0), (other, 1.0)):
             weights = self._weights(model, side)
             assert weights is not None  # noqa: S101  # its sum is known
-            total = self._brick_doubts.value_ns(weights)
+            total = self._brick_uncertainty.value_ns(weights)
             for id_, count in weights.items():
                 together[id_] += sign * count / total
-        return self._brick_doubts.error_ns(together)
+        return self._brick_uncertainty.error_ns(together)
 
-    def _standing(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
+    def _representative(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
         """A measurement that stands for a model's latency in place and time."""
         if figure.measured_ms is not None:
-            return self._holdings[side.name].truths[model.own.key]
+            return self._by_side[side.name].truths[model.own.key]
         counts = Counter(part.key for part in model.sequences)
         found = [(one, count) for key, count in counts.items() if (one := self.brick(model, side, key)) is not None]
         largest, _ = max(found, key=lambda item: item[0].latency_ns * item[1])
@@ -309,7 +315,7 @@ class Contest:
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
-        failure = self._holdings[side.name].model_failures.get(model.own.key)
+        failure = self._by_side[side.name].model_failures.get(model.own.key)
         if failure is not None:
             return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"
         keys = {part.key for part in model.sequences}
@@ -320,26 +326,24 @@ class Contest:
 
 
 @contextmanager
-def open_contest(
+def open_results(
     models: Sequence[ModelSource],
     *,
     store: Store,
     query: Query,
+    cut: Cut,
     by: By = By.COMBINATION,
-    granularity: int = 1,
-    connected: bool = False,
     oracle: ShapeOracle | None = None,
     merged: bool = False,
-) -> Iterator[Contest]:
+) -> Iterator[Results]:
     """Decompose models and find what is stored of them; a worker that is started for it ends with the context.
 
     Args:
         models: The models.
         store: The database.
         query: What the caller asked for.
+        cut: How models are decomposed.
         by: What a side is.
-        granularity: Most layers in a sequence.
-        connected: Sequences may be connected windows.
         oracle: Finds shapes that inference does not; None for a worker.
         merged: Whether sides that differ only in the cache state of bricks are one.
 
@@ -348,19 +352,23 @@ def open_contest(
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
         StoreError: The database cannot be read.
     """
-    if granularity < 1:
-        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
-    blank = Estimate(name="", granularity=granularity, connected=connected)
+    cut.check()
     with WorkerOracle() as worker:
         shapes = oracle or worker
-        found = decompose_all(models, Cut(granularity, connected=connected), shapes, store=store)
-        readable = [model for model in found if isinstance(model, Decomposition)]
-        if readable:
-            dims: Mapping[str, int] = {name: size for source in models for name, size in source.dims}
-            require_known(dims, [model.own for model in readable])
-        yield Contest(found, store=store, query=query, by=by, blank=blank, oracle=shapes, merged=merged)
+        found = decompose_all(models, cut, shapes, store=store)
+        readable_of(models, found)
+        yield Results(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
 
 
 def _figure(measured: Measurement) -> Figure:
     low, high = measured.ci95_ns
     return Figure(measured.latency_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))
+
+
+def _quiet(figure: Figure, latency_ns: float) -> Figure:
+    """The figure with a latency on a quiet machine beside its mean."""
+    assert figure.measured_ms is not None  # noqa: S101
+    assert figure.measured_ci95_ms is not None  # noqa: S101
+    undisturbed_ms = latency_ns / _NS_PER_MS
+    low, high = (bound * undisturbed_ms / figure.measured_ms for bound in figure.measured_ci95_ms)
+    return replace(figure, undisturbed_ms=undisturbed_ms, undisturbed_ci95_ms=(low, high))

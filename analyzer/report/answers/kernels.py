@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..kernels.shares import KernelShare, matrix_share, shares_of
-from ..kernels.units import Use
-from .forms import form_cells
-from .tables import MOST, Answer, Column
-from .units import counted, milliseconds, percent, short
+from ...kernels.shares import KernelShare, matrix_share, shares_of
+from ...kernels.units import Use
+from ..forms import form_cells
+from ..tables import MOST, Answer, Column, nested_rows
+from ..units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
-    from ...db import KernelView, Stack
-    from ...db.identity import Identity
-    from ..kernels.kernels import ModelKernels
+    from ....db import KernelView, Stack
+    from ....db.identity import Identity
+    from ...kernels.kernels import ModelKernels
 
-__all__ = ["told", "view_lines", "view_records"]
+__all__ = ["kernels_answer", "view_lines", "view_records"]
 
 _NS_PER_MS = 1e6
 _LISTED = 20
@@ -27,11 +27,14 @@ _LISTED = 20
 _LONGEST_NAME = 72
 """Characters of a kernel's name in a table; those of CUDA are a page long."""
 
+_NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
+
 _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
 
 
-def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
+def kernels_answer(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
     layered = any(kernel.layers for one in found for kernel in one.kernels)
     fell_back = any(one.elsewhere for one in found)
@@ -55,15 +58,12 @@ def told(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
             for kernel in one.kernels[:most]
         ],
         summary=[line for one in found for line in _remarks(one, most)],
-        flat=[line for one in found for line in _flat(one)],
+        flat=[
+            line
+            for one in found
+            for line in nested_rows(_record(one), "kernel", map(_kernel_record, one.kernels), without=_NOT_FLAT)
+        ],
     )
-
-
-def _flat(one: ModelKernels) -> list[dict[str, object]]:
-    """A row per kernel, with the model that it ran for; a single one where there is none."""
-    whole = {name: value for name, value in _record(one).items() if name not in {"kernels", "elsewhere", "missing"}}
-    kernels = [{f"kernel.{name}": value for name, value in _kernel_record(kernel).items()} for kernel in one.kernels]
-    return [whole | kernel for kernel in kernels or [{}]]
 
 
 def _record(one: ModelKernels) -> dict[str, object]:
@@ -151,7 +151,7 @@ def _in_words(kernels: Sequence[KernelShare]) -> str:
     shares = _shares(kernels)
     if shares["yes"] is None:
         return "times are not known"
-    words = {"yes": "with matrix units", "no": "without", "unknown": "not told by the names"}
+    words = {"yes": "with matrix units", "no": "without", "unknown": "unknown from the names"}
     parts = [f"{percent(shares[use] or 0.0)} {text}" for use, text in words.items()]
     return f"{', '.join(parts)} (of the time)"
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .forms import FORM, form_cells
-from .tables import MOST, Answer, Column, Format, render, unlisted
-from .units import counted, milliseconds, ratio_within
+from ..forms import FORM, form_cells
+from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
-    from ..advice import Advice, Mixed, ModelAdvice
-    from ..comparison.compare import Comparison, ModelComparison
-    from ..comparison.side_by_side import LayerComparison
-    from ..comparison.sides import Side
+    from ...advice import Advice, Mixed, ModelAdvice
+    from ...comparison.compare import Comparison, ModelComparison
+    from ...comparison.side_by_side import LayerComparison
+    from ...comparison.sides import Side
 
-__all__ = ["advised", "compared"]
+__all__ = ["advice_answer", "comparison_answer"]
 
 _DECISIVE = 5
 """Bricks that ``advise`` names."""
@@ -26,11 +26,13 @@ _APART = (
     "measure the base once more after the other side"
 )
 
+_UNDISTURBED = "of different runs, latencies and ratios are those while the machine was quiet (--json has the means)"
+
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
 
 
-def compared(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
+def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
     """The answer of ``compare``: one row per model and other side.
 
     Args:
@@ -45,6 +47,8 @@ def compared(comparison: Comparison, *, layers: bool = False, most: int | None =
         summary.append(f"base: {base}; SAME is within {comparison.minimum_effect:.3g} of it, either way")
     for row in comparison.rows:
         summary += _remarks(row)
+    if any(row.base_undisturbed_ms is not None for row in comparison.rows):
+        summary.append(_UNDISTURBED)
     if any(row.apart for row in comparison.rows):
         summary.append(_APART)
     if layers:
@@ -71,18 +75,11 @@ def compared(comparison: Comparison, *, layers: bool = False, most: int | None =
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
-        flat=[line for row, told in zip(comparison.rows, rows, strict=True) for line in _flat(row, told)],
+        flat=[line for row in rows for line in nested_rows(row, "layer", row["layers"], without={"layers", "missing"})],
     )
 
 
-def _flat(row: ModelComparison, told: Mapping[str, object]) -> list[dict[str, object]]:
-    """A row per brick, with the model and the sides that it is of; a single one where there is none."""
-    whole = {name: value for name, value in told.items() if name not in {"layers", "missing"}}
-    layers = [{f"layer.{name}": value for name, value in asdict(layer).items()} for layer in row.layers]
-    return [whole | layer for layer in layers or [{}]]
-
-
-def advised(advice: Advice) -> Answer:
+def advice_answer(advice: Advice) -> Answer:
     """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
     several = len(advice.rows) > 1
     rows = [row.record() for row in advice.rows]
@@ -113,10 +110,11 @@ def advised(advice: Advice) -> Answer:
 
 def _decided_by(row: ModelComparison) -> dict[str, object]:
     """The latencies that the ratio is of."""
-    first, second = ("measured", "estimate") if "measured" in (row.basis or "measured") else ("estimate", "measured")
+    measured = "measured" in (row.basis or "measured")
+    kinds = ("undisturbed", "measured", "estimate") if measured else ("estimate", "measured")
     found: dict[str, object] = {}
     for side in ("base", "other"):
-        kind = second if getattr(row, f"{side}_{first}_ms") is None else first
+        kind = next((kind for kind in kinds if getattr(row, f"{side}_{kind}_ms") is not None), kinds[-1])
         found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
     return found
 
@@ -176,18 +174,13 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         Column("verdict", "verdict"),
         FORM,
     ]
-    lines += [*_tabled(rows, columns), *unlisted(row.layers, most)]
+    lines += [*table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
         for absent in row.missing
     ]
     return lines
-
-
-def _tabled(rows: Sequence[Mapping[str, object]], columns: Sequence[Column]) -> list[str]:
-    """A table below the table."""
-    return render(Answer(rows, columns=columns), Format.TABLE).splitlines()
 
 
 def _advice(row: ModelAdvice) -> list[str]:
@@ -198,7 +191,7 @@ def _advice(row: ModelAdvice) -> list[str]:
         first = row.ranking[0]
         lines.append(f"{row.name}: best is {row.best}, {milliseconds(first.latency_ms or 0.0)} ms ({first.basis})")
         if row.ties:
-            lines.append(f"  not to be told from it: {', '.join(row.ties)}")
+            lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
         if row.command is not None:
             lines.append(f"  measured by: {row.command}")
     for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):
@@ -238,7 +231,7 @@ def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
         Column("verdict", "verdict"),
         FORM,
     ]
-    return _tabled(rows, columns)
+    return table_lines(rows, columns)
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:
@@ -250,7 +243,7 @@ def _mixed(bricks: Sequence[Mixed]) -> list[str]:
         for one in bricks
     ]
     columns = [Column("gain_ms", "gain ms", milliseconds), Column("occurrences", "x"), Column("side", "on")]
-    return _tabled(rows, [*columns, FORM])
+    return table_lines(rows, [*columns, FORM])
 
 
 def _seen(layer: LayerComparison) -> str:

@@ -12,10 +12,10 @@ from .bindings import bound_lines
 if TYPE_CHECKING:
     from ....generator.decomposition.generate import GenerateReport
 
-__all__ = ["generated"]
+__all__ = ["generate_answer"]
 
 
-def generated(report: GenerateReport) -> Answer:
+def generate_answer(report: GenerateReport) -> Answer:
     """The answer of ``generate``: one row per model, the suite beside them."""
     # Keys stand in the suite's manifest; which model has which is what --annotate is for.
     rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in report.rows]

@@ -8,27 +8,35 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from ...db import Store, Transferred
-from ...db.values import NATIVE
-from ...errors import BackendUnavailable
-from ...generator.backends import registry
-from ...generator.backends.algorithms import AlgorithmBackend
-from ...generator.backends.cudnn.library import availability as cudnn_availability
-from ...generator.backends.environments import Installed
-from ...generator.backends.requirements import dtypes_on
-from ...generator.machine.system import machine_state, probe_system, quietness
-from ...generator.measurement.agreement import AgreementReport, Outcome
-from ...models.zoo import names
-from .tables import Answer, Column
-from .units import counted, percent, short, size
+from ....db import Store, Transferred
+from ....db.values import NATIVE
+from ....errors import BackendUnavailable
+from ....generator.backends import registry
+from ....generator.backends.algorithms import AlgorithmBackend
+from ....generator.backends.cudnn.library import availability as cudnn_availability
+from ....generator.backends.environments import Installed
+from ....generator.backends.requirements import dtypes_on
+from ....generator.machine.system import machine_state, probe_system, quietness
+from ....generator.measurement.agreement import AgreementReport, Outcome
+from ....models.zoo import names
+from ..tables import Answer, Column
+from ..units import counted, percent, short, size
 
-__all__ = ["agreed", "held", "installed", "machine", "merged", "runtimes", "zoo"]
+__all__ = [
+    "agreement_answer",
+    "backends_answer",
+    "database_answer",
+    "installation_answer",
+    "merge_answer",
+    "system_answer",
+    "zoo_answer",
+]
 
 _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
 
 
-def zoo() -> Answer:
+def zoo_answer() -> Answer:
     """The answer of ``models list``."""
     rows = []
     for entry in names():
@@ -48,7 +56,7 @@ def zoo() -> Answer:
     )
 
 
-def runtimes() -> Answer:
+def backends_answer() -> Answer:
     """The answer of ``backends list``."""
     rows: list[dict[str, object]] = []
     table: list[dict[str, object]] = []
@@ -78,8 +86,8 @@ def runtimes() -> Answer:
         if algorithms:
             summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
     library = cudnn_availability()
-    told = "can be asked for" if library.ok else f"no: {library.reason}"
-    summary.append(f"execution plans of cudnn (dlbricks backends plans): {told}")
+    planner = "can be asked for" if library.ok else f"no: {library.reason}"
+    summary.append(f"execution plans of cudnn (dlbricks backends plans): {planner}")
     plans = {"name": "cudnn", "available": library.ok, "reason": library.reason or None}
     return Answer(
         rows,
@@ -96,7 +104,7 @@ def runtimes() -> Answer:
     )
 
 
-def installed(done: Installed) -> Answer:
+def installation_answer(done: Installed) -> Answer:
     """The answer of ``backends install``: one result."""
     row = {"name": done.backend, "installed": done.fresh, "folder": str(done.folder), "versions": dict(done.versions)}
     versions = " ".join(f"{name} {number}" for name, number in done.versions.items())
@@ -146,7 +154,7 @@ def _assigned(options: Mapping[str, str]) -> str:
     return " ".join(f"{option}={value}" for option, value in options.items())
 
 
-def machine() -> Answer:
+def system_answer() -> Answer:
     """The answer of ``system``: one result."""
     system, state, judged = probe_system(), machine_state(), quietness()
     row = {
@@ -176,7 +184,7 @@ def machine() -> Answer:
     return Answer([row], summary=lines)
 
 
-def agreed(report: AgreementReport) -> Answer:
+def agreement_answer(report: AgreementReport) -> Answer:
     """The answer of ``backends check``: one result per brick that does not compute the same."""
     rows = [
         asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
@@ -185,7 +193,7 @@ def agreed(report: AgreementReport) -> Answer:
     ]
     counts = {str(verdict): report.count(verdict) for verdict in Outcome}
     worst = max((row.error for row in report.rows if row.error is not None), default=None)
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
     sides = f"{report.backend} in {report.dtype} beside {report.against}"
     reasons = Counter(row.reason for row in report.rows if row.reason is not None)
     return Answer(
@@ -206,11 +214,11 @@ def agreed(report: AgreementReport) -> Answer:
             Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
             Column("reason", "reason"),
         ],
-        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {told}"],
+        summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {verdicts}"],
     )
 
 
-def held(store: Store) -> Answer:
+def database_answer(store: Store) -> Answer:
     """The answer of ``db info``: one result per combination that something was measured under."""
     info = store.info()
     systems, stacks = info["systems"], info["stacks"]
@@ -256,7 +264,7 @@ def held(store: Store) -> Answer:
     )
 
 
-def merged(added: Transferred) -> Answer:
+def merge_answer(added: Transferred) -> Answer:
     """The answer of ``db merge``: what was new."""
     row = asdict(added)
     return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])

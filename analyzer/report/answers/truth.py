@@ -11,7 +11,7 @@ from ..units import counted, milliseconds, percent, ratio_within
 if TYPE_CHECKING:
     from ....constructor.result import Estimate
 
-__all__ = ["COLUMNS", "above_estimate", "disturbance_of", "shown", "standing"]
+__all__ = ["COLUMNS", "above_estimate", "caveats", "disturbance_of", "table_row"]
 
 _NAMED = 4
 """Models that a line names, before it counts them."""
@@ -27,7 +27,7 @@ COLUMNS = (
 """What of that the tables of estimates show."""
 
 
-def shown(entry: Estimate, row: dict[str, object]) -> dict[str, object]:
+def table_row(entry: Estimate, row: dict[str, object]) -> dict[str, object]:
     """The row of an estimate as tables show it."""
     within = None if entry.ratio is None else ratio_within(entry.ratio, entry.ratio_ci95)
     bound = None if above_estimate(entry) else entry.lower_bound_sequential_ms
@@ -45,7 +45,7 @@ def disturbance_of(entry: Estimate) -> str:
     return f"+{percent(entry.disturbance or 0.0)}"
 
 
-def standing(estimates: Sequence[Estimate]) -> list[str]:
+def caveats(estimates: Sequence[Estimate]) -> list[str]:
     """What to say of models that met a disturbed machine, were measured apart from their bricks, or are not calibrated.
 
     At most one line each, whatever the number of models; nothing where there is nothing to say.
