@@ -17,7 +17,7 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Store
 from ...models import ModelSource
 
-__all__ = ["Node", "Spent", "Subject"]
+__all__ = ["Node", "Spent", "Subject", "weighted_median"]
 
 _HALF = 0.5
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -179,7 +179,7 @@ class Subject:
                 continue
             if cost.activation_bytes and node.layer.op_type not in _VIEWS:
                 rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
-        return _weighted_median(rates)
+        return weighted_median(rates)
 
     @cached_property
     def macs_per_ms(self) -> float | None:
@@ -193,10 +193,15 @@ class Subject:
 
     def _rate(self, work: Callable[[Cost], int]) -> float | None:
         costs = [(work(node.layer.cost), node.ms) for node in self.nodes if node.layer.cost is not None]
-        return _weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
+        return weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
 
 
-def _weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
+def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
+    """The value at which half of the weight is reached; None of none.
+
+    Args:
+        values: Each with its weight.
+    """
     total, passed = sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         passed += weight
