@@ -72,7 +72,9 @@ class Verdict:
         shared: Others of a kind that was found on the clean twin too.
         other: The kinds of all others.
         twin: Kinds of the findings on the clean twin.
-        blamed: Of these, those of the planted kind: what was repaired is said to be there still.
+        blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an option
+            of the session, without a layer): what was repaired is said to be there still.
+        alike: All of the planted kind, wherever.
         error: Why a model could not be analysed.
     """
 
@@ -86,6 +88,7 @@ class Verdict:
     other: tuple[str, ...] = ()
     twin: tuple[str, ...] = ()
     blamed: int = 0
+    alike: int = 0
     error: str | None = None
 
 
@@ -97,6 +100,7 @@ def judge(
     layers: Sequence[str],
     faulty: Sequence[Named],
     clean: Sequence[Named],
+    repaired: Sequence[str] = (),
     error: str | None = None,
 ) -> Verdict:
     """Hold the findings on a faulty model and on its clean twin against what was planted."""
@@ -114,7 +118,8 @@ def judge(
         shared=sum(one.kind in on_twin for one in rest),
         other=tuple(one.kind for one in rest if one.kind not in on_twin),
         twin=tuple(one.kind for one in clean),
-        blamed=sum(map(right.kind_of, clean)),
+        blamed=sum(right.kind_of(one) and right.place_of(one, frozenset(repaired)) for one in clean),
+        alike=sum(map(right.kind_of, clean)),
         error=error,
     )
 
@@ -130,6 +135,7 @@ def scored(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "precision": share(sum(one.planted + one.shared for one in verdicts), said),
         "twin_findings": sum(len(one.twin) for one in verdicts),
         "twins_blamed": sum(one.blamed > 0 for one in verdicts),
+        "twins_alike": sum(one.alike > 0 for one in verdicts),
         "errors": sum(one.error is not None for one in verdicts),
     }
 
@@ -160,11 +166,11 @@ def report(found: Mapping[str, Any]) -> str:
             "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
             "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
             "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean "
-            "twins with a finding of the planted kind."
+            "twins with a finding of the planted kind at what stands in the fault's place (*alike*: wherever)."
         ),
         "",
-        "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | errors |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | alike | errors |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     parts = {"all": found["all"], **{f"half {half}": part for half, part in found["halves"].items()}}
     for kind, of_kind in found["kinds"].items():
@@ -174,7 +180,7 @@ def report(found: Mapping[str, Any]) -> str:
         lines.append(
             f"| {name} | {part['plants']} | {percent(part['recall'])} | {percent(part['recall_of_kind'])} | "
             f"{part['findings']} | {percent(part['precision'])} | {part['twin_findings']} | "
-            f"{part['twins_blamed']} | {part['errors']} |"
+            f"{part['twins_blamed']} | {part['twins_alike']} | {part['errors']} |"
         )
     missed = [one for one in found["plants"] if not one["found"]]
     lines += ["", "Not found:" if missed else "All are found.", ""]
