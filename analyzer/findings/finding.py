@@ -66,7 +66,8 @@ class Finding:
         remedy: What to do.
         proof: What came of trying it; None where it was not tried.
         unproven: Why it was not tried, or why trying it failed; None where it was.
-        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had.
+        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had; not
+            where trying it saved something.
     """
 
     kind: str

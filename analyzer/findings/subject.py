@@ -207,10 +207,10 @@ class Subject:
 
 def is_depthwise(layer: Layer) -> bool:
     """Whether it is a convolution, of any domain, each of whose filters reads one channel of several."""
-    if "Conv" not in layer.op_type or len(layer.operands) < 2:  # noqa: PLR2004  (data and filters)
+    if "Conv" not in layer.op_type or len(layer.operands) < 2:
         return False
     data, filters = layer.operands[0].type, layer.operands[1].type
-    if data is None or filters is None or min(len(data.shape), len(filters.shape)) < 2:  # noqa: PLR2004  (channels)
+    if data is None or filters is None or min(len(data.shape), len(filters.shape)) < 2:
         return False
     return filters.shape[1] == 1 < data.shape[1]
 

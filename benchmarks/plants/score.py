@@ -72,8 +72,8 @@ class Verdict:
         shared: Others of a kind that was found on the clean twin too.
         other: The kinds of all others.
         twin: Kinds of the findings on the clean twin.
-        blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an option
-            of the session, without a layer): what was repaired is said to be there still.
+        blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an
+            option of the session, without a layer): what was repaired is said to be there still.
         alike: All of the planted kind, wherever.
         error: Why a model could not be analysed.
     """
@@ -169,7 +169,7 @@ def report(found: Mapping[str, Any]) -> str:
             "twins with a finding of the planted kind at what stands in the fault's place (*alike*: wherever)."
         ),
         "",
-        "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | alike | errors |",
+        "| | plants | recall | of the kind | findings | precision | on twins | twins blamed | alike | errors |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     parts = {"all": found["all"], **{f"half {half}": part for half, part in found["halves"].items()}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,18 @@ class Sheet:
         view: The model.
         source: The value.
         axes: What sums run over, ascending.
+
+    Attributes:
+        values: Numbers of the source and of what is made of it, by name.
+        makers: What made these.
+        drawn: Numbers of constants that hold several, by name.
+        numbers: All single numbers that were met.
     """
 
     def __init__(self, view: View, source: str, axes: Axes) -> None:
         shape = view.shape(source)
         assert shape is not None  # noqa: S101  # its sum is known
-        self._view, self._axes, self.shape = view, axes, shape
+        self.view, self.axes, self.shape = view, axes, shape
         self._kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
         self._count = math.prod(shape[axis] for axis in axes)
         rng = np.random.default_rng(0)
@@ -81,7 +87,7 @@ class Sheet:
         self._follow(source)
 
     def _follow(self, source: str) -> None:
-        waiting = {reader.index: reader for reader in self._view.readers(source)}
+        waiting = {reader.index: reader for reader in self.view.readers(source)}
         seen = set[int]()
         while waiting and len(seen) < _MOST:
             layer = waiting.pop(min(waiting))
@@ -91,7 +97,7 @@ class Sheet:
             if made is None or not np.isfinite(made).all():
                 continue
             self.values[layer.outputs[0]], self.makers[layer.outputs[0]] = made, layer
-            waiting |= {one.index: one for one in self._view.readers(layer.outputs[0])}
+            waiting |= {one.index: one for one in self.view.readers(layer.outputs[0])}
 
     def _made(self, layer: Layer) -> Numbers | None:
         """What a layer makes of values that are known and of constants; None where that cannot be told."""
@@ -103,39 +109,40 @@ class Sheet:
         if layer.op_type in _VIEWS:
             value = self.values.get(names[0])
             small = value is not None and value.shape[1] == 1
-            return value if small and self._view.shape(layer.outputs[0]) == self._kept else None
+            return value if small and self.view.shape(layer.outputs[0]) == self._kept else None
+        return self._element(layer, names)
+
+    def _element(self, layer: Layer, names: Sequence[str]) -> Numbers | None:
+        """What an operator that treats every element by itself makes."""
         function = _ELEMENTWISE.get(layer.op_type)
-        if function is None:
+        operands = [] if function is None else [self._operand(layer, slot) for slot in range(len(names))]
+        known = [one for one in operands if one is not None]
+        variadic = layer.op_type == "Max" and len(operands) != 2
+        if function is None or len(known) < len(names) or variadic:
             return None
-        operands = [self._operand(layer, slot) for slot in range(len(names))]
-        full = any(one is not None and one.ndim == 2 and one.shape[1] > 1 for one in operands)
-        for name, one in zip(names, operands, strict=True):
-            if one is None:
-                return None
-            small = name in self.values and one.shape[1] == 1
-            if small and full and self._view.shape(name) != self._kept:
+        full = any(one.ndim and one.shape[1] > 1 for one in known)
+        for name, one in zip(names, known, strict=True):
+            if full and name in self.values and one.shape[1] == 1 and self.view.shape(name) != self._kept:
                 return None  # it would be broadcast along another axis
-        if layer.op_type in {"Max", "Add", "Mul"} and len(operands) != 2:  # noqa: PLR2004  (of two)
-            return None
-        found = np.asarray(function(*operands), dtype=np.float64)
-        return found if found.ndim == 2 else None  # noqa: PLR2004  (rows and columns)
+        found = np.asarray(function(*known), dtype=np.float64)
+        return found if found.ndim else None
 
     def _sum(self, layer: Layer, name: str) -> Numbers | None:
         value = self.values.get(name)
-        if value is None or value.shape[1] == 1 or self._view.shape(name) != self.shape:
+        if value is None or value.shape[1] == 1 or self.view.shape(name) != self.shape:
             return None
-        return _SUMS[layer.op_type](value, self._count) if reduced_axes(self._view, layer) == self._axes else None
+        return _SUMS[layer.op_type](value, self._count) if reduced_axes(self.view, layer) == self.axes else None
 
     def _operand(self, layer: Layer, slot: int) -> Numbers | None:
         """An input of a layer as rows and columns, or a single number; None where it is neither."""
         name = layer.node.input[slot]
         if name in self.values:
             return self.values[name]
-        number = self._view.number(layer, slot)
+        number = self.view.number(layer, slot)
         if number is not None:
             self.numbers.add(number)
             return np.asarray(number, dtype=np.float64)
-        operand = self._view.weight(layer, slot)
+        operand = self.view.weight(layer, slot)
         if operand is None or operand.type is None:
             return None
         shape = (*[1] * (len(self.shape) - len(operand.type.shape)), *operand.type.shape)
@@ -152,10 +159,10 @@ class Sheet:
         Args:
             shape: Its shape, with ones before it for each axis of the value that it lacks.
         """
-        if tuple(shape) == tuple(size if axis in self._axes else 1 for axis, size in enumerate(self.shape)):
+        if tuple(shape) == tuple(size if axis in self.axes else 1 for axis, size in enumerate(self.shape)):
             return True
         channels = tuple(size if axis == 1 else 1 for axis, size in enumerate(self.shape))
-        return False if tuple(shape) == channels and 1 not in self._axes else None
+        return False if tuple(shape) == channels and 1 not in self.axes else None
 
     def layers(self, value: str, source: str) -> set[int]:
         """The layers that make a value of the source."""

@@ -1,9 +1,9 @@
 """Normalisation that is spelt out: (x - mean(x)) / sqrt(variance(x) + epsilon), then scale and shift.
 
-Over the last axes (Ba, Kiros and Hinton 2016, "Layer Normalization"), or over rows and columns of each channel (Ulyanov,
-Vedaldi and Lempitsky 2016, "Instance Normalization"); and x / sqrt(mean(x^2) + epsilon) over the last axis (Zhang and
-Sennrich 2019, "Root Mean Square Layer Normalization"). Found by what is computed (``moments``): how the variance is
-written, and where scale and shift come in, do not matter.
+Over the last axes (Ba, Kiros and Hinton 2016, "Layer Normalization"), or over rows and columns of each channel
+(Ulyanov, Vedaldi and Lempitsky 2016, "Instance Normalization"); and x / sqrt(mean(x^2) + epsilon) over the last axis
+(Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"). Found by what is computed (``moments``): how the
+variance is written, and where scale and shift come in, do not matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...bricks.constants import element_number
 from ...bricks.layer import Layer
 from ...errors import ModelError
 from .draft import Draft
-from .moments import REDUCING, Axes, Sheet, reduced_axes
+from .moments import REDUCING, Sheet, reduced_axes
 from .pattern import Array, Match, View
 
 __all__ = ["apply", "find"]
@@ -57,7 +57,7 @@ def _around(view: View, seed: Layer) -> Match | None:
         match
         for form, fits in forms.items()
         for source, sheet in sheets
-        if fits and (match := _normalised(view, sheet, source, seed, form, axes)) is not None
+        if fits and (match := _normalised(sheet, source, seed, form)) is not None
     ]
     return max(found, key=lambda one: (not one.broken_by, len(one.layers)), default=None)
 
@@ -66,13 +66,15 @@ def _upstream(view: View, value: str, deepest: int) -> Iterator[str]:
     """A value and what it is made of in a few steps."""
     yield value
     maker = view.maker(value, "Abs", "Mul", "Pow", "Sub") if deepest else None
-    for slot, name in enumerate(() if maker is None else maker.node.input):
-        if maker is not None and name and view.weight(maker, slot) is None:
-            yield from _upstream(view, name, deepest - 1)
+    if maker is not None:
+        for slot, name in enumerate(maker.node.input):
+            if name and view.weight(maker, slot) is None:
+                yield from _upstream(view, name, deepest - 1)
 
 
-def _normalised(view: View, sheet: Sheet, source: str, seed: Layer, form: str, axes: Axes) -> Match | None:
+def _normalised(sheet: Sheet, source: str, seed: Layer, form: str) -> Match | None:
     """What a source is normalised to, as far as possible without a value in the midst that is read elsewhere."""
+    view = sheet.view
     known = [name for name in sheet.makers if view.shape(name) == sheet.shape and sheet.values[name].shape[1] > 1]
     broken = None
     for name in sorted(known, key=lambda name: -sheet.makers[name].index):
@@ -81,7 +83,7 @@ def _normalised(view: View, sheet: Sheet, source: str, seed: Layer, form: str, a
         if numbers is None:
             continue
         scale, shift, values = numbers
-        values |= {"axes": len(axes)}
+        values |= {"axes": len(sheet.axes)}
         match = view.match(layers, name, (source, scale, shift), form=form, numbers=values)
         if not match.broken_by:
             return match
@@ -126,7 +128,7 @@ def _named(sheet: Sheet, numbers: Numbers, default: float) -> tuple[str, float] 
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:
-    """Write it as one operator: ONNX's LayerNormalization or InstanceNormalization, or ONNX Runtime's root mean square."""
+    """Write it as one operator: ONNX's LayerNormalization or InstanceNormalization, ONNX Runtime's root mean square."""
     source, scale, shift = match.reads
     shape, dtype = view.shape(source), view.dtype(source)
     assert shape is not None and dtype is not None  # noqa: S101, PT018  # the match needed both

@@ -77,7 +77,9 @@ class _Walk:
         if layer.index in self.wide:
             shape = self.view.shape(layer.outputs[0])
             assert shape is not None  # noqa: S101  # else it were no candidate
-            self._pad(layer.outputs[0], np.arange(_rounded(shape[1], self.multiple)) < shape[1], frozenset({layer.index}))
+            self._pad(
+                layer.outputs[0], np.arange(_rounded(shape[1], self.multiple)) < shape[1], frozenset({layer.index})
+            )
 
     def _pad(self, value: str, lanes: Lanes, makers: frozenset[int]) -> None:
         self.lanes[value], self.makers[value] = lanes, makers
@@ -293,7 +295,7 @@ def _replace(
     for axis, lanes, fill in wanted:
         shape = (*array.shape[:axis], len(lanes), *array.shape[axis + 1 :])
         wide = np.full(shape, fill, dtype=array.dtype)
-        wide[(*[slice(None)] * axis, lanes)] = array
+        wide[(*(slice(None),) * axis, lanes)] = array
         array = wide
     draft.maker(layer.outputs[0]).input[slot] = draft.constant(array, "padded")
 

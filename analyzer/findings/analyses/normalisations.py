@@ -14,8 +14,14 @@ from .rewritable import of_rewrite
 
 __all__ = ["ANALYSIS", "FUSED", "gone"]
 
-FUSED = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization", "SimplifiedLayerNormalization",
-         "SkipSimplifiedLayerNormalization", "InstanceNormalization")
+FUSED = (
+    "LayerNormalization",
+    "SkipLayerNormalization",
+    "EmbedLayerNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    "InstanceNormalization",
+)
 
 
 def gone(_subject: Subject, _match: Match, nodes: list[Node]) -> list[Node]:

@@ -114,7 +114,8 @@ class Workbench:
             raise
         except (DlbricksError, OSError) as error:
             return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
-        return replace(found, proof=proof, unproven=why_not)
+        bound = found.at_most and why_not is not None  # what was proven is no bound any more
+        return replace(found, proof=proof, unproven=why_not, at_most=bound)
 
     def attempt(self, idea: Idea) -> Finding:
         """What came of trying an idea, as a finding: what it saves is what it saved."""

@@ -41,7 +41,8 @@ MOMENTS = NORM.replace(  # mean of squares less square of the mean
 FACTORED = (  # as TensorFlow's exporter writes it: scale and shift are multiplied in before the data
     "(float[2,8,64] x) => (float[2,8,64] y) <float e = {1e-5}>"
     "{h = MatMul(x, w) m = ReduceMean<axes=[2]>(h) d = Sub(h, m) p = Mul(d, d) v = ReduceMean<axes=[2]>(p)"
-    " s = Add(e, v) r = Sqrt(s) i = Reciprocal(r) f = Mul(i, g) a = Mul(h, f) n = Mul(m, f) c = Sub(b, n) y = Add(a, c)}"
+    " s = Add(e, v) r = Sqrt(s) i = Reciprocal(r) f = Mul(i, g) a = Mul(h, f) n = Mul(m, f) c = Sub(b, n)"
+    " y = Add(a, c)}"
 )
 SUMMED = (  # sums in place of means, without their axis, a power in place of a root
     "(float[2,8,64] x) => (float[2,8,64] y)"
@@ -64,7 +65,8 @@ UNEVEN = (
     "(float[1,3,8,8] x) => (float[1,5] y) <int64[2] flat = {1, 56}, float[7] s = {1, 2, 3, 4, 5, 6, 7}>"
     "{a = Conv<pads=[1,1,1,1]>(x, f7x3) n = BatchNormalization(a, s, s, s, s) b = Relu(n)"
     " c = Conv<group=7>(b, f7x1) d = Sigmoid(c) e = Concat<axis=1>(d, b) g = Conv<pads=[1,1,1,1]>(e, f14x14)"
-    " k = Sigmoid(g) h = Add(g, k) i = MaxPool<kernel_shape=[4,4], strides=[4,4]>(h) j = Reshape(i, flat) y = Gemm(j, f56x5)}"
+    " k = Sigmoid(g) h = Add(g, k) i = MaxPool<kernel_shape=[4,4], strides=[4,4]>(h) j = Reshape(i, flat)"
+    " y = Gemm(j, f56x5)}"
 )
 TRANSPOSES = (
     "(float[1,4,6,8] x) => (float[1,4,6,8] y)"

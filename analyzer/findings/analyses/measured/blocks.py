@@ -5,8 +5,9 @@ those that it cannot cut into blocks as they are; the graph that it executes tel
 their multiply-accumulates with channels padded to whole blocks at the rate (the median, weighted by work) that this
 model's own blocked convolutions reach, those with filters of one element by those that have such, where there are any;
 and the reorders of channels that are no multiple, which go. The interval is from the scatter of these rates. Where no
-blocked convolution of the model reads whole blocks, its fastest convolution tells the rate, which a blocked one reaches
-at least as a rule: a lower bound.
+blocked convolution of the model reads whole blocks, the rate lies between that of its fastest convolution, which a
+blocked one reaches as a rule, and the machine's highest measured rate of arithmetic: the geometric mean of both, and
+where the latter is not measured the former, so that the saving is a lower bound.
 
 What pools, sums and the like save or pay for padded channels is not in it.
 """
@@ -64,9 +65,10 @@ def unblocked(subject: Subject) -> Finding | None:
     if saving <= 0:
         return None
     longest = sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]
+    how = " and of ".join(told_by)
     evidence = [
-        f"they run unblocked: {told(longest)}; with padded channels at the rate of {' and of '.join(told_by)} all of "
-        f"them take {left:.3g} ms"
+        f"they run unblocked: {told(longest)}",
+        f"with padded channels, at the rate of {how}, all of them take {left:.3g} ms",
     ]
     if around is not None:
         evidence.append(f"{len(reorders)} reorders of channels that fill no blocks take {around.ms:.3g} ms, and go")
@@ -99,11 +101,13 @@ def _unblocked(subject: Subject, multiple: int) -> list[Node]:
         return []
     if dict(choice.stack.options).get("optimization") not in {None, "all"}:
         return []  # nothing is laid out in blocks then
-    changed = {index for match in matches(f"padding_{multiple}", subject.graph, subject.source) for index in match.layers}
+    changed = {
+        index for match in matches(f"padding_{multiple}", subject.graph, subject.source) for index in match.layers
+    }
     return [
         node
         for node in subject.nodes
-        if node.layer.op_type in _CONVOLUTIONS
+        if _is_convolution(node)
         and node.layer.domain != _BLOCKED
         and node.origins & changed
         and _input_channels(node) % multiple
@@ -116,8 +120,7 @@ def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, st
     blocked = [one for one in known if one.layer.domain == _BLOCKED and _input_channels(one) >= multiple]
     alike = [one for one in blocked if (_area(one) == 1) == (_area(node) == 1)]
     if not blocked:
-        rates = _rates([one for one in known if one.layer.op_type in _CONVOLUTIONS])
-        return max(rate for rate, _ in rates), 0.0, "the model's fastest convolution, which is the least that blocks reach"
+        return _bounded(subject, max(rate for rate, _ in _rates([one for one in known if _is_convolution(one)])))
     rates = _rates(alike or blocked)
     middle = weighted_median(rates)
     assert middle is not None  # noqa: S101  # there are rates
@@ -125,6 +128,24 @@ def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, st
     apart = math.sqrt(sum(weight * math.log(rate / middle) ** 2 for rate, weight in rates) / total)
     named = f"{len(alike or blocked)} of the model's blocked convolutions"
     return middle, 2 * apart if len(rates) > 1 else _ALONE, named
+
+
+def _bounded(subject: Subject, least: float) -> tuple[float, float, str]:
+    """Likewise where no convolution reads whole blocks: between the fastest one and what the machine allows."""
+    roofline = subject.estimate.roofline
+    compute = None if roofline is None else roofline.ceilings.compute
+    most = 0.0 if compute is None else compute.rate.best / 2 / 1000  # a multiply-accumulate is two operations
+    if most <= least:
+        return least, 0.0, "the model's fastest convolution, which is the least that blocks reach"
+    return (
+        math.sqrt(least * most),
+        math.log(most / least) / 2,
+        "between its fastest convolution and the machine's highest",
+    )
+
+
+def _is_convolution(node: Node) -> bool:
+    return node.layer.op_type in _CONVOLUTIONS
 
 
 def _rates(nodes: Sequence[Node]) -> list[tuple[float, float]]:
