@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -128,7 +129,8 @@ def _row(found: Finding) -> dict[str, Any]:
     """A finding, predicted beside proven; both of the model's one latency."""
     proof, tried = found.proof, found.proven_share
     # An idea has no prediction: what it saves is what it saved.
-    predicted = None if found.at_most or (tried is not None and abs(found.share - tried) < 1e-12) else found.share
+    known = not found.at_most and math.isfinite(found.share) and (tried is None or abs(found.share - tried) > 1e-12)
+    predicted = found.share if known else None
     least, most = (None, None) if found.ci95_ms is None or not found.saving_ms else found.ci95_ms
     scale = None if not found.saving_ms else found.share / found.saving_ms
     return {
@@ -188,8 +190,8 @@ def text(found: Mapping[str, Any]) -> str:
             f"{found['quiet']['state']}. {all_of['models']} models, {all_of['failed']} of them with an error; "
             f"{all_of['tried']} remedies were tried, {all_of['saving']} save something beyond their interval, of "
             f"{len(all_of['kinds'])} kinds: {', '.join(all_of['kinds'])}. Of {all_of['compared']} predictions that "
-            f"were tried {percent(all_of['right'])} are within 25 % of what was proven or 2 % of the model; of those whose "
-            f"remedy saves something, {percent(all_of['right_of_saving'])}."
+            f"were tried {percent(all_of['right'])} are within 25 % of what was proven or 2 % of the model; of those "
+            f"whose remedy saves something, {percent(all_of['right_of_saving'])}."
         ),
         "",
         "Shares of the model, with 95 % intervals.",

@@ -18,11 +18,11 @@ from dlbricks.generator.decomposition.oracle import WorkerOracle
 
 
 @pytest.fixture
-def subject_of() -> Callable[[Any], Subject]:
+def subject_of() -> Callable[..., Subject]:
     """The model of a bench as analyses see it, as if its own graph were executed."""
 
-    def made(bench: Any, source: Any = None) -> Subject:
-        query = Query(backend="onnxruntime", threads=1, dtype="float32")
+    def made(bench: Any, source: Any = None, threads: int = 1) -> Subject:
+        query = Query(backend="onnxruntime", threads=threads, dtype="float32")
         blank = Estimate(name="", granularity=1)
         with WorkerOracle() as oracle:
             (model,) = decompose_all([source or bench.source], cut_of(Cut(1), "source"), oracle)
