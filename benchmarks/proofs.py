@@ -9,7 +9,8 @@ in ``--folder``; measurements there are not taken again.
 
 A prediction counts as right where it is within 25 % of what was proven, or within 2 % of the model. Findings that say
 what could be saved at most predict nothing, and neither does an idea, which is tried since nothing is known of it; both
-are listed. A remedy that saved nothing, although something was predicted, counts.
+are listed. A remedy that saved nothing, although something was predicted, counts. Where a prediction is not right by
+that but both intervals overlap, the noise of this machine explains it: that is told apart.
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ def _row(found: Finding) -> dict[str, Any]:
     predicted = found.share if known else None
     least, most = (None, None) if found.ci95_ms is None or not found.saving_ms else found.ci95_ms
     scale = None if not found.saving_ms else found.share / found.saving_ms
+    expected = None if predicted is None or scale is None or least is None else [scale * least, scale * most]
+    interval = None if proof is None else [one / proof.before_ms for one in proof.ci95_ms]
     return {
         "kind": found.kind,
         "title": found.title,
@@ -140,14 +143,19 @@ def _row(found: Finding) -> dict[str, Any]:
         "at_most": found.at_most,
         "predicted_ms": None if predicted is None else found.saving_ms,
         "predicted": predicted,
-        "predicted_ci": None if predicted is None or scale is None or least is None else [scale * least, scale * most],
+        "predicted_ci": expected,
         "proven_ms": found.proven_ms,
         "proven": tried,
-        "proven_ci": None if proof is None else [one / proof.before_ms for one in proof.ci95_ms],
+        "proven_ci": interval,
         "saves": proof is not None and proof.ci95_ms[0] > 0,
         "right": None if predicted is None or tried is None else is_right(predicted, tried),
+        "overlap": None if expected is None or interval is None else _overlap(expected, interval),
         "unproven": found.unproven,
     }
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def is_right(predicted: float, proven_share: float) -> bool:
@@ -171,6 +179,7 @@ def result(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "kinds": kinds,
             "compared": len(compared),
             "right": share(sum(row["right"] for row in compared), len(compared)),
+            "right_or_noise": share(sum(row["right"] or bool(row["overlap"]) for row in compared), len(compared)),
             "right_of_saving": share(
                 sum(row["right"] for row in compared if row["saves"]), sum(row["saves"] for row in compared)
             ),
@@ -191,7 +200,8 @@ def text(found: Mapping[str, Any]) -> str:
             f"{all_of['tried']} remedies were tried, {all_of['saving']} save something beyond their interval, of "
             f"{len(all_of['kinds'])} kinds: {', '.join(all_of['kinds'])}. Of {all_of['compared']} predictions that "
             f"were tried {percent(all_of['right'])} are within 25 % of what was proven or 2 % of the model; of those "
-            f"whose remedy saves something, {percent(all_of['right_of_saving'])}."
+            f"whose remedy saves something, {percent(all_of['right_of_saving'])}. With those whose intervals overlap it "
+            f"is {percent(all_of['right_or_noise'])} of all."
         ),
         "",
         "Shares of the model, with 95 % intervals.",
@@ -210,7 +220,9 @@ def text(found: Mapping[str, Any]) -> str:
 
 
 def _near(row: Mapping[str, Any]) -> str:
-    return "" if row["right"] is None else "yes" if row["right"] else "no"
+    if row["right"] is None:
+        return ""
+    return "yes" if row["right"] else "intervals overlap" if row["overlap"] else "no"
 
 
 def _spelt(row: Mapping[str, Any], which: str) -> str:

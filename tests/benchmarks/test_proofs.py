@@ -61,4 +61,4 @@ def test_what_saved_nothing_counts_as_well(proofs):
 
     assert (found["models"], found["failed"], found["tried"], found["saving"]) == (2, 1, 2, 1)
     assert found["kinds"] == ["unfused_activation"]
-    assert (found["right"], found["right_of_saving"]) == (0.5, 1.0)
+    assert (found["right"], found["right_of_saving"], found["right_or_noise"]) == (0.5, 1.0, 0.5)

@@ -147,7 +147,7 @@ def test_a_chain_has_no_branches_to_run_at_once(
 
 def test_branches_save_at_most_what_lies_beside_the_longest_path(bench: Any, subject_of: SubjectOf) -> None:
     two = Conditions(2, "hot")
-    bench.run(ms=2.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}), conditions=two)
+    bench.run(ms=9.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}), conditions=two)
 
     (found,) = branches.ANALYSIS.run(subject_of(bench, threads=2))
 
