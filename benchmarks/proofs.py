@@ -200,8 +200,8 @@ def text(found: Mapping[str, Any]) -> str:
             f"{all_of['tried']} remedies were tried, {all_of['saving']} save something beyond their interval, of "
             f"{len(all_of['kinds'])} kinds: {', '.join(all_of['kinds'])}. Of {all_of['compared']} predictions that "
             f"were tried {percent(all_of['right'])} are within 25 % of what was proven or 2 % of the model; of those "
-            f"whose remedy saves something, {percent(all_of['right_of_saving'])}. With those whose intervals overlap it "
-            f"is {percent(all_of['right_or_noise'])} of all."
+            f"whose remedy saves something, {percent(all_of['right_of_saving'])}. With those whose intervals overlap "
+            f"it is {percent(all_of['right_or_noise'])} of all."
         ),
         "",
         "Shares of the model, with 95 % intervals.",

@@ -26,6 +26,10 @@ class Named(Protocol):
     def layers(self) -> Sequence[str]:
         """Names of the layers concerned."""
 
+    @property
+    def at_most(self) -> bool:
+        """Whether it says what could be saved at most, and claims no saving."""
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -69,7 +73,7 @@ class Verdict:
         found: Whether a finding of the right kind has the right place.
         mentioned: Whether one is of the right kind, wherever.
         planted: Findings on the faulty model of the right kind and place.
-        shared: Others of a kind that was found on the clean twin too.
+        shared: Others that claim a saving, of a kind that was found on the clean twin too.
         other: The kinds of all others.
         twin: Kinds of the findings on the clean twin.
         blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an
@@ -106,7 +110,7 @@ def judge(
     """Hold the findings on a faulty model and on its clean twin against what was planted."""
     right, place = accepted()[kind], frozenset(layers)
     planted = [one for one in faulty if right.kind_of(one) and right.place_of(one, place)]
-    rest = [one for one in faulty if one not in planted]
+    rest = [one for one in faulty if one not in planted and not one.at_most]
     on_twin = {one.kind for one in clean}
     return Verdict(
         name=name,
@@ -165,8 +169,9 @@ def report(found: Mapping[str, Any]) -> str:
             f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}. A plant is found "
             "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
             "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
-            "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean "
-            "twins with a finding of the planted kind at what stands in the fault's place (*alike*: wherever)."
+            "that answer to the plant, or are of a kind that the clean twin has too, of all that claim a saving (and not "
+            "the most that there could be) or answer to the plant. *Twins blamed*: clean twins with a finding of the "
+            "planted kind at what stands in the fault's place (*alike*: wherever)."
         ),
         "",
         "| | plants | recall | of the kind | findings | precision | on twins | twins blamed | alike | errors |",

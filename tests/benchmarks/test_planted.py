@@ -119,6 +119,7 @@ class Found:
 
     kind: str
     layers: tuple[str, ...] = ()
+    at_most: bool = False
 
 
 def judged(score, kind="gelu", faulty=(), clean=(), half="tune"):
@@ -151,6 +152,7 @@ def test_what_the_twin_has_as_well_is_no_false_alarm_and_the_planted_kind_on_the
     assert (told["all"]["twin_findings"], told["all"]["twins_blamed"]) == (2, 1)
     elsewhere = judged(score, clean=[Found("unfused_activation", ("a",))])
     assert (elsewhere.blamed, elsewhere.alike) == (0, 1)
+    assert not judged(score, faulty=[Found("roofline", ("a",), at_most=True)]).other
     assert told["halves"]["tune"]["recall"] == 1
     assert told["halves"]["held"]["recall"] == 0
     assert told["kinds"]["gelu"]["held"]["precision"] == 0
