@@ -170,8 +170,8 @@ def report(found: Mapping[str, Any]) -> str:
             "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
             "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
             "that answer to the plant, or are of a kind that the clean twin has too, of all that claim a saving (and "
-            "not the most that there could be) or answer to the plant. *Twins blamed*: clean twins with a finding of the "
-            "planted kind at what stands in the fault's place (*alike*: wherever)."
+            "not the most that there could be) or answer to the plant. *Twins blamed*: clean twins with a finding of "
+            "the planted kind at what stands in the fault's place (*alike*: wherever)."
         ),
         "",
         "| | plants | recall | of the kind | findings | precision | on twins | twins blamed | alike | errors |",

@@ -106,13 +106,10 @@ def _fitted(sheet: Sheet, source: str, value: str, form: str) -> tuple[str, str,
         shift = target - scale * mean
         if np.abs(scale * ours + shift - theirs).max() > _SAME * max(1.0, np.abs(theirs).max()):
             continue
-        named = _named(sheet, scale, 1.0), _named(sheet, shift, 0.0)
-        if named[0] is None or named[1] is None:
+        factor, summand = _named(sheet, scale, 1.0), _named(sheet, shift, 0.0)
+        if factor is None or summand is None or (form == "root" and summand != ("", 0.0)):
             continue
-        if form == "root" and named[1] != ("", 0.0):
-            continue
-        (first, factor), (second, summand) = named
-        return first, second, {"epsilon": epsilon, "scale": factor, "shift": summand}
+        return factor[0], summand[0], {"epsilon": epsilon, "scale": factor[1], "shift": summand[1]}
     return None
 
 

@@ -295,7 +295,7 @@ def _replace(
     for axis, lanes, fill in wanted:
         shape = (*array.shape[:axis], len(lanes), *array.shape[axis + 1 :])
         wide = np.full(shape, fill, dtype=array.dtype)
-        wide[(*(slice(None),) * axis, lanes)] = array
+        np.moveaxis(wide, axis, 0)[lanes] = np.moveaxis(array, axis, 0)
         array = wide
     draft.maker(layer.outputs[0]).input[slot] = draft.constant(array, "padded")
 
