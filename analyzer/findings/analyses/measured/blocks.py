@@ -65,17 +65,19 @@ def unblocked(subject: Subject) -> Finding | None:
     if saving <= 0:
         return None
     longest = sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]
-    how = " and of ".join(told_by)
+    how = " and ".join(told_by)
     evidence = [
-        f"they run unblocked: {told(longest)}",
-        f"with padded channels, at the rate of {how}, all of them take {left:.3g} ms",
+        f"the runtime does not lay them out in blocks: {told(longest)}",
+        f"padded and in blocks all of them take {left:.3g} ms at {how}",
     ]
     if around is not None:
-        evidence.append(f"{len(reorders)} reorders of channels that fill no blocks take {around.ms:.3g} ms, and go")
+        evidence.append(
+            f"layouts that are changed beside them ({len(reorders)}) take {around.ms:.3g} ms, and are not needed then"
+        )
     return finding(
         subject,
         "padding",
-        f"the channels of {len(nodes)} convolutions do not fill blocks of {multiple}",
+        _title(nodes, multiple),
         layers=[index for node in nodes for index in node.origins],
         current=current,
         saving=Spent(saving, math.hypot(current.half_ms, off), ()),
@@ -90,8 +92,11 @@ def unblocked_idea(subject: Subject) -> Iterable[Idea]:
     nodes = _unblocked(subject, multiple)
     if nodes:
         layers = subject.names(index for node in nodes for index in node.origins)
-        title = f"the channels of {len(nodes)} convolutions do not fill blocks of {multiple}"
-        yield Idea("padding", title, padding_remedy(subject, multiple), layers=layers)
+        yield Idea("padding", _title(nodes, multiple), padding_remedy(subject, multiple), layers=layers)
+
+
+def _title(nodes: Sequence[Node], multiple: int) -> str:
+    return f"{len(nodes)} convolutions run on slower kernels, since their channels do not fill blocks of {multiple}"
 
 
 def _unblocked(subject: Subject, multiple: int) -> list[Node]:
@@ -126,7 +131,7 @@ def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, st
     assert middle is not None  # noqa: S101  # there are rates
     total = sum(weight for _, weight in rates)
     apart = math.sqrt(sum(weight * math.log(rate / middle) ** 2 for rate, weight in rates) / total)
-    named = f"{len(alike or blocked)} of the model's blocked convolutions"
+    named = f"the rate of {len(alike or blocked)} convolutions of the model that are"
     return middle, 2 * apart if len(rates) > 1 else _ALONE, named
 
 
@@ -136,11 +141,11 @@ def _bounded(subject: Subject, least: float) -> tuple[float, float, str]:
     compute = None if roofline is None else roofline.ceilings.compute
     most = 0.0 if compute is None else compute.rate.best / 2 / 1000  # a multiply-accumulate is two operations
     if most <= least:
-        return least, 0.0, "the model's fastest convolution, which is the least that blocks reach"
+        return least, 0.0, "the rate of the model's fastest convolution, or less"
     return (
         math.sqrt(least * most),
         math.log(most / least) / 2,
-        "between its fastest convolution and the machine's highest",
+        "a rate between that of the model's fastest convolution and the machine's highest",
     )
 
 
