@@ -30,6 +30,7 @@ from . import (
     normalisations,
     one_hot,
     padding,
+    sums,
     transposes,
 )
 from .draft import Draft
@@ -67,6 +68,7 @@ REWRITES: Mapping[str, Rewrite] = {
     "padding_8": Rewrite(partial(padding.find, multiple=8), padding.apply),
     "padding_16": Rewrite(partial(padding.find, multiple=16), padding.apply),
     "roundings": Rewrite(casts.find_rounding, casts.apply, 2e-2),
+    "sums": Rewrite(sums.find, sums.apply),
     "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
 }
 """By name, each with what it may change an output by."""

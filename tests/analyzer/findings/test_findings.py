@@ -117,6 +117,16 @@ NORMED = (
 )
 """A layer normalisation that ONNX Runtime does not know."""
 
+SKIPPED = (
+    (
+        "(float[1,32,64] x) => (float[1,32,64] y) <float[64] g = {1}, float[64] s = {0}>"
+        "{m = MatMul(x, w) a = Add(m, x) n = LayerNormalization<axis=-1>(a, g, s) y = Tanh(n)}"
+    )
+    .replace("{1}", "{" + ", ".join(["1.5"] * 64) + "}")
+    .replace("{0}", "{" + ", ".join(["0.5"] * 64) + "}")
+)
+"""An addition that ONNX Runtime fuses with the layer normalisation behind it."""
+
 UNEVEN = (
     "(float[1,16,32,32] x) => (float[1,16,32,32] y)"
     "{a = Conv<pads=[1,1,1,1]>(x, q31) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, p31) d = Relu(c)"
@@ -161,6 +171,7 @@ def store(folder: Path) -> Iterator[Store]:
         "plain": PLAIN,
         "product": PRODUCT,
         "normed": NORMED,
+        "skipped": SKIPPED,
         "uneven": UNEVEN,
     }
     sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
@@ -280,6 +291,17 @@ def test_channels_that_fill_no_blocks_are_padded_where_that_lays_out_convolution
         assert set(found.layers) == set(idea.layers)
         assert found.remedy == idea.remedy
     assert not list(named("padding").ideas(subject_of("plain")))
+
+
+def test_a_fusion_with_nothing_to_compare_is_tried(subject_of: SubjectOf) -> None:
+    subject = subject_of("skipped")
+
+    (idea,) = named("slow_fusion").ideas(subject)
+
+    assert idea.layers == ("Add_1", "LayerNormalization_2")
+    assert idea.remedy.settings["rewrite"] == "sums"
+    assert not list(named("slow_fusion").run(subject))
+    assert not list(named("slow_fusion").ideas(subject_of("normed")))
 
 
 def test_a_slow_operator_is_told_once() -> None:

@@ -61,6 +61,10 @@ PLANES = (
     "{h = Sigmoid(x) m = GlobalAveragePool(h) a = Sub(h, m) p = Pow(a, two) v = ReduceMean<axes=[2,3]>(p)"
     " s = Add(v, e) r = Sqrt(s) q = Div(a, r) t = Mul(c, q) y = Add(t, d)}"
 )
+SKIPPED = (
+    "(float[2,8,64] x) => (float[2,8,64] y)"
+    "{h = MatMul(x, w) a = Add(h, x) n = LayerNormalization<axis=-1>(a, g, b) y = Add(n, a)}"
+)
 UNEVEN = (
     "(float[1,3,8,8] x) => (float[1,5] y) <int64[2] flat = {1, 56}, float[7] s = {1, 2, 3, 4, 5, 6, 7}>"
     "{a = Conv<pads=[1,1,1,1]>(x, f7x3) n = BatchNormalization(a, s, s, s, s) b = Relu(n)"
@@ -192,6 +196,7 @@ CASES = [
     ("normalisations", SUMMED, 1, {"LayerNormalization"}, {"ReduceSum", "Pow", "Mul"}),
     ("normalisations", ROOT, 1, {"SimplifiedLayerNormalization"}, {"ReduceMean", "Sqrt", "Mul"}),
     ("normalisations", PLANES, 1, {"InstanceNormalization"}, {"ReduceMean", "GlobalAveragePool", "Mul"}),
+    ("sums", SKIPPED, 1, {"Sum", "LayerNormalization", "Add"}, set[str]()),
     ("padding_8", UNEVEN, 1, {"Conv"}, set[str]()),
     ("padding_16", UNEVEN, 1, {"Conv"}, set[str]()),
     ("transposes", TRANSPOSES, 1, {"Relu"}, {"Transpose"}),
