@@ -20,6 +20,7 @@ from ...errors import ModelError
 from .draft import Draft
 from .moments import REDUCING, Sheet, reduced_axes
 from .pattern import Array, Match, View
+from .sums import keep_apart
 
 __all__ = ["apply", "find"]
 
@@ -149,6 +150,7 @@ def apply(draft: Draft, view: View, match: Match) -> None:
         operator = "LayerNormalization" if match.form == "layer" else "SimplifiedLayerNormalization"
         node = draft.node(operator, inputs, match.value, axis=-axes, epsilon=epsilon)
     draft.redefine(match.value, [node])
+    keep_apart(draft, view, source)
 
 
 def _held(view: View, match: Match, name: str) -> Array:
