@@ -17,7 +17,7 @@ class Remedy:
         action: What is done, by a name that ``proof`` knows how to apply (``session_option``, ``threads``, ``rewrite``,
             ``precision``, ``backend``); ``manual`` where a person has to.
         text: One sentence for people.
-        settings: What the action needs: an option's name and value, a number of threads, a backend, a precision.
+        settings: What the action needs: names and values of options, a number of threads, a backend, a precision.
         code: Lines that a user would paste: a command, or Python; empty where there are none.
     """
 

@@ -11,6 +11,7 @@ With one thread nothing runs at once; whether the model gains from a thread for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
         return
     path = subject.spent(longest)
     assert path is not None  # noqa: S101  # all are measured
+    beside = min(threads, math.ceil(current.ms / path.ms)) if path.ms else 1  # work over span: so many at once
     saving = min(current.ms - path.ms, current.ms * (1 - 1 / threads))
     if saving < _WORTH * current.ms:
         return
@@ -52,7 +54,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
             f"its operators one after another take {current.ms:.4g} ms, those along the longest path {path.ms:.4g} ms",
             f"the longest of those beside it: {', '.join(names)}",
         ],
-        remedy=_remedy(threads),
+        remedy=_remedy(beside, max(1, threads // beside)),
     )
     yield replace(found, at_most=True)
 
@@ -77,13 +79,15 @@ def _applies(subject: Subject) -> bool:
     )
 
 
-def _remedy(cores: int) -> Remedy:
+def _remedy(cores: int, threads: int = 1) -> Remedy:
+    """Parallel execution of so many operators, each with so many threads: together no more than there are cores."""
     return Remedy(
         "session_option",
-        f"Run independent operators at the same time, on {cores} cores; or, where branches share their weights, put "
-        "what goes into them into one batch.",
-        {"execution": "parallel", "inter_op": str(cores)},
-        f"options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\noptions.inter_op_num_threads = {cores}",
+        f"Run {cores} independent operators at the same time, each with {threads} of the threads; or, where branches "
+        "share their weights, put what goes into them into one batch.",
+        {"execution": "parallel", "inter_op": str(cores), "threads": str(threads)},
+        "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\n"
+        f"options.inter_op_num_threads = {cores}\noptions.intra_op_num_threads = {threads}",
     )
 
 

@@ -178,7 +178,9 @@ class Workbench:
                 runnable = replace(before.runnable, path=made.path, synthetic=False, overrides=())
                 return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
             case "session_option":
-                return _Changed(replace(before, options={**before.options, **settings}), _SAME)
+                options = {name: value for name, value in settings.items() if name != "threads"}
+                threads = int(settings.get("threads", before.threads))
+                return _Changed(replace(before, options={**before.options, **options}, threads=threads), _SAME)
             case "threads":
                 return _Changed(replace(before, threads=int(settings["threads"])), _SAME)
             case "precision":

@@ -132,7 +132,7 @@ def test_cores_that_are_idle_are_tried(
 
     assert [one.remedy.settings["threads"] for one in more] == ([] if wanted is None else [wanted])
     assert [one.remedy.settings for one in together] == (
-        [] if wanted is None else [{"execution": "parallel", "inter_op": wanted}]
+        [] if wanted is None else [{"execution": "parallel", "inter_op": wanted, "threads": "1"}]
     )
 
 
@@ -153,7 +153,7 @@ def test_branches_save_at_most_what_lies_beside_the_longest_path(bench: Any, sub
 
     assert found.at_most
     assert found.saving_ms == pytest.approx(0.4, rel=0.02)
-    assert found.remedy.settings == {"execution": "parallel", "inter_op": "2"}
+    assert found.remedy.settings == {"execution": "parallel", "inter_op": "2", "threads": "1"}
 
 
 def test_one_thread_runs_no_branches_at_once(bench: Any, subject_of: SubjectOf) -> None:
