@@ -2,9 +2,9 @@
 
 Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
 that this model's own operators reach (the median, weighted by work), and at least what the shortest operator takes. An
-operator that takes more than four times as long by all of its interval, and 0.2 % of the model, is slow; saving = what
-it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches in this model, and
-not those of the machine.
+operator that takes more than four times as long, by all of its interval, and 0.2 % of the model, is slow; saving = what
+it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches
+in this model, and not those of the machine.
 
 Convolutions whose filters read one channel each (depthwise) use every number that they read a few times only, and no
 kernel multiplies as fast so: they are held against each other alone.
