@@ -11,9 +11,9 @@ seeds, and names of layers say nothing of faults (docs/planted.md).
 
 ``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
 costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks
-of what the runtime executes, and the models in turn with them; calls ``analyze`` on all of them; and holds its findings
-against the plants, with the kinds of findings that answer to each kind of fault (``plants/kinds.csv``):
-``planted-score``.
+of what the runtime executes, the models in turn with them, and the machine's ceilings; calls ``analyze`` on all of
+them; and holds its findings against the plants, with the kinds of findings that answer to each kind of fault
+(``plants/kinds.csv``): ``planted-score``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.db import Store, Subject
+from dlbricks.db.values import NATIVE
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from facts import provenance, quietness
 from facts import write as write_figures
 from plants import cost, score
 from plants.corpus import HALVES, Plant, plants, write
+
+_CEILINGS: dict[str, Any] = {"gemm_sizes": (512, 1024), "sizes": (1 << 20, 1 << 25), "visits": 10, "processes": 1}
+"""What the machine does at most, as ``report`` measures it for a page."""
 
 
 def main() -> None:
@@ -111,6 +116,7 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
             done = run(made.suite, store=store, models=sources, cache="model", threads=threads, **_protocol(options))
             if not options.no_data:
                 measure_data(sources, store=store, threads=threads, seed=options.seed)
+            measure_ceilings(store=store, backend="onnxruntime", threads=threads, dtype=NATIVE, **_CEILINGS)
             told = analyze(sources, store=store, threads=threads, prove=options.prove)
             where = provenance(store, done.system, done.stack)
             quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
@@ -130,7 +136,8 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
                     name=plant.name,
                     kind=plant.what.kind,
                     half=plant.half,
-                    layers=layers[plant.name],
+                    layers=layers[plant.name, "faulty"],
+                    repaired=layers[plant.name, "clean"],
                     faulty=faulty.findings,
                     clean=clean.findings,
                     error=faulty.error or clean.error,

@@ -17,7 +17,7 @@ class Remedy:
         action: What is done, by a name that ``proof`` knows how to apply (``session_option``, ``threads``, ``rewrite``,
             ``precision``, ``backend``); ``manual`` where a person has to.
         text: One sentence for people.
-        settings: What the action needs: an option's name and value, a number of threads, a backend, a precision.
+        settings: What the action needs: names and values of options, a number of threads, a backend, a precision.
         code: Lines that a user would paste: a command, or Python; empty where there are none.
     """
 
@@ -66,7 +66,8 @@ class Finding:
         remedy: What to do.
         proof: What came of trying it; None where it was not tried.
         unproven: Why it was not tried, or why trying it failed; None where it was.
-        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had.
+        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had; not
+            where trying it saved something.
     """
 
     kind: str

@@ -22,7 +22,7 @@ from .analyses import (
     transposes,
     unfolded,
 )
-from .analyses.measured import alternatives, batch, padding, roofline
+from .analyses.measured import alternatives, batch, fusions, padding, roofline
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -44,6 +44,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         local_response,
         unfolded,
         padding,
+        fusions,
         slow_kernels,
         roofline,
         denormals,

@@ -17,7 +17,7 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Store
 from ...models import ModelSource
 
-__all__ = ["Node", "Spent", "Subject"]
+__all__ = ["Node", "Spent", "Subject", "is_depthwise", "weighted_median"]
 
 _HALF = 0.5
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -179,24 +179,48 @@ class Subject:
                 continue
             if cost.activation_bytes and node.layer.op_type not in _VIEWS:
                 rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
-        return _weighted_median(rates)
+        return weighted_median(rates)
 
     @cached_property
     def macs_per_ms(self) -> float | None:
-        """The rate of its operators that multiply and accumulate, likewise; None where there are none."""
-        return self._rate(lambda cost: cost.macs)
+        """The rate of its operators that multiply and accumulate, likewise, depthwise convolutions left out.
+
+        None where there are none.
+        """
+        return self._rate(lambda layer, cost: 0 if is_depthwise(layer) else cost.macs)
+
+    @cached_property
+    def depthwise_per_ms(self) -> float | None:
+        """The rate of its depthwise convolutions, likewise."""
+        return self._rate(lambda layer, cost: cost.macs if is_depthwise(layer) else 0)
 
     @cached_property
     def special_per_ms(self) -> float | None:
         """The rate of divisions and exponentials, likewise."""
-        return self._rate(lambda cost: 0 if cost.macs else cost.divisions + cost.exponentials)
+        return self._rate(lambda _, cost: 0 if cost.macs else cost.divisions + cost.exponentials)
 
-    def _rate(self, work: Callable[[Cost], int]) -> float | None:
-        costs = [(work(node.layer.cost), node.ms) for node in self.nodes if node.layer.cost is not None]
-        return _weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
+    def _rate(self, work: Callable[[Layer, Cost], int]) -> float | None:
+        layers = [(node.layer, node.layer.cost, node.ms) for node in self.nodes]
+        costs = [(work(layer, cost), ms) for layer, cost, ms in layers if cost is not None]
+        return weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
 
 
-def _weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
+def is_depthwise(layer: Layer) -> bool:
+    """Whether it is a convolution, of any domain, each of whose filters reads one channel of several."""
+    if "Conv" not in layer.op_type or len(layer.operands) < 2:
+        return False
+    data, filters = layer.operands[0].type, layer.operands[1].type
+    if data is None or filters is None or min(len(data.shape), len(filters.shape)) < 2:
+        return False
+    return filters.shape[1] == 1 < data.shape[1]
+
+
+def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
+    """The value at which half of the weight is reached; None of none.
+
+    Args:
+        values: Each with its weight.
+    """
     total, passed = sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         passed += weight

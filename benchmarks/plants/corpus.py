@@ -55,7 +55,7 @@ class Plant:
         return FAULTS[self.fault]
 
     def model(self, *, faulty: bool) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-        """The faulty model, or its clean twin, and the names of the planted layers (of the twin: none)."""
+        """The faulty model and the names of the planted layers, or its clean twin and what stands in their place."""
         net = Net(self.architecture, self.name, self.what, faulty=faulty, sites=self.sites)
         ARCHITECTURES[self.architecture](net)
         return net.model(), tuple(net.planted)
@@ -70,11 +70,11 @@ def plants() -> tuple[Plant, ...]:
         )
 
 
-def write(chosen: Sequence[Plant], folder: Path) -> dict[str, tuple[str, ...]]:
+def write(chosen: Sequence[Plant], folder: Path) -> dict[tuple[str, str], tuple[str, ...]]:
     """Write the models of some plants into ``faulty/`` and ``clean/``.
 
     Returns:
-        The names of the planted layers, by the plant's name.
+        The names of the planted layers, and of what stands in their place, by the plant's name and the side.
     """
     layers = {}
     for side in ("faulty", "clean"):
@@ -82,5 +82,5 @@ def write(chosen: Sequence[Plant], folder: Path) -> dict[str, tuple[str, ...]]:
         for plant in chosen:
             model, planted = plant.model(faulty=side == "faulty")
             onnx.save(model, folder / side / f"{plant.name}.onnx")
-            layers.setdefault(plant.name, planted)
+            layers[plant.name, side] = planted
     return layers

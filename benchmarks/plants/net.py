@@ -57,6 +57,9 @@ class Net:
         naming: Seed of how nodes are named; the same for twins.
         fault: What is planted; None for nothing.
         faulty: Whether it is, or this is the clean twin.
+
+    ``planted`` are the layers at the places of the fault: as it writes them, or of the clean twin what stands there
+    instead.
         sites: At how many of its places, the first ones.
     """
 
@@ -87,10 +90,8 @@ class Net:
         if fault is None or fault.place != place or self._sites == 0:
             return plain(self, *what)
         self._sites -= 1
-        if not self.faulty and not fault.both:
-            return plain(self, *what)
-        self._planting, before = self.faulty, self._planting
-        made = fault.write(self, *what)
+        self._planting, before = True, self._planting
+        made = (plain if not self.faulty and not fault.both else fault.write)(self, *what)
         self._planting = before
         return made
 
@@ -166,7 +167,7 @@ class Net:
     def uneven(self, *counts: int) -> Iterator[None]:
         """What is written where channels are so many is planted if they do not fill blocks and a fault has it so."""
         before = self._planting
-        self._planting |= self._uneven and self.faulty and any(count % _BLOCK for count in counts)
+        self._planting |= self._uneven and any(count % _BLOCK for count in counts)
         yield
         self._planting = before
 

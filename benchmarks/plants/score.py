@@ -26,6 +26,10 @@ class Named(Protocol):
     def layers(self) -> Sequence[str]:
         """Names of the layers concerned."""
 
+    @property
+    def at_most(self) -> bool:
+        """Whether it says what could be saved at most, and claims no saving."""
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -69,10 +73,12 @@ class Verdict:
         found: Whether a finding of the right kind has the right place.
         mentioned: Whether one is of the right kind, wherever.
         planted: Findings on the faulty model of the right kind and place.
-        shared: Others of a kind that was found on the clean twin too.
+        shared: Others that claim a saving, of a kind that was found on the clean twin too.
         other: The kinds of all others.
         twin: Kinds of the findings on the clean twin.
-        blamed: Of these, those of the planted kind: what was repaired is said to be there still.
+        blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an
+            option of the session, without a layer): what was repaired is said to be there still.
+        alike: All of the planted kind, wherever.
         error: Why a model could not be analysed.
     """
 
@@ -86,6 +92,7 @@ class Verdict:
     other: tuple[str, ...] = ()
     twin: tuple[str, ...] = ()
     blamed: int = 0
+    alike: int = 0
     error: str | None = None
 
 
@@ -97,12 +104,13 @@ def judge(
     layers: Sequence[str],
     faulty: Sequence[Named],
     clean: Sequence[Named],
+    repaired: Sequence[str] = (),
     error: str | None = None,
 ) -> Verdict:
     """Hold the findings on a faulty model and on its clean twin against what was planted."""
     right, place = accepted()[kind], frozenset(layers)
     planted = [one for one in faulty if right.kind_of(one) and right.place_of(one, place)]
-    rest = [one for one in faulty if one not in planted]
+    rest = [one for one in faulty if one not in planted and not one.at_most]
     on_twin = {one.kind for one in clean}
     return Verdict(
         name=name,
@@ -114,7 +122,8 @@ def judge(
         shared=sum(one.kind in on_twin for one in rest),
         other=tuple(one.kind for one in rest if one.kind not in on_twin),
         twin=tuple(one.kind for one in clean),
-        blamed=sum(map(right.kind_of, clean)),
+        blamed=sum(right.kind_of(one) and right.place_of(one, frozenset(repaired)) for one in clean),
+        alike=sum(map(right.kind_of, clean)),
         error=error,
     )
 
@@ -130,6 +139,7 @@ def scored(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "precision": share(sum(one.planted + one.shared for one in verdicts), said),
         "twin_findings": sum(len(one.twin) for one in verdicts),
         "twins_blamed": sum(one.blamed > 0 for one in verdicts),
+        "twins_alike": sum(one.alike > 0 for one in verdicts),
         "errors": sum(one.error is not None for one in verdicts),
     }
 
@@ -159,12 +169,13 @@ def report(found: Mapping[str, Any]) -> str:
             f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}. A plant is found "
             "where a finding of the right kind names at least one planted layer (or, where the remedy is an option of "
             "the session, no layer). *Of the kind*: of the right kind, wherever. Precision: findings on faulty models "
-            "that answer to the plant, or are of a kind that the clean twin has too, of all. *Twins blamed*: clean "
-            "twins with a finding of the planted kind."
+            "that answer to the plant, or are of a kind that the clean twin has too, of all that claim a saving (and "
+            "not the most that there could be) or answer to the plant. *Twins blamed*: clean twins with a finding of "
+            "the planted kind at what stands in the fault's place (*alike*: wherever)."
         ),
         "",
-        "| | plants | recall | of the kind | findings | precision | findings on clean twins | twins blamed | errors |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | plants | recall | of the kind | findings | precision | on twins | twins blamed | alike | errors |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     parts = {"all": found["all"], **{f"half {half}": part for half, part in found["halves"].items()}}
     for kind, of_kind in found["kinds"].items():
@@ -174,7 +185,7 @@ def report(found: Mapping[str, Any]) -> str:
         lines.append(
             f"| {name} | {part['plants']} | {percent(part['recall'])} | {percent(part['recall_of_kind'])} | "
             f"{part['findings']} | {percent(part['precision'])} | {part['twin_findings']} | "
-            f"{part['twins_blamed']} | {part['errors']} |"
+            f"{part['twins_blamed']} | {part['twins_alike']} | {part['errors']} |"
         )
     missed = [one for one in found["plants"] if not one["found"]]
     lines += ["", "Not found:" if missed else "All are found.", ""]

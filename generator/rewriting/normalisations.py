@@ -1,119 +1,161 @@
-"""Layer normalisation that is spelt out: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), then scale and shift.
+"""Normalisation that is spelt out: (x - mean(x)) / sqrt(variance(x) + epsilon), then scale and shift.
 
-Over the last axis (Ba, Kiros and Hinton 2016, "Layer Normalization").
+Over the last axes (Ba, Kiros and Hinton 2016, "Layer Normalization"), or over rows and columns of each channel
+(Ulyanov, Vedaldi and Lempitsky 2016, "Instance Normalization"); and x / sqrt(mean(x^2) + epsilon) over the last axis
+(Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"). Found by what is computed (``moments``): how the
+variance is written, and where scale and shift come in, do not matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 from onnx import helper
 
 from ...bricks.constants import element_number
 from ...bricks.layer import Layer
+from ...errors import ModelError
 from .draft import Draft
-from .pattern import Match, View
+from .moments import REDUCING, Sheet, reduced_axes
+from .pattern import Array, Match, View
+from .sums import keep_apart
 
 __all__ = ["apply", "find"]
 
-_OPSET = 17
-"""ONNX has the operator since; ONNX Runtime takes it in any opset."""
+Numbers = npt.NDArray[np.float64]
+
+_DEEPEST = 4
+"""Layers at most between the value that is normalised and a sum."""
+_SAME = 1e-6
+_LARGEST = 0.1
+"""Largest epsilon."""
 
 
 def find(view: View) -> list[Match]:
-    """Every layer normalisation of a model that is spelt out."""
-    return [match for layer in view.live("Div", "Mul") if (match := _from_quotient(view, layer)) is not None]
+    """Every normalisation of a model that is spelt out."""
+    found: list[Match] = []
+    taken = set[int]()
+    for seed in view.live(*REDUCING):
+        match = None if seed.index in taken else _around(view, seed)
+        if match is not None and not taken & set(match.layers):
+            found.append(match)
+            taken |= set(match.layers)
+    return found
 
 
-def _from_quotient(view: View, quotient: Layer) -> Match | None:
-    """The normalisation whose division by the deviation this layer is."""
-    if len(quotient.node.input) != 2:
+def _around(view: View, seed: Layer) -> Match | None:
+    """The normalisation that a sum is part of."""
+    axes, shape = reduced_axes(view, seed), view.shape(seed.node.input[0])
+    if not axes or shape is None:
         return None
-    first, second = quotient.node.input
-    for numerator, divisor in ((first, second), (second, first)) if quotient.op_type == "Mul" else ((first, second),):
-        layers = {quotient.index}
-        spread = view.maker(divisor, "Sqrt")
-        if quotient.op_type == "Mul":
-            inverse = view.maker(divisor, "Reciprocal", "Div")
-            if inverse is None or (inverse.op_type == "Div" and view.number(inverse, 0) != 1.0):
-                continue
-            layers.add(inverse.index)
-            spread = view.maker(inverse.node.input[-1], "Sqrt")
-        if spread is None:
+    last, planes = axes == tuple(range(len(shape) - len(axes), len(shape))), axes == tuple(range(2, len(shape)))
+    sources = [one for one in dict.fromkeys(_upstream(view, seed.node.input[0], _DEEPEST)) if view.shape(one) == shape]
+    sheets = [(source, Sheet(view, source, axes)) for source in sources]
+    forms = {"layer": last, "instance": planes, "root": axes == (len(shape) - 1,)}
+    found = [
+        match
+        for form, fits in forms.items()
+        for source, sheet in sheets
+        if fits and (match := _normalised(sheet, source, seed, form)) is not None
+    ]
+    return max(found, key=lambda one: (not one.broken_by, len(one.layers)), default=None)
+
+
+def _upstream(view: View, value: str, deepest: int) -> Iterator[str]:
+    """A value and what it is made of in a few steps."""
+    yield value
+    maker = view.maker(value, "Abs", "Mul", "Pow", "Sub") if deepest else None
+    if maker is not None:
+        for slot, name in enumerate(maker.node.input):
+            if name and view.weight(maker, slot) is None:
+                yield from _upstream(view, name, deepest - 1)
+
+
+def _normalised(sheet: Sheet, source: str, seed: Layer, form: str) -> Match | None:
+    """What a source is normalised to, as far as possible without a value in the midst that is read elsewhere."""
+    view = sheet.view
+    known = [name for name in sheet.makers if view.shape(name) == sheet.shape and sheet.values[name].shape[1] > 1]
+    broken = None
+    for name in sorted(known, key=lambda name: -sheet.makers[name].index):
+        layers = sheet.layers(name, source)
+        numbers = _fitted(sheet, source, name, form) if seed.index in layers else None
+        if numbers is None:
             continue
-        layers.add(spread.index)
-        source = _centred(view, numerator, layers)
-        epsilon = None if source is None else _variance(view, spread.node.input[0], source, layers)
-        if source is not None and epsilon is not None:
-            return _scaled(view, quotient.outputs[0], source, layers, epsilon)
+        scale, shift, values = numbers
+        values |= {"axes": len(sheet.axes)}
+        match = view.match(layers, name, (source, scale, shift), form=form, numbers=values)
+        if not match.broken_by:
+            return match
+        broken = broken or match
+    return broken
+
+
+def _fitted(sheet: Sheet, source: str, value: str, form: str) -> tuple[str, str, dict[str, float]] | None:
+    """Scale and shift, by name where they are constants of the model, of a value that is a normalisation."""
+    x, made = sheet.values[source], sheet.values[value]
+    centred = x if form == "root" else x - x.mean(1, keepdims=True)
+    for epsilon in sorted(one for one in sheet.numbers | {0.0} if 0 <= one <= _LARGEST):
+        normal = centred / np.sqrt((centred * centred).mean(1, keepdims=True) + epsilon)
+        ours, theirs = (normal.T, made.T) if form == "instance" else (normal, made)
+        mean, target = ours.mean(0), theirs.mean(0)
+        spread = ((ours - mean) ** 2).mean(0)
+        if not spread.all():
+            continue
+        scale = ((ours - mean) * (theirs - target)).mean(0) / spread
+        shift = target - scale * mean
+        if np.abs(scale * ours + shift - theirs).max() > _SAME * max(1.0, np.abs(theirs).max()):
+            continue
+        factor, summand = _named(sheet, scale, 1.0), _named(sheet, shift, 0.0)
+        if factor is None or summand is None or (form == "root" and summand != ("", 0.0)):
+            continue
+        return factor[0], summand[0], {"epsilon": epsilon, "scale": factor[1], "shift": summand[1]}
     return None
 
 
-def _centred(view: View, value: str, layers: set[int]) -> str | None:
-    """What ``value`` is without its mean; None where it is no such difference."""
-    difference = view.maker(value, "Sub")
-    if difference is None:
-        return None
-    source, mean = difference.node.input[:2]
-    mean_layer = view.maker(mean, "ReduceMean")
-    if mean_layer is None or mean_layer.node.input[0] != source or not _over_last(view, mean_layer):
-        return None
-    layers |= {difference.index, mean_layer.index}
-    return str(source)
-
-
-def _variance(view: View, value: str, source: str, layers: set[int]) -> float | None:
-    """The epsilon of a sum of it and the variance of ``source``."""
-    total = view.maker(value, "Add")
-    if total is None:
-        return None
-    for slot in (0, 1):
-        epsilon, mean = view.number(total, slot), view.maker(total.node.input[1 - slot], "ReduceMean")
-        if epsilon is None or mean is None or not _over_last(view, mean):
-            continue
-        square = view.maker(mean.node.input[0], "Pow", "Mul")
-        if square is None:
-            continue
-        names = square.node.input
-        doubled = view.number(square, 1) == 2.0 if square.op_type == "Pow" else names[0] == names[1]
-        members: set[int] = set()
-        if doubled and _centred(view, names[0], members) == source:
-            layers |= {total.index, mean.index, square.index} | members
-            return epsilon
+def _named(sheet: Sheet, numbers: Numbers, default: float) -> tuple[str, float] | None:
+    """The constant that holds these numbers, or the one number that they all are; None where they are neither."""
+    first = float(numbers[0])
+    if np.allclose(numbers, first, rtol=_SAME, atol=_SAME):
+        return "", default if abs(first - default) < _SAME else first
+    for name, drawn in sheet.drawn.items():
+        if drawn.size == numbers.size and np.allclose(numbers, drawn.ravel(), rtol=_SAME, atol=_SAME):
+            return name, default
     return None
-
-
-def _over_last(view: View, mean: Layer) -> bool:
-    before, after = view.shape(mean.node.input[0]), view.shape(mean.outputs[0])
-    return bool(before) and before is not None and after == (*before[:-1], 1)
-
-
-def _scaled(view: View, value: str, source: str, layers: set[int], epsilon: float) -> Match | None:
-    """With the scale and the shift that follow, where these are weights of one axis."""
-    shape = view.shape(source)
-    assert shape is not None  # noqa: S101  # its mean is known
-    reads, wanted = [source], shape[-1:]
-    for operator in ("Mul", "Add"):
-        readers = view.readers(value)
-        following = readers[0] if len(readers) == 1 and not view.is_output(value) else None
-        if following is None or following.op_type != operator or following.domain:
-            break
-        slot = 1 if following.node.input[0] == value else 0
-        operand = view.weight(following, slot)
-        if operand is None or operand.type is None or operand.type.shape != wanted:
-            break
-        reads.append(operand.value)
-        layers.add(following.index)
-        value = following.outputs[0]
-    return view.match(layers, value, reads, numbers={"epsilon": epsilon})
 
 
 def apply(draft: Draft, view: View, match: Match) -> None:
-    """Write it as one LayerNormalization over the last axis."""
-    reads = list(match.reads)
-    if len(reads) == 1:
-        shape, dtype = view.shape(reads[0]), view.dtype(reads[0])
-        assert shape is not None and dtype is not None  # noqa: S101, PT018  # the match needed both
-        kind = helper.tensor_dtype_to_np_dtype(element_number(dtype))
-        reads.append(draft.constant(np.ones(shape[-1:], dtype=kind), "unit_scale"))
-    node = draft.node("LayerNormalization", reads, match.value, axis=-1, epsilon=match.numbers["epsilon"])
+    """Write it as one operator: ONNX's LayerNormalization or InstanceNormalization, ONNX Runtime's root mean square."""
+    source, scale, shift = match.reads
+    shape, dtype = view.shape(source), view.dtype(source)
+    assert shape is not None and dtype is not None  # noqa: S101, PT018  # the match needed both
+    axes, kind = int(match.numbers["axes"]), helper.tensor_dtype_to_np_dtype(element_number(dtype))
+    wanted = shape[1:2] if match.form == "instance" else shape[-axes:]
+
+    def parameter(name: str, stem: str) -> str:
+        if not name:
+            return draft.constant(np.full(wanted, match.numbers[stem], dtype=kind), f"same_{stem}")
+        found = _held(view, match, name)
+        return name if found.shape == wanted else draft.constant(found.reshape(wanted), f"flat_{stem}")
+
+    inputs = [source, parameter(scale, "scale")]
+    epsilon = match.numbers["epsilon"]
+    if match.form == "instance":
+        inputs.append(parameter(shift, "shift"))
+        node = draft.node("InstanceNormalization", inputs, match.value, epsilon=epsilon)
+    else:
+        if shift or match.numbers["shift"]:
+            inputs.append(parameter(shift, "shift"))
+        operator = "LayerNormalization" if match.form == "layer" else "SimplifiedLayerNormalization"
+        node = draft.node(operator, inputs, match.value, axis=-axes, epsilon=epsilon)
     draft.redefine(match.value, [node])
+    keep_apart(draft, view, source)
+
+
+def _held(view: View, match: Match, name: str) -> Array:
+    for index in match.layers:
+        layer = view.graph.layers[index]
+        if name in layer.node.input and (found := view.content(layer, list(layer.node.input).index(name))) is not None:
+            return found
+    raise ModelError(f"what '{name}' holds cannot be read", remedy="give the model as a file")

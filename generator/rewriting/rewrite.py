@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ from . import (
     local_response,
     normalisations,
     one_hot,
+    padding,
+    sums,
     transposes,
 )
 from .draft import Draft
@@ -63,7 +65,10 @@ REWRITES: Mapping[str, Rewrite] = {
     "local_response": Rewrite(local_response.find, local_response.apply),
     "normalisations": Rewrite(normalisations.find, normalisations.apply, 1e-3),
     "one_hot": Rewrite(one_hot.find, one_hot.apply, 1e-6),
+    "padding_8": Rewrite(partial(padding.find, multiple=8), padding.apply),
+    "padding_16": Rewrite(partial(padding.find, multiple=16), padding.apply),
     "roundings": Rewrite(casts.find_rounding, casts.apply, 2e-2),
+    "sums": Rewrite(sums.find, sums.apply),
     "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
 }
 """By name, each with what it may change an output by."""

@@ -52,14 +52,14 @@ def outputs(model: onnx.ModelProto) -> list[np.ndarray]:
 @pytest.mark.parametrize(("fault", "plant"), [pytest.param(one.fault, one, id=one.name) for one in PLANTS])
 def test_a_plant_leaves_the_function_as_it_is(fault, plant):
     faulty, planted = plant.model(faulty=True)
-    clean, nothing = plant.model(faulty=False)
+    clean, repaired = plant.model(faulty=False)
     for model in (faulty, clean):
         onnx.checker.check_model(model, full_check=True)
         names = [node.name for node in model.graph.node]
         assert len(set(names)) == len(names)
     assert planted
     assert set(planted) <= {node.name for node in faulty.graph.node}
-    assert nothing == ()
+    assert set(repaired) <= {node.name for node in clean.graph.node}
 
     expected = outputs(clean)
     for got, wanted in zip(outputs(faulty), expected, strict=False):  # what it has beyond them is the fault
@@ -119,10 +119,12 @@ class Found:
 
     kind: str
     layers: tuple[str, ...] = ()
+    at_most: bool = False
 
 
 def judged(score, kind="gelu", faulty=(), clean=(), half="tune"):
-    return score.judge(name="m", kind=kind, half=half, layers=["a", "b"], faulty=faulty, clean=clean)
+    places = {"layers": ["a", "b"], "repaired": ["c"]}
+    return score.judge(name="m", kind=kind, half=half, **places, faulty=faulty, clean=clean)
 
 
 def test_a_plant_is_found_by_a_finding_of_its_kind_at_its_place(score):
@@ -141,13 +143,16 @@ def test_only_a_remedy_for_the_whole_session_goes_without_layers(score):
 def test_what_the_twin_has_as_well_is_no_false_alarm_and_the_planted_kind_on_the_twin_is_one(score):
     verdicts = [
         judged(score, faulty=[Found("unfused_activation", ("a",)), Found("threads")], clean=[Found("threads")]),
-        judged(score, faulty=[Found("duplicates", ("a",))], clean=[Found("unfused_activation", ("a",))], half="held"),
+        judged(score, faulty=[Found("duplicates", ("a",))], clean=[Found("unfused_activation", ("c",))], half="held"),
     ]
     told = score.result(verdicts)
 
     assert told["all"]["recall"] == 0.5
     assert told["all"]["precision"] == pytest.approx(2 / 3)
     assert (told["all"]["twin_findings"], told["all"]["twins_blamed"]) == (2, 1)
+    elsewhere = judged(score, clean=[Found("unfused_activation", ("a",))])
+    assert (elsewhere.blamed, elsewhere.alike) == (0, 1)
+    assert not judged(score, faulty=[Found("roofline", ("a",), at_most=True)]).other
     assert told["halves"]["tune"]["recall"] == 1
     assert told["halves"]["held"]["recall"] == 0
     assert told["kinds"]["gelu"]["held"]["precision"] == 0

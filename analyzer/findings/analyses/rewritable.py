@@ -7,7 +7,7 @@ merges or removes by itself is no finding. All places that one rewrite changes a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from ....generator.rewriting.pattern import Match
 from ....generator.rewriting.rewrite import matches
@@ -15,7 +15,7 @@ from ..analysis import Analysis, Idea, finding, told
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject
 
-__all__ = ["Priced", "executed", "of_rewrite"]
+__all__ = ["Priced", "executed", "of_rewrite", "remedy_of"]
 
 Priced = Callable[[Subject, Match, list[Node]], list[Node] | Spent | None]
 """What of the executed operators of a match would go: these, or so much of them; None where that is not known."""
@@ -77,14 +77,14 @@ def of_rewrite(
             # Places that are alike err together: their intervals are added up.
             saving=Spent(sum(one.ms for *_, one in places), sum(one.half_ms for *_, one in places), ()),
             evidence=evidence,
-            remedy=_remedy(subject, rewrite, text, [match for match, *_ in places]),
+            remedy=remedy_of(subject, rewrite, text, len(places)),
         )
 
     def ideas(subject: Subject) -> Iterable[Idea]:
         found = [match for match, *_ in going(subject)]
         if found:
             layers = subject.names(index for match in found for index in match.layers)
-            remedy = _remedy(subject, rewrite, text, found)
+            remedy = remedy_of(subject, rewrite, text, len(found))
             yield Idea(name, title.format(len(found)), remedy, layers=layers)
 
     return Analysis(name, run=run, ideas=ideas)
@@ -107,11 +107,19 @@ def executed(subject: Subject, rewrite: str, fused: Collection[str] = ()) -> lis
     return found
 
 
-def _remedy(subject: Subject, rewrite: str, text: str, found: Sequence[Match]) -> Remedy:
+def remedy_of(subject: Subject, rewrite: str, text: str, places: int) -> Remedy:
+    """A rewrite as what to do.
+
+    Args:
+        subject: The model.
+        rewrite: Name of the rewrite.
+        text: One sentence for people.
+        places: At how many places it applies.
+    """
     return Remedy(
         action="rewrite",
         text=text,
-        settings={"rewrite": rewrite, "places": str(len(found))},
+        settings={"rewrite": rewrite, "places": str(places)},
         code=f"dlbricks analyze {shlex.quote(_spelt(subject))} --prove --write improved",
     )
 

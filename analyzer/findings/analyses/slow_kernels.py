@@ -2,9 +2,12 @@
 
 Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
 that this model's own operators reach (the median, weighted by work), and at least what the shortest operator takes. An
-operator that takes more than four times as long, and 0.2 % of the model, is slow; saving = what it takes - what is
-expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches in this model, and
-not those of the machine.
+operator that takes more than four times as long, by all of its interval, and 0.2 % of the model, is slow; saving = what
+it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches
+in this model, and not those of the machine.
+
+Convolutions whose filters read one channel each (depthwise) use every number that they read a few times only, and no
+kernel multiplies as fast so: they are held against each other alone.
 
 Where another stored runtime or algorithm runs the same brick faster, that is said.
 """
@@ -16,7 +19,7 @@ from collections.abc import Iterable
 
 from ..analysis import Analysis, finding, told
 from ..finding import Finding, Remedy
-from ..subject import Node, Spent, Subject
+from ..subject import Node, Spent, Subject, is_depthwise
 
 __all__ = ["ANALYSIS", "slow"]
 
@@ -39,7 +42,7 @@ def slow(subject: Subject) -> dict[str, list[tuple[Node, float]]]:
         if expected is None or not node.ms or node.layer.op_type in _ELSEWHERE:
             continue
         expected = max(expected, shortest)
-        if node.ms > max(_SLOW * expected, _WORTH * latency):
+        if node.ms - node.half_ms > max(_SLOW * expected, _WORTH * latency):
             found[node.layer.op_type].append((node, expected))
     return found
 
@@ -68,11 +71,12 @@ def _run(subject: Subject) -> Iterable[Finding]:
 
 
 def _expected(subject: Subject, node: Node) -> float | None:
-    cost, rate, macs = node.layer.cost, subject.bytes_per_ms, subject.macs_per_ms
+    cost, rate = node.layer.cost, subject.bytes_per_ms
     if cost is None or rate is None or not node.origins:
         return None
     parts = [(cost.activation_bytes + cost.weight_bytes) / rate]
     if cost.macs:
+        macs = subject.depthwise_per_ms if is_depthwise(node.layer) else subject.macs_per_ms
         if macs is None:
             return None
         parts.append(cost.macs / macs)

@@ -114,7 +114,8 @@ class Workbench:
             raise
         except (DlbricksError, OSError) as error:
             return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
-        return replace(found, proof=proof, unproven=why_not)
+        bound = found.at_most and why_not is not None  # what was proven is no bound any more
+        return replace(found, proof=proof, unproven=why_not, at_most=bound)
 
     def attempt(self, idea: Idea) -> Finding:
         """What came of trying an idea, as a finding: what it saves is what it saved."""
@@ -177,7 +178,9 @@ class Workbench:
                 runnable = replace(before.runnable, path=made.path, synthetic=False, overrides=())
                 return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
             case "session_option":
-                return _Changed(replace(before, options={**before.options, **settings}), _SAME)
+                options = {name: value for name, value in settings.items() if name != "threads"}
+                threads = int(settings.get("threads", before.threads))
+                return _Changed(replace(before, options={**before.options, **options}, threads=threads), _SAME)
             case "threads":
                 return _Changed(replace(before, threads=int(settings["threads"])), _SAME)
             case "precision":

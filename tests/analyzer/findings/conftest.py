@@ -17,11 +17,11 @@ from dlbricks.generator.decomposition.oracle import WorkerOracle
 
 
 @pytest.fixture
-def subject_of() -> Callable[[Any], Subject]:
+def subject_of() -> Callable[..., Subject]:
     """The model of a bench as analyses see it, as if its own graph were executed."""
 
-    def made(bench: Any, source: Any = None) -> Subject:
-        query, cut = Query(backend="onnxruntime", threads=1, dtype="float32"), cut_of(Cut(1), "source")
+    def made(bench: Any, source: Any = None, threads: int = 1) -> Subject:
+        query, cut = Query(backend="onnxruntime", threads=threads, dtype="float32"), cut_of(Cut(1), "source")
         with WorkerOracle() as oracle:
             (model,) = decompose_all([source or bench.source], cut, oracle)
             assert isinstance(model, Decomposition)

@@ -132,7 +132,7 @@ def test_cores_that_are_idle_are_tried(
 
     assert [one.remedy.settings["threads"] for one in more] == ([] if wanted is None else [wanted])
     assert [one.remedy.settings for one in together] == (
-        [] if wanted is None else [{"execution": "parallel", "inter_op": wanted}]
+        [] if wanted is None else [{"execution": "parallel", "inter_op": wanted, "threads": "1"}]
     )
 
 
@@ -143,6 +143,23 @@ def test_a_chain_has_no_branches_to_run_at_once(
     bench.run(ms=3.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.001, "Add": 0.1}))
 
     assert not list(branches.ANALYSIS.ideas(subject_of(bench)))
+
+
+def test_branches_save_at_most_what_lies_beside_the_longest_path(bench: Any, subject_of: SubjectOf) -> None:
+    two = Conditions(2, "hot")
+    bench.run(ms=9.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}), conditions=two)
+
+    (found,) = branches.ANALYSIS.run(subject_of(bench, threads=2))
+
+    assert found.at_most
+    assert found.saving_ms == pytest.approx(0.4, rel=0.02)
+    assert found.remedy.settings == {"execution": "parallel", "inter_op": "2", "threads": "1"}
+
+
+def test_one_thread_runs_no_branches_at_once(bench: Any, subject_of: SubjectOf) -> None:
+    bench.run(ms=2.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}))
+
+    assert not list(branches.ANALYSIS.run(subject_of(bench)))
 
 
 def test_denormals_are_tried_where_nothing_is_stored(bench: Any, subject_of: SubjectOf) -> None:

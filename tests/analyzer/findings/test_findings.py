@@ -109,6 +109,30 @@ PRODUCT = (
 )
 """A GELU that ONNX Runtime does not know."""
 
+NORMED = (
+    "(float[32,64] x) => (float[32,64] y) <float k = {1e-5}>"
+    "{m = MatMul(x, w) a = ReduceMean<axes=[-1]>(m) s = Mul(m, m) b = ReduceMean<axes=[-1]>(s) c = Mul(a, a)"
+    " v = Sub(b, c) e = Add(v, k) r = Sqrt(e) d = Sub(m, a) y = Div(d, r)}"
+)
+"""A layer normalisation that ONNX Runtime does not know."""
+
+SKIPPED = (
+    (
+        "(float[1,32,64] x) => (float[1,32,64] y) <float[64] g = {1}, float[64] s = {0}>"
+        "{m = MatMul(x, w) a = Add(m, x) n = LayerNormalization<axis=-1>(a, g, s) y = Tanh(n)}"
+    )
+    .replace("{1}", "{" + ", ".join(["1.5"] * 64) + "}")
+    .replace("{0}", "{" + ", ".join(["0.5"] * 64) + "}")
+)
+"""An addition that ONNX Runtime fuses with the layer normalisation behind it."""
+
+UNEVEN = (
+    "(float[1,16,32,32] x) => (float[1,16,32,32] y)"
+    "{a = Conv<pads=[1,1,1,1]>(x, q31) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, p31) d = Relu(c)"
+    " e = Conv<pads=[1,1,1,1]>(d, r31) y = Tanh(e)}"
+)
+"""Convolutions of 31 channels, which fill no blocks."""
+
 SubjectOf = Callable[[str], Subject]
 
 
@@ -118,6 +142,8 @@ def write(path: Path, graph: str) -> ModelSource:
     matrix, filters = (generator.normal(size=size).astype(np.float32) for size in ((64, 64), (16, 16, 3, 3)))
     values = {"w": matrix, "v": matrix, "q": filters, "p": filters, "stored": np.rint(10 * filters).astype(np.int8),
               "scale": np.float32(0.1), "one": np.ones(16, np.float32), "zero": np.zeros(16, np.float32)}  # fmt: skip
+    odd = {"q31": (31, 16, 3, 3), "p31": (31, 31, 3, 3), "r31": (16, 31, 3, 3)}
+    values |= {name: generator.normal(size=size).astype(np.float32) for name, size in odd.items()}
     made = {one.name for one in model.graph.initializer} | {name for node in model.graph.node for name in node.output}
     read = {name for node in model.graph.node for name in node.input} - made
     wanted = ((name, np.asarray(value)) for name, value in values.items() if name in read)
@@ -143,6 +169,9 @@ def store(folder: Path) -> Iterator[Store]:
         "images": IMAGES,
         "plain": PLAIN,
         "product": PRODUCT,
+        "normed": NORMED,
+        "skipped": SKIPPED,
+        "uneven": UNEVEN,
     }
     sources = [write(folder / f"{name}.onnx", graph) for name, graph in models.items()]
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
@@ -183,6 +212,7 @@ def named(name: str) -> Analysis:
         ("seeded", "float64", {"Cast", "Mul", "Sin"}),
         ("seeded", "one_hot", {"OneHot", "MatMul"}),
         ("product", "unfused_activation", {"Mul", "Erf", "Add"}),
+        ("normed", "unfused_normalisation", {"Add", "Div", "Mul", "ReduceMean", "Sqrt", "Sub"}),
         ("twice", "duplicates", {"MatMul", "Relu"}),
         ("twice", "needless_expansions", {"Expand"}),
         ("attended", "unfused_attention", {"Add", "Div", "MatMul", "Reshape", "Softmax", "Transpose"}),
@@ -248,6 +278,29 @@ def test_nothing_is_said_of_what_is_written_well(subject_of: SubjectOf, name: st
 
     assert not list(named(name).run(subject))
     assert not list(named(name).ideas(subject))
+
+
+def test_channels_that_fill_no_blocks_are_padded_where_that_lays_out_convolutions(subject_of: SubjectOf) -> None:
+    (idea,) = named("padding").ideas(subject_of("uneven"))
+
+    assert set(idea.layers) >= {"Conv_2", "Conv_4"}  # the first reads 16 channels
+    assert "Conv_0" not in idea.layers
+    assert idea.remedy.action == "rewrite"
+    for found in named("padding").run(subject_of("uneven")):  # where it would save something
+        assert set(found.layers) == set(idea.layers)
+        assert found.remedy == idea.remedy
+    assert not list(named("padding").ideas(subject_of("plain")))
+
+
+def test_a_fusion_with_nothing_to_compare_is_tried(subject_of: SubjectOf) -> None:
+    subject = subject_of("skipped")
+
+    (idea,) = named("slow_fusion").ideas(subject)
+
+    assert idea.layers == ("Add_1", "LayerNormalization_2")
+    assert idea.remedy.settings["rewrite"] == "sums"
+    assert not list(named("slow_fusion").run(subject))
+    assert not list(named("slow_fusion").ideas(subject_of("normed")))
 
 
 def test_a_slow_operator_is_told_once() -> None:

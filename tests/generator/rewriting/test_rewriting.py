@@ -34,6 +34,44 @@ NORM = (
     "{h = MatMul(x, w) m = ReduceMean<axes=[-1]>(h) d = Sub(h, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p)"
     " s = Add(v, e) r = Sqrt(s) q = Div(d, r) t = Mul(q, g) y = Add(t, b)}"
 )
+MOMENTS = NORM.replace(  # mean of squares less square of the mean
+    "d = Sub(h, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p)",
+    "p = Mul(h, h) o = ReduceMean<axes=[-1]>(p) n = Mul(m, m) v = Sub(o, n) d = Sub(h, m)",
+)
+FACTORED = (  # as TensorFlow's exporter writes it: scale and shift are multiplied in before the data
+    "(float[2,8,64] x) => (float[2,8,64] y) <float e = {1e-5}>"
+    "{h = MatMul(x, w) m = ReduceMean<axes=[2]>(h) d = Sub(h, m) p = Mul(d, d) v = ReduceMean<axes=[2]>(p)"
+    " s = Add(e, v) r = Sqrt(s) i = Reciprocal(r) f = Mul(i, g) a = Mul(h, f) n = Mul(m, f) c = Sub(b, n)"
+    " y = Add(a, c)}"
+)
+SUMMED = (  # sums in place of means, without their axis, a power in place of a root
+    "(float[2,8,64] x) => (float[2,8,64] y)"
+    "<float e = {1e-5}, int64[1] last = {2}, float n = {0.015625}, float k = {-0.5}>"
+    "{h = MatMul(x, w) t = ReduceSum<keepdims=0>(h, last) u = Mul(t, n) m = Unsqueeze(u, last) d = Sub(h, m)"
+    " q = ReduceSumSquare<axes=[2]>(d) v = Mul(q, n) s = Add(v, e) r = Pow(s, k) y = Mul(d, r)}"
+)
+ROOT = (
+    "(float[2,8,64] x) => (float[2,8,64] y) <float e = {1e-6}, float one = {1.0}>"
+    "{h = MatMul(x, w) p = Mul(h, h) v = ReduceMean<axes=[-1]>(p) s = Add(v, e) r = Sqrt(s) i = Div(one, r)"
+    " q = Mul(i, h) y = Mul(g, q)}"
+)
+PLANES = (
+    "(float[2,3,8,8] x) => (float[2,3,8,8] y)"
+    "<float two = {2.0}, float e = {1e-5}, float[3,1,1] c = {0.5, 1.5, 2.5}, float[1,3,1,1] d = {0.1, 0.2, 0.3}>"
+    "{h = Sigmoid(x) m = GlobalAveragePool(h) a = Sub(h, m) p = Pow(a, two) v = ReduceMean<axes=[2,3]>(p)"
+    " s = Add(v, e) r = Sqrt(s) q = Div(a, r) t = Mul(c, q) y = Add(t, d)}"
+)
+SKIPPED = (
+    "(float[2,8,64] x) => (float[2,8,64] y)"
+    "{h = MatMul(x, w) a = Add(h, x) n = LayerNormalization<axis=-1>(a, g, b) y = Add(n, a)}"
+)
+UNEVEN = (
+    "(float[1,3,8,8] x) => (float[1,5] y) <int64[2] flat = {1, 56}, float[7] s = {1, 2, 3, 4, 5, 6, 7}>"
+    "{a = Conv<pads=[1,1,1,1]>(x, f7x3) n = BatchNormalization(a, s, s, s, s) b = Relu(n)"
+    " c = Conv<group=7>(b, f7x1) d = Sigmoid(c) e = Concat<axis=1>(d, b) g = Conv<pads=[1,1,1,1]>(e, f14x14)"
+    " k = Sigmoid(g) h = Add(g, k) i = MaxPool<kernel_shape=[4,4], strides=[4,4]>(h) j = Reshape(i, flat)"
+    " y = Gemm(j, f56x5)}"
+)
 TRANSPOSES = (
     "(float[1,4,6,8] x) => (float[1,4,6,8] y)"
     "{a = Transpose<perm=[0,2,3,1]>(x) b = Relu(a) c = Transpose<perm=[0,3,1,2]>(b) y = Sigmoid(c)}"
@@ -124,6 +162,8 @@ def write(path: Path, graph: str) -> ModelSource:
     values["range"], values["table"] = np.arange(500), generator.normal(size=(500, 8)).astype(np.float32)
     values["p"] = np.eye(64, dtype=np.float32)[generator.permutation(64)]
     values["q"] = values["p"][:, :, None, None]
+    filters = {"f7x3": (7, 3, 3, 3), "f7x1": (7, 1, 1, 1), "f14x14": (14, 14, 3, 3), "f56x5": (56, 5)}
+    values |= {name: generator.normal(size=shape).astype(np.float32) for name, shape in filters.items()}
     read = {name for node in model.graph.node for name in node.input}
     made = {name for node in model.graph.node for name in node.output} | {one.name for one in model.graph.initializer}
     for name in sorted((read & values.keys()) - made):
@@ -151,6 +191,14 @@ CASES = [
     ("activations", GELU, 1, {"Gelu"}, {"Erf"}),
     ("activations", TANH, 1, {"FastGelu"}, {"Tanh", "Pow"}),
     ("normalisations", NORM, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt"}),
+    ("normalisations", MOMENTS, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt", "Mul"}),
+    ("normalisations", FACTORED, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt", "Mul", "Add"}),
+    ("normalisations", SUMMED, 1, {"LayerNormalization"}, {"ReduceSum", "Pow", "Mul"}),
+    ("normalisations", ROOT, 1, {"SimplifiedLayerNormalization"}, {"ReduceMean", "Sqrt", "Mul"}),
+    ("normalisations", PLANES, 1, {"InstanceNormalization"}, {"ReduceMean", "GlobalAveragePool", "Mul"}),
+    ("sums", SKIPPED, 1, {"Sum", "LayerNormalization", "Add"}, set[str]()),
+    ("padding_8", UNEVEN, 1, {"Conv"}, set[str]()),
+    ("padding_16", UNEVEN, 1, {"Conv"}, set[str]()),
     ("transposes", TRANSPOSES, 1, {"Relu"}, {"Transpose"}),
     ("casts", CASTS, 1, {"Relu"}, {"Cast"}),
     ("transposes", HEADS, 1, {"Relu", "Mul"}, {"Transpose"}),

@@ -8,6 +8,8 @@ the same as one of 8. What layers between them pay for channels that mean nothin
 
 Only channels that stay within the model: of its inputs and outputs, and of what is computed across channels, such as a
 softmax, none can be added.
+
+Where no padded bricks are stored, ``blocks`` tells what convolutions take that a runtime cannot lay out in blocks.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from .....bricks.sequence import LayerSequence
 from .....db import Measurement, Subject
 from .....generator.network.channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from ...analysis import BRICKS, LATENCY, Analysis, finding, told
-from ...finding import Finding, Remedy
+from ...finding import Finding
 from ...subject import Node, Spent
 from ...subject import Subject as Model
 from .beside import Beside, Ratio
+from .blocks import padding_remedy, unblocked, unblocked_idea
 
 __all__ = ["ANALYSIS"]
 
@@ -43,6 +46,8 @@ def _run(model: Model) -> Iterable[Finding]:
     parts = sequences(model.graph, 1)
     stored = _stored(model, {part.key for part in parts})
     found = [one for multiple in _MULTIPLES if (one := _padded(model, multiple, parts, stored)) is not None]
+    if not found and (one := unblocked(model)) is not None:
+        found = [one]
     yield from sorted(found, key=lambda one: -one.saving_ms)[:1]
 
 
@@ -95,11 +100,7 @@ def _padded(
         current=current,
         saving=Spent(math.fsum(saved), doubt, ()),
         evidence=_evidence(places, saved, multiple),
-        remedy=Remedy(
-            "manual",
-            f"Pad channels, and the weights that read and make them, with zeros to multiples of {multiple}.",
-            {"multiple": str(multiple)},
-        ),
+        remedy=padding_remedy(model, multiple),
     )
 
 
@@ -164,4 +165,4 @@ def _weighted(layer: Layer) -> bool:
     return layer.op_type in _WEIGHTED and constant
 
 
-ANALYSIS = Analysis("padding", frozenset({BRICKS, LATENCY}), _run)
+ANALYSIS = Analysis("padding", frozenset({BRICKS, LATENCY}), _run, unblocked_idea)

@@ -1,0 +1,192 @@
+"""Convolutions that the runtime cannot lay out in blocks of channels, since their channels do not fill such blocks.
+
+ONNX Runtime runs convolutions on CPUs on blocks of 8 or 16 channels (as many as a vector register holds), and leaves
+those that it cannot cut into blocks as they are; the graph that it executes tells which. Saving: what these take, less
+their multiply-accumulates with channels padded to whole blocks at the rate (the median, weighted by work) that this
+model's own blocked convolutions reach, those with filters of one element by those that have such, where there are any;
+and the reorders of channels that are no multiple, which go. The interval is from the scatter of these rates. Where no
+blocked convolution of the model reads whole blocks, the rate lies between that of its fastest convolution, which a
+blocked one reaches as a rule, and the machine's highest measured rate of arithmetic: the geometric mean of both, and
+where the latter is not measured the former, so that the saving is a lower bound.
+
+What pools, sums and the like save or pay for padded channels is not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from .....generator.rewriting.rewrite import matches
+from ...analysis import Idea, finding, told
+from ...finding import Finding, Remedy
+from ...subject import Node, Spent, Subject, weighted_median
+from ..rewritable import remedy_of
+
+__all__ = ["block_of", "padding_remedy", "unblocked", "unblocked_idea"]
+
+_BLOCKED = "com.microsoft.nchwc"
+"""Domain of the operators that run on blocks."""
+
+_CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
+_ALONE = math.log(1.5)
+"""What a single rate may be off by, as a logarithm: there is no scatter to tell."""
+
+
+def block_of(subject: Subject) -> int:
+    """How many channels a vector register of the system holds."""
+    return 16 if subject.choice is not None and "avx512f" in subject.choice.system.isa else 8
+
+
+def padding_remedy(subject: Subject, multiple: int) -> Remedy:
+    """What pads channels: the rewrite, or a person where it applies nowhere."""
+    text = f"Pad channels, and the weights that read and make them, with zeros to multiples of {multiple}."
+    if not matches(f"padding_{multiple}", subject.graph, subject.source):
+        return Remedy("manual", text, {"multiple": str(multiple)})
+    return remedy_of(subject, f"padding_{multiple}", text, 1)
+
+
+def unblocked(subject: Subject) -> Finding | None:
+    """What blocks would save; None where every convolution has them that could, or it saves nothing."""
+    multiple = block_of(subject)
+    nodes = _unblocked(subject, multiple)
+    current = subject.spent(nodes)
+    if current is None:
+        return None
+    left, off, told_by = 0.0, 0.0, dict[str, None]()
+    for node in nodes:
+        rate, apart, how = _rate(subject, node, multiple)
+        expected = _padded_macs(node, multiple) / rate
+        left, off = left + expected, off + expected * math.expm1(apart)
+        told_by[how] = None
+    reorders = [node for node in subject.nodes if _reorders(node, multiple)]
+    around = subject.spent(reorders)
+    saving = current.ms - left + (0.0 if around is None else around.ms)
+    if saving <= 0:
+        return None
+    longest = sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]
+    how = " and ".join(told_by)
+    evidence = [
+        f"the runtime does not lay them out in blocks: {told(longest)}",
+        f"padded and in blocks all of them take {left:.3g} ms at {how}",
+    ]
+    if around is not None:
+        evidence.append(
+            f"layouts that are changed beside them ({len(reorders)}) take {around.ms:.3g} ms, and are not needed then"
+        )
+    return finding(
+        subject,
+        "padding",
+        _title(nodes, multiple),
+        layers=[index for node in nodes for index in node.origins],
+        current=current,
+        saving=Spent(saving, math.hypot(current.half_ms, off), ()),
+        evidence=evidence,
+        remedy=padding_remedy(subject, multiple),
+    )
+
+
+def unblocked_idea(subject: Subject) -> Iterable[Idea]:
+    """Padding as something to try, where it might have more convolutions run on blocks."""
+    multiple = block_of(subject)
+    nodes = _unblocked(subject, multiple)
+    if nodes:
+        layers = subject.names(index for node in nodes for index in node.origins)
+        yield Idea("padding", _title(nodes, multiple), padding_remedy(subject, multiple), layers=layers)
+
+
+def _title(nodes: Sequence[Node], multiple: int) -> str:
+    return f"{len(nodes)} convolutions run on slower kernels, since their channels do not fill blocks of {multiple}"
+
+
+def _unblocked(subject: Subject, multiple: int) -> list[Node]:
+    """The executed convolutions without blocks that a padded model would have other channels in."""
+    choice = subject.choice
+    if choice is None or (choice.stack.backend, choice.stack.device) != ("onnxruntime", "cpu"):
+        return []
+    if dict(choice.stack.options).get("optimization") not in {None, "all"}:
+        return []  # nothing is laid out in blocks then
+    changed = {
+        index for match in matches(f"padding_{multiple}", subject.graph, subject.source) for index in match.layers
+    }
+    return [
+        node
+        for node in subject.nodes
+        if _is_convolution(node)
+        and node.layer.domain != _BLOCKED
+        and node.origins & changed
+        and _input_channels(node) % multiple
+    ]
+
+
+def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, str]:
+    """Multiply-accumulates in a ms that a convolution would reach in blocks, how far off that may be, and what of."""
+    known = [one for one in subject.nodes if one.ms and one.layer.cost is not None and one.layer.cost.macs]
+    blocked = [one for one in known if one.layer.domain == _BLOCKED and _input_channels(one) >= multiple]
+    alike = [one for one in blocked if (_area(one) == 1) == (_area(node) == 1)]
+    if not blocked:
+        return _bounded(subject, max(rate for rate, _ in _rates([one for one in known if _is_convolution(one)])))
+    rates = _rates(alike or blocked)
+    middle = weighted_median(rates)
+    assert middle is not None  # noqa: S101  # there are rates
+    total = sum(weight for _, weight in rates)
+    apart = math.sqrt(sum(weight * math.log(rate / middle) ** 2 for rate, weight in rates) / total)
+    named = f"the rate of {len(alike or blocked)} convolutions of the model that are"
+    return middle, 2 * apart if len(rates) > 1 else _ALONE, named
+
+
+def _bounded(subject: Subject, least: float) -> tuple[float, float, str]:
+    """Likewise where no convolution reads whole blocks: between the fastest one and what the machine allows."""
+    roofline = subject.estimate.roofline
+    compute = None if roofline is None else roofline.ceilings.compute
+    most = 0.0 if compute is None else compute.rate.best / 2 / 1000  # a multiply-accumulate is two operations
+    if most <= least:
+        return least, 0.0, "the rate of the model's fastest convolution, or less"
+    return (
+        math.sqrt(least * most),
+        math.log(most / least) / 2,
+        "a rate between that of the model's fastest convolution and the machine's highest",
+    )
+
+
+def _is_convolution(node: Node) -> bool:
+    return node.layer.op_type in _CONVOLUTIONS
+
+
+def _rates(nodes: Sequence[Node]) -> list[tuple[float, float]]:
+    """The rate of each brick, weighted by all of its work."""
+    found: dict[str, tuple[float, float]] = {}
+    for node in nodes:
+        assert node.layer.cost is not None and node.ms and node.row is not None  # noqa: S101, PT018  # the caller looked
+        macs = node.layer.cost.macs
+        found[node.row.key] = macs / node.ms, found.get(node.row.key, (0.0, 0.0))[1] + macs
+    return list(found.values())
+
+
+def _padded_macs(node: Node, multiple: int) -> float:
+    """Multiply-accumulates of a convolution with whole blocks."""
+    assert node.layer.cost is not None and node.layer.operands[1].type is not None  # noqa: S101, PT018  # _weights
+    made, read = node.layer.operands[1].type.shape[:2]
+    wide = math.prod(-(-count // multiple) * multiple for count in (made, read))
+    return node.layer.cost.macs * wide / (made * read)
+
+
+def _input_channels(node: Node) -> int:
+    """Channels that each filter reads; 0 where that is not known."""
+    return _weights(node)[1]
+
+
+def _area(node: Node) -> int:
+    return math.prod(_weights(node)[2:])
+
+
+def _weights(node: Node) -> tuple[int, ...]:
+    kind = node.layer.operands[1].type if len(node.layer.operands) > 1 else None
+    return kind.shape if kind is not None and len(kind.shape) > 1 else (0, 0)
+
+
+def _reorders(node: Node, multiple: int) -> bool:
+    """Whether the runtime put it in to lay out in blocks what does not fill them, or the reverse."""
+    kinds = (node.layer.operands[0].type, node.layer.output_types[0]) if node.layer.operands else ()
+    shapes = [kind.shape for kind in kinds if kind is not None and len(kind.shape) > 1]
+    return "Reorder" in node.layer.op_type and not node.origins and any(shape[1] % multiple for shape in shapes)
