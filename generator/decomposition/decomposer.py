@@ -115,8 +115,16 @@ class Decomposer(Standby):
         return Cuttings(executed.source, executed.graph, tuple(found), executed)
 
     def _execute(self, source: ModelSource) -> ExecutedModel:
-        from .executed import executed_model  # the source's graph needs no worker
+        from ..backends.base import FusingBackend, GraphBackend  # the source's graph needs no worker
+        from ..backends.registry import get
+        from .executed import executed_model
 
+        backend = get(self._cut.backend)
+        if self._cut.graph == "runtime" and isinstance(backend, FusingBackend) and not isinstance(backend, GraphBackend):
+            raise UsageError(
+                f"backend {backend.name} tells what it executes, but nothing of it runs by itself",
+                remedy="use --graph fused or source",
+            )
         try:
             return executed_model(source, worker=self.worker, oracle=self._oracle)
         except WorkerError:
