@@ -94,6 +94,11 @@ class Decomposer(Standby):
         self._cut = cut
         self._oracle = oracle
 
+    @property
+    def graph(self) -> str:
+        """What it cuts, as ``Cut.graph``."""
+        return self._cut.graph
+
     def __call__(self, source: ModelSource) -> Cuttings:
         """Read a model and cut it.
 
@@ -115,12 +120,12 @@ class Decomposer(Standby):
         return Cuttings(executed.source, executed.graph, tuple(found), executed)
 
     def _execute(self, source: ModelSource) -> ExecutedModel:
-        from ..backends.base import FusingBackend, GraphBackend  # the source's graph needs no worker
+        from ..backends.base import FusingBackend  # the source's graph needs no worker
         from ..backends.registry import get
         from .executed import executed_model
 
         backend = get(self._cut.backend)
-        if self._cut.graph == "runtime" and isinstance(backend, FusingBackend) and not isinstance(backend, GraphBackend):
+        if self._cut.graph == "runtime" and isinstance(backend, FusingBackend):
             raise UsageError(
                 f"backend {backend.name} tells what it executes, but nothing of it runs by itself",
                 remedy="use --graph fused or source",

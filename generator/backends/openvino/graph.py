@@ -87,7 +87,8 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
         elif operator.get_friendly_name() not in computed:
             graph.initializer.extend(_constant(name, *found) for name, found in known.items())
         else:
-            read = [_value(port) for port in operator.input_values()]
+            # A constant without a type is that of an operand that is not given.
+            read = ["" if port.get_element_type().is_dynamic() else _value(port) for port in operator.input_values()]
             node = graph.node.add(op_type=_told(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
             node.name = node_name(node)
             labels = (_LABEL.fullmatch(name) for name in _told(operator, "originalLayersNames").split(","))
