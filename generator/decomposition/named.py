@@ -44,8 +44,9 @@ def named_origins(source: ModelGraph, names: Sequence[Collection[str]]) -> list[
     """
     homes: dict[int, set[int]] = {}
     for number, values in enumerate(names):
-        for maker in {source.producer(value) for value in values} - {None}:
-            homes.setdefault(maker, set()).add(number)
+        for value in values:
+            if (maker := source.producer(value)) is not None:
+                homes.setdefault(maker, set()).add(number)
     for index in reversed(source.live):
         if index not in homes and (home := _home_of_readers(source, index, homes)):
             homes[index] = home
