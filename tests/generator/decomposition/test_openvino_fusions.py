@@ -38,27 +38,36 @@ CASES = {
         ["Conv Relu", "Sin"],
     ),
     "normalisation, whose convolution has no name left": (
-        "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
-        "{a = Conv<pads=[1,1,1,1]>(x, w) c = BatchNormalization(a, s, b, m, v) d = Relu(c) y = Sin(d)}",
+        (
+            "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
+            "{a = Conv<pads=[1,1,1,1]>(x, w) c = BatchNormalization(a, s, b, m, v) d = Relu(c) y = Sin(d)}"
+        ),
         CONVOLUTION | NORMALISED,
         ["Conv BatchNormalization Relu", "Sin"],
     ),
     "sum": (
-        "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
-        "{t = Tan(x) r = Relu(t) a = Conv<pads=[1,1,1,1]>(r, w) c = Conv<pads=[1,1,1,1]>(t, w1) d = Add(a, c) y = Relu(d)}",
+        (
+            "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
+            "{t = Tan(x) r = Relu(t) a = Conv<pads=[1,1,1,1]>(r, w) c = Conv<pads=[1,1,1,1]>(t, w1) d = Add(a, c)"
+            " y = Relu(d)}"
+        ),
         CONVOLUTION,
         ["Tan", "Relu", "Conv", "Conv Add Relu"],
     ),
     "product, sum and GELU": (
-        "(float[4,8,32] x) => (float[4,8,32] y) <float r = {1.4142135}, float one = {1.0}, float half = {0.5}>"
-        "{p = MatMul(x, w) q = Add(p, b) a = Div(q, r) e = Erf(a) f = Add(e, one) g = Mul(q, f) y = Mul(g, half)}",
+        (
+            "(float[4,8,32] x) => (float[4,8,32] y) <float r = {1.4142135}, float one = {1.0}, float half = {0.5}>"
+            "{p = MatMul(x, w) q = Add(p, b) a = Div(q, r) e = Erf(a) f = Add(e, one) g = Mul(q, f) y = Mul(g, half)}"
+        ),
         LINEAR,
         ["MatMul Add Div Erf Add Mul Mul"],
     ),
     "layer normalisation in parts": (
-        "(float[4,8,32] x) => (float[4,8,32] y) <float two = {2.0}, float eps = {0.00001}>"
-        "{t = Tan(x) m = ReduceMean<axes=[-1]>(t) d = Sub(t, m) q = Pow(d, two) n = ReduceMean<axes=[-1]>(q)"
-        " o = Add(n, eps) r = Sqrt(o) z = Div(d, r) y = Sin(z)}",
+        (
+            "(float[4,8,32] x) => (float[4,8,32] y) <float two = {2.0}, float eps = {0.00001}>"
+            "{t = Tan(x) m = ReduceMean<axes=[-1]>(t) d = Sub(t, m) q = Pow(d, two) n = ReduceMean<axes=[-1]>(q)"
+            " o = Add(n, eps) r = Sqrt(o) z = Div(d, r) y = Sin(z)}"
+        ),
         {},
         ["Tan", "ReduceMean Sub Pow ReduceMean Add Sqrt Div", "Sin"],
     ),
