@@ -52,6 +52,16 @@ class Cut:
         if self.graph not in GRAPHS:
             raise UsageError(f"there is no graph {self.graph!r}", remedy=f"use {', '.join(GRAPHS)}")
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether what is cut runs in parts: not the executed graph of a backend that only tells what it fuses."""
+        if self.graph != "runtime":
+            return True
+        from ..backends.base import FusingBackend  # the source's graph needs no backend
+        from ..backends.registry import get
+
+        return not isinstance(get(self.backend), FusingBackend)
+
     def bound_to(self) -> str | None:
         """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
         if self.graph != "runtime":
@@ -120,14 +130,11 @@ class Decomposer(Standby):
         return Cuttings(executed.source, executed.graph, tuple(found), executed)
 
     def _execute(self, source: ModelSource) -> ExecutedModel:
-        from ..backends.base import FusingBackend  # the source's graph needs no worker
-        from ..backends.registry import get
-        from .executed import executed_model
+        from .executed import executed_model  # the source's graph needs no worker
 
-        backend = get(self._cut.backend)
-        if self._cut.graph == "runtime" and isinstance(backend, FusingBackend):
+        if not self._cut.in_parts:
             raise UsageError(
-                f"backend {backend.name} tells what it executes, but nothing of it runs by itself",
+                f"backend {self._cut.backend} tells what it executes, but nothing of it runs by itself",
                 remedy="use --graph fused or source",
             )
         try:
