@@ -15,7 +15,7 @@ from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import AS_GIVEN
-from ..generator.backends.base import GraphBackend
+from ..generator.backends.base import FusingBackend, GraphBackend
 from ..generator.backends.registry import get, require_available
 from ..generator.backends.requirements import in_turn
 from ..generator.decomposition.decomposer import Cut
@@ -127,8 +127,10 @@ def set_up(
     require_available(runtime, name, where)
     effective = runtime.resolve(where, options or {})
     precision = dtype or AS_GIVEN
-    executed = isinstance(runtime, GraphBackend) and where == "cpu" and precision == AS_GIVEN
-    kind = graph or ("runtime" if executed else "source")
+    told = (
+        "runtime" if isinstance(runtime, GraphBackend) else "fused" if isinstance(runtime, FusingBackend) else "source"
+    )
+    kind = graph or (told if where == "cpu" and precision == AS_GIVEN else "source")
     state = cache or ("model" if where == "cpu" and in_turn(runtime, effective) else "hot")
     count = 1 if threads is None else threads or len(physical_cores())
     chosen = {

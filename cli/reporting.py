@@ -45,7 +45,7 @@ __all__ = ["report"]
 @click.option(
     "--graph",
     type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else what the runtime executes, where it tells.",
+    help="Which graph is cut into bricks; else what the runtime executes, or fuses, where it tells.",
 )
 @measured_options
 @setting_option
