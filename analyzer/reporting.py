@@ -15,7 +15,7 @@ from typing import Any
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import NATIVE
-from ..generator.backends.base import GraphBackend
+from ..generator.backends.base import FusingBackend, GraphBackend
 from ..generator.backends.registry import get, require_available
 from ..generator.backends.requirements import in_turn
 from ..generator.decomposition.cutter import Cut
@@ -113,8 +113,10 @@ def set_up(
     require_available(runtime, name, where)
     effective = runtime.resolve(where, options or {})
     precision = dtype or NATIVE
-    executed = isinstance(runtime, GraphBackend) and where == "cpu" and precision == NATIVE
-    kind = graph or ("runtime" if executed else "source")
+    executed = (
+        "runtime" if isinstance(runtime, GraphBackend) else "fused" if isinstance(runtime, FusingBackend) else "source"
+    )
+    kind = graph or (executed if where == "cpu" and precision == NATIVE else "source")
     state = cache or ("model" if where == "cpu" and in_turn(runtime, effective) else "hot")
     count = 1 if threads is None else threads or len(physical_cores())
     chosen = {

@@ -1,7 +1,7 @@
 """How well estimates add up, on a machine as it is.
 
     python benchmarks/accuracy.py [--graph runtime] [-g 1] [--threads 1] [--batch 1] [--neighbour DUTY] [--half HALF]
-                                  [--models ...]
+                                  [--models ...] [--backend NAME] [--option NAME=VALUE] [--cache model]
 
 The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says which models the protocol was tuned on
 (``tune``), which were set aside then and have been seen since (``held``), and which were added after that (``new``);
@@ -11,10 +11,13 @@ where bricks and model were (``paired``). ``--neighbour`` lets a process of our 
 disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
 (its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit. With
 ``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
-(``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels.
+(``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels. A runtime that
+compiles for seconds (``--backend torch --option mode=compile --cache hot``) wants a few models, and ``--item-timeout``:
+what takes longer, brick or model, is given up, and its model says so.
 
-Written under ``--out``: ``accuracy-[<backend>-]<graph>-g<G>-t<threads>-b<batch>[-n<duty>][-elsewhere][-<half>]`` as
-``.json`` (every figure, with the stack it came from, where the time went, and the neighbour's schedule) and ``.md``.
+Written under ``--out``: ``accuracy-[<backend>-][<option>-]<graph>-g<G>-t<threads>-b<batch>[-<cache>][-n<duty>]
+[-elsewhere][-<half>]`` as ``.json`` (every figure, with the stack it came from, where the time went, and the
+neighbour's schedule) and ``.md``. What options or another cache state were asked for calibrates nothing.
 """
 
 from __future__ import annotations
@@ -91,9 +94,22 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
     parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to tell what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
-    parser.add_argument("--backend", default="onnxruntime", help="others compose from the model's own graph alone")
+    parser.add_argument("--backend", default="onnxruntime", help="which tells --graph runtime or fused, where it can")
+    parser.add_argument(
+        "--option", action="append", type=setting, default=[], metavar="NAME=VALUE", help="of the backend; repeatable"
+    )
+    parser.add_argument("--cache", choices=("model", "hot"), default="model", help="hot: where a backend has no other")
+    parser.add_argument("--item-timeout", type=float, default=120.0, metavar="S", help="most for a brick or model")
     parser.add_argument("--elsewhere", type=Path, metavar="PYTHON", help="measure in the environment of another Python")
     return shared(parser)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """An option of a backend."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def shared(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -123,7 +139,8 @@ def experiment(
 ) -> dict[str, Any]:
     """Generate, run and estimate, each once."""
     threads, cut = options.threads, {"granularity": options.granularity, "graph": options.graph}
-    made = generate(sources, out=folder / "suite", threads=threads, annotate=True, **cut)
+    runtime = {"backend": options.backend, "options": dict(options.option)}
+    made = generate(sources, out=folder / "suite", threads=threads, annotate=True, **runtime, **cut)
     usable = [source for source, row in zip(sources, made.rows, strict=True) if row.error is None]
     if made.suite is None:
         raise SystemExit(f"no model can be decomposed: {made.rows[0].error}")
@@ -133,14 +150,15 @@ def experiment(
             done = run_elsewhere(options.elsewhere, made.suite, options.db, names, cache="model", **protocol(options))
         else:
             done = run(
-                made.suite, store=store, models=usable, backend=options.backend, cache="model", **protocol(options)
-            )
+                made.suite, store=store, models=usable, cache=options.cache, item_timeout_s=options.item_timeout,
+                **runtime, **protocol(options),
+            )  # fmt: skip
     examined = [source for source in usable if source.name.partition("@")[0] in options.data]
     if examined:
         measure_data(examined, store=store, threads=threads, seed=options.seed)
     begun = time.monotonic()
     where = {"stack": done.stack, "system": done.system, "threads": threads}
-    found = estimate(usable, store=store, cache="model", **where, **cut)
+    found = estimate(usable, store=store, cache=options.cache, **where, **cut)
     estimate_s = time.monotonic() - begun
     calm: dict[str, float] = {}
     calm_state = None
@@ -152,12 +170,13 @@ def experiment(
     measured = [one for one in store.measurements(variant=None, **where) if one.subject is not Subject.REFERENCE]
     return {
         **provenance(store, done.system, done.stack),
-        **{name: getattr(options, name) for name in ("graph", "granularity", "batch")},
+        **{name: getattr(options, name) for name in ("graph", "granularity", "batch", "cache")},
+        "given": dict(options.option),
         **protocol(options),
         "protocol": PROTOCOL,
         "packing": PACKING,
         "half": [half for half in HALVES if half in options.half] or None,
-        "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch)),
+        "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch, options.cache)),
         "neighbour": neighbour.facts if options.neighbour else None,
         "generated_with": version("onnxruntime") if options.elsewhere else None,
         "bricks": {
@@ -180,10 +199,10 @@ def experiment(
     }
 
 
-def method_of(options: argparse.Namespace, stack: Stack, batch: int) -> Method:
+def method_of(options: argparse.Namespace, stack: Stack, batch: int, cache: str = "model") -> Method:
     """How estimates are composed."""
     cut = {name: getattr(options, name) for name in ("graph", "granularity", "threads")}
-    return Method(backend=stack.backend, device=stack.device, cache="model", batch=batch, dtype="float32", **cut)
+    return Method(backend=stack.backend, device=stack.device, cache=cache, batch=batch, dtype="float32", **cut)
 
 
 def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:

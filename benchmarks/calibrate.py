@@ -69,9 +69,15 @@ def main() -> None:
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Those of the whole zoo that the protocol of today measured, by name."""
+    """Those of the whole zoo that the protocol of today measured as models run, by name."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("accuracy-*.json"))}
-    return {name: one for name, one in found.items() if one.get("protocol") == PROTOCOL and not one.get("half")}
+    return {
+        name: one
+        for name, one in found.items()
+        if one.get("protocol") == PROTOCOL
+        and not (one.get("half") or one.get("given"))
+        and one.get("cache", "model") == "model"
+    }
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -65,7 +65,9 @@ def accuracy_name(found: Mapping[str, Any]) -> str:
     """What the files of an accuracy are called, by its own figures."""
     backend = found["stack"]["backend"]
     name = "accuracy-" if backend == "onnxruntime" else f"accuracy-{backend}-"
+    name += "".join(f"{option}={value}-" for option, value in sorted((found.get("given") or {}).items()))
     name += f"{found['graph']}-g{found['granularity']}-t{found['threads']}-b{found['batch']}"
+    name += f"-{found['cache']}" if found.get("cache", "model") != "model" else ""
     name += f"-n{found['neighbour']['duty']:g}" if found["neighbour"] else ""
     name += "-elsewhere" if found.get("generated_with") else ""
     return name + restriction(found.get("half") or ())

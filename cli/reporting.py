@@ -45,7 +45,7 @@ __all__ = ["report"]
 @click.option(
     "--graph",
     type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else the one that the runtime executes, where that is known.",
+    help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
 )
 @report_options
 @setting_option

@@ -82,7 +82,7 @@ class Archive:
             source: The model.
             own: Its own graph, where that is at hand.
         """
-        if self._cut.graph != "source" and self._stack is None:
+        if (self._cut.graph != "source" and self._stack is None) or not self._cut.in_parts:
             return None
         model = fingerprint(source, self._content)
         if model is None:

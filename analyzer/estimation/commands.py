@@ -11,7 +11,7 @@ from ...constructor.choice import MODEL, Choice
 from ...db import Stack, Store
 from ...db.values import NATIVE
 from ...errors import DlbricksError
-from ...generator.backends.base import Backend, GraphBackend
+from ...generator.backends.base import Backend, FusingBackend, GraphBackend
 from ...generator.backends.registry import get
 from ...generator.backends.requirements import dtypes_on, in_turn, walks
 from ...generator.decomposition.cutter import Cut
@@ -101,7 +101,8 @@ class Commands:
         stack = self._named()
         backend = _known(stack.backend)
         given = self._dtype in {None, NATIVE}
-        if graph != "source" and backend is not None and not isinstance(backend, GraphBackend):
+        cuts = isinstance(backend, FusingBackend if graph == self._graph == "fused" else GraphBackend)
+        if graph != "source" and backend is not None and not cuts:
             return graph == "runtime" and given and self._executes_as_written()
         return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Units", "units_of"]
 
+_OPSETS = "no opset has all of these operators as they are written"
+_WAITING = "a brick of them would wait for its own result, by way of other layers"
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
@@ -30,11 +33,16 @@ class Units:
     Attributes:
         groups: Layer indices, ascending in each; every live layer in exactly one group. No group reads what a later
             one makes; otherwise they are in the order of their first layers.
-        cut: Groups that were wished for but cannot be bricks, and were cut.
+        reasons: Groups that were wished for but cannot be bricks, and were cut, each with why.
     """
 
     groups: tuple[tuple[int, ...], ...]
-    cut: tuple[tuple[int, ...], ...]
+    reasons: Mapping[tuple[int, ...], str]
+
+    @property
+    def cut(self) -> tuple[tuple[int, ...], ...]:
+        """The groups that were cut."""
+        return tuple(sorted(self.reasons))
 
 
 def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> Units:
@@ -49,12 +57,12 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> Units:
     """
     edges = _edges(graph)
     groups: list[tuple[int, ...]] = []
-    cut: list[tuple[int, ...]] = []
+    reasons: dict[tuple[int, ...], str] = {}
     links = _joined(graph, wishes)
     for group in links:
         parts = _by_opset(graph, group)
         groups += parts
-        cut += [group] if len(parts) > 1 else []
+        reasons |= {group: _OPSETS} if len(parts) > 1 else {}
     while tangled := _tangles(edges, groups):
         # One that many wishes share a layer of ties up everything between them: it goes before smaller ones.
         for group in sorted(tangled, key=lambda group: (-links.get(group, 0), len(group), group)):
@@ -62,9 +70,9 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> Units:
             if len(parts) > 1:
                 groups.remove(group)
                 groups += parts
-                cut.append(group)
+                reasons[group] = _WAITING
                 break
-    return Units(_ordered(edges, groups), tuple(sorted(cut)))
+    return Units(_ordered(edges, groups), reasons)
 
 
 def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[int, ...], int]:

@@ -23,6 +23,7 @@ from ..network.network import Network
 from .optimiser import OptimiserTraits
 
 __all__ = [
+    "MADE_OF",
     "TF32",
     "WORKER_COMMAND",
     "Availability",
@@ -31,6 +32,7 @@ __all__ = [
     "EagerBackend",
     "Executable",
     "ExecutedGraph",
+    "FusingBackend",
     "GraphBackend",
     "NodeTimes",
     "OptimisingBackend",
@@ -234,6 +236,21 @@ class GraphBackend(Backend, Protocol):
             BackendError: The runtime failed.
             MemoryError: There was not enough memory.
         """
+
+
+MADE_OF = "made_of"
+"""An attribute of nodes that are the runtime's own: the values of the network that each was made of, by name."""
+
+
+@runtime_checkable
+class FusingBackend(Backend, Protocol):
+    """A backend that can tell which layers it executes together, but not hand out what it executes to be run in parts.
+
+    Bricks can be cut along its fusions (``--graph fused``), while there are none of its own operators.
+    """
+
+    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """As ``executed_graph`` of ``GraphBackend``, without stages; each node has the attribute ``MADE_OF``."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from ...errors import BackendUnavailable, UsageError
-from .base import Availability, Backend, GraphBackend
+from .base import Availability, Backend, FusingBackend, GraphBackend
 from .optimiser import OptimiserTraits
 
 __all__ = ["GROUP", "backends", "get", "names", "optimiser_of", "require_available"]
@@ -57,9 +57,11 @@ def optimiser_of(name: str) -> OptimiserTraits:
         BackendUnavailable: As ``get``.
     """
     backend = get(name)
-    if not isinstance(backend, GraphBackend):
-        raise UsageError(f"backend {name} does not report the graph that it executes", remedy="use --graph source")
-    return backend.optimiser
+    if isinstance(backend, GraphBackend):
+        return backend.optimiser
+    if isinstance(backend, FusingBackend):
+        return OptimiserTraits()  # its nodes say themselves which values they were made of
+    raise UsageError(f"backend {name} does not report the graph that it executes", remedy="use --graph source")
 
 
 def require_available(backend: Backend, name: str, device: str) -> None:

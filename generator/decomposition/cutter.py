@@ -52,6 +52,16 @@ class Cut:
         if self.graph not in GRAPHS:
             raise UsageError(f"there is no graph {self.graph!r}", remedy=f"use {', '.join(GRAPHS)}")
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether what is cut runs in parts: not the executed graph of a backend that only tells what it fuses."""
+        if self.graph != "runtime":
+            return True
+        from ..backends.base import FusingBackend  # the source's graph needs no backend
+        from ..backends.registry import get
+
+        return not isinstance(get(self.backend), FusingBackend)
+
     def bound_to(self) -> str | None:
         """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
         if self.graph != "runtime":
@@ -94,6 +104,11 @@ class Cutter(Standby):
         self._cut = cut
         self._oracle = oracle
 
+    @property
+    def graph(self) -> str:
+        """What it cuts, as ``Cut.graph``."""
+        return self._cut.graph
+
     def __call__(self, source: ModelSource) -> CutModel:
         """Read a model and cut it.
 
@@ -117,6 +132,11 @@ class Cutter(Standby):
     def _execute(self, source: ModelSource) -> ExecutedModel:
         from .executed import executed_model  # the source's graph needs no worker
 
+        if not self._cut.in_parts:
+            raise UsageError(
+                f"backend {self._cut.backend} tells what it executes, but nothing of it runs by itself",
+                remedy="use --graph fused or source",
+            )
         try:
             return executed_model(source, worker=self.worker, oracle=self._oracle)
         except WorkerError:

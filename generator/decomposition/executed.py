@@ -31,6 +31,7 @@ from ..worker.client import Timeouts, Worker
 from ..worker.execution.extraction import EXECUTED, stage_files
 from ..worker.messages.protocol import Extract
 from ..worker.standby import Standby
+from .named import named_origins, taken_names
 from .origins import Operator, composed, match, sharing
 
 __all__ = ["executed_model", "instruction_set", "runtime_salt"]
@@ -114,11 +115,12 @@ def executed_model(
         stack = worker.greeting.stack
     isa = instruction_set()
     before = build_graph(skeleton, oracle=oracle)
+    names = taken_names(executed)
     after = build_graph(
         Skeleton(executed, bound=skeleton.bound, weight_bytes=skeleton.weight_bytes), salt=runtime_salt(stack, isa)
     )
     traits = optimiser_of(stack.backend)
-    origins = _origins(before, stages, executed, traits)
+    origins = _origins(before, stages, executed, traits) if names is None else named_origins(before, names)
     origin_of_any = frozenset[int]().union(*origins)
     return ExecutedModel(
         name=source.name,

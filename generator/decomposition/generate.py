@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -42,6 +42,9 @@ class GenerateRow:
         uncounted: Operators whose work is not known, by number of layers.
         weight_bytes: Bytes of the model's constants; None with ``error``.
         skipped: Layers that cannot be bricks, with the reason.
+        apart: Layers that the runtime executes together and that bricks hold apart, with the reason (``fused``).
+        eliminated: Operators that the runtime has nothing to do for, by number of layers: each is in the brick of a
+            neighbour (``fused``).
         bound: Dynamic dimensions and the values that they were given.
         keys: Its bricks; empty with ``error``.
         error: Why the model could not be decomposed.
@@ -59,6 +62,8 @@ class GenerateRow:
     skipped: tuple[SkippedLayer, ...]
     bound: Mapping[str, int]
     keys: frozenset[str] = frozenset()
+    apart: tuple[SkippedLayer, ...] = ()
+    eliminated: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
 
 
@@ -227,6 +232,8 @@ def _row(result: ModelBricks) -> GenerateRow:
         skipped=result.skipped,
         bound=result.bound,
         keys=frozenset(result.occurrences),
+        apart=result.apart,
+        eliminated=result.eliminated,
         error=result.error,
     )
 

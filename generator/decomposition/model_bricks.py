@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from ...bricks.cutting.fused import fused_units
 from ...bricks.graph.footprint import footprint, level_of
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import LayerState
 from ...bricks.suite.brick import Brick, build_brick
 from ...errors import DlbricksError
 from ...models import ModelSource
-from .cutter import Cutter
+from .cutter import CutModel, Cutter
 
 __all__ = ["ModelBricks", "SkippedLayer", "model_bricks", "unforeseen"]
 
@@ -22,7 +23,7 @@ _MOST_TEXT = 300
 
 @dataclass(frozen=True, slots=True)
 class SkippedLayer:
-    """A layer that cannot be a brick, and why."""
+    """A layer that cannot be a brick, and why; or several by name that cannot be one."""
 
     layer: str
     reason: str
@@ -42,6 +43,8 @@ class ModelBricks:
         uncounted: Operators of the layers whose work is not known, by number of layers.
         weight_bytes: Bytes of the model's constants.
         skipped: Layers that cannot be bricks.
+        apart: Layers that a runtime executes together and that bricks hold apart, and why; of a fused cut.
+        eliminated: Operators of the layers that a runtime has nothing to do for, by number of layers; of a fused cut.
         distance: Level of the reuse distance of its weights.
         bound: Dynamic dimensions and the values that they were given.
         error: Why the model could not be decomposed.
@@ -57,6 +60,8 @@ class ModelBricks:
     uncounted: Mapping[str, int] = field(default_factory=dict)
     weight_bytes: int = 0
     skipped: tuple[SkippedLayer, ...] = ()
+    apart: tuple[SkippedLayer, ...] = ()
+    eliminated: Mapping[str, int] = field(default_factory=dict)
     distance: int = 0
     bound: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
@@ -82,6 +87,7 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
             if sequence.key not in bricks and sequence.key not in known:
                 bricks[sequence.key] = build_brick(cut.graph, sequence)
         macs, uncounted = _work(graph)
+        apart, eliminated = _fusions(cut, cutter.graph)
     except DlbricksError as error:
         return ModelBricks(source.name, error=str(error))
     except Exception as error:  # noqa: BLE001
@@ -100,6 +106,8 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
         skipped=tuple(
             SkippedLayer(layer.name, layer.reason) for layer in cut.graph.layers if layer.state is LayerState.SKIPPED
         ),
+        apart=apart,
+        eliminated=eliminated,
         distance=level_of(footprint(cut.graph)),
         bound=dict(graph.bound),
         bricks=bricks,
@@ -111,6 +119,19 @@ def unforeseen(name: str, error: Exception) -> str:
     text = " ".join(str(error).split())[:_MOST_TEXT]
     kind = type(error).__name__
     return f"{name} could not be decomposed: {kind}{f': {text}' if text else ''}; please report this with the model"
+
+
+def _fusions(cut: CutModel, kind: str) -> tuple[tuple[SkippedLayer, ...], dict[str, int]]:
+    """Where bricks cut along fusions are not what the runtime executes: layers torn apart, and what it eliminates."""
+    executed = cut.executed
+    if kind != "fused" or executed is None:
+        return (), {}
+    layers = executed.source.layers
+    torn = fused_units(executed).reasons
+    return (
+        tuple(SkippedLayer(", ".join(layers[index].name for index in group), why) for group, why in torn.items()),
+        dict(Counter(layers[index].op_type for index in sorted(executed.eliminated))),
+    )
 
 
 def _work(graph: ModelGraph) -> tuple[int, dict[str, int]]:

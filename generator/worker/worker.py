@@ -23,7 +23,7 @@ import onnx
 from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, UsageError
-from ..backends.base import Backend, Executable, GraphBackend, OptimisingBackend, Settings
+from ..backends.base import Backend, Executable, FusingBackend, GraphBackend, OptimisingBackend, Settings
 from ..backends.registry import get
 from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
 from ..device.device import Device
@@ -233,14 +233,15 @@ class _Worker:
 
     def _extract(self, request: Extract) -> Done:
         backend = self._greeted()
-        if not isinstance(backend, GraphBackend):
+        if not isinstance(backend, GraphBackend | FusingBackend):
             raise UsageError(
                 f"backend {backend.name} does not report the graph that it executes", remedy="use --graph source"
             )
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
         network = _model_network(request)
-        write_graph(backend.executed_graph(network, self._settings), network, Path(request.folder))
+        tell = backend.executed_graph if isinstance(backend, GraphBackend) else backend.fused_graph
+        write_graph(tell(network, self._settings), network, Path(request.folder))
         return Done()
 
     def _examine(self, request: Examine) -> Examined:

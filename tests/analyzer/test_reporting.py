@@ -13,6 +13,7 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.reporting import Setup, report, report_answer, set_up
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
+from dlbricks.generator.backends.registry import get
 from dlbricks.models import find_models
 
 from .conftest import Bench
@@ -138,6 +139,13 @@ def test_what_nobody_asked_for_is_picked_and_said() -> None:
     assert (setup.graph, setup.backend, setup.cache, setup.threads) == ("runtime", "onnxruntime", "model", 2)
     assert "--graph runtime" in setup.picked
     assert not any(word.startswith("--threads") for word in setup.picked)
+
+
+@pytest.mark.skipif(not get("openvino").probe().ok, reason="OpenVINO is not installed")
+def test_what_a_runtime_fuses_is_picked_where_it_tells_no_more() -> None:
+    assert set_up(backend="openvino").graph == "fused"
+    assert set_up(backend="openvino", dtype="bfloat16").graph == "source"
+    assert set_up(backend="openvino", graph="source").graph == "source"
 
 
 def test_a_graph_that_the_runtime_does_not_tell_is_not_picked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,24 @@ def test_halves_can_be_chosen(script, monkeypatch):
     assert facts.restriction(options.half) == "-held-new"
     with pytest.raises(SystemExit, match="no model is of the half tune"):
         facts.chosen(["resnet101"], ["tune"])
+
+
+def test_options_and_caches_stand_in_the_name_and_calibrate_nothing(accuracy, tmp_path):
+    facts, calibrate = (importlib.import_module(name) for name in ("facts", "calibrate"))
+    plain = {
+        "stack": {"backend": "torch"}, "graph": "source", "granularity": 1, "threads": 1, "batch": 1, "neighbour": None,
+        "protocol": calibrate.PROTOCOL, "half": None, "given": {}, "cache": "model",
+    }  # fmt: skip
+    compiled = plain | {"given": dict([accuracy.setting("mode=compile")]), "cache": "hot"}
+
+    names = [facts.accuracy_name(one) for one in (plain, compiled)]
+    for name, one in zip(names, (plain, compiled), strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+
+    assert names == ["accuracy-torch-source-g1-t1-b1", "accuracy-torch-mode=compile-source-g1-t1-b1-hot"]
+    assert list(calibrate.accuracies(tmp_path)) == names[:1]
+    with pytest.raises(argparse.ArgumentTypeError, match="NAME=VALUE"):
+        accuracy.setting("mode")
 
 
 def test_the_list_is_of_the_zoo_and_its_new_families_are_new(monkeypatch):

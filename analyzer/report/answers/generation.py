@@ -27,6 +27,7 @@ def generate_answer(report: GenerateReport) -> Answer:
     for row in report.rows:
         summary += [f"{row.name}: {row.error}"] if row.error else []
         summary += [f"{row.name}: {layer.layer} skipped: {layer.reason}" for layer in row.skipped]
+        summary += [f"{row.name}: {parts.layer} in bricks apart: {parts.reason}" for parts in row.apart]
         if row.uncounted:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")

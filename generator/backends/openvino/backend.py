@@ -16,7 +16,7 @@ from ....db.values import NATIVE, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network
 from ...network.types import narrowed_to
-from ..base import Option, Settings, bind, released
+from ..base import ExecutedGraph, Option, Settings, bind, released
 from ..calling import CallingBackend
 from ..wording import Wording
 from .layout import Edges, changed_edges, with_edges
@@ -113,6 +113,18 @@ class OpenVinoBackend(CallingBackend):
         except Exception as error:  # the runtime's exceptions share no base class
             raise _WORDING.meaning(error) from error
         return executable
+
+    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """Its own executed graph, each node with the names that it keeps (see ``FusingBackend``)."""
+        from .graph import executed_graph, renamed
+
+        core = _core()
+        try:
+            model = read_model(core, network, settings.dtype)
+            made_of = renamed(model)
+            return executed_graph(core.compile_model(model, "CPU", _properties(settings)), made_of)
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _WORDING.meaning(error, unsupported=True) from error
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Its own counters (see ``ProfilingBackend``)."""

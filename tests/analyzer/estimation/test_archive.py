@@ -139,6 +139,20 @@ def test_each_cut_is_kept_for_itself(lab, settled, counted):
     assert len(counted) == 4
 
 
+@pytest.mark.skipif(not get("openvino").probe().ok, reason="OpenVINO is not installed")
+def test_what_a_runtime_fuses_is_kept_for_its_units_and_never_taken_for_what_runs_in_parts(lab, settled, counted):
+    def found(graph):
+        (answer,) = estimate([settled], store=lab.store, graph=graph, backend="openvino", cache="hot")
+        return answer
+
+    first, again, refused = found("fused"), found("fused"), found("runtime")
+
+    assert first.error is again.error is None
+    assert first.unique == again.unique
+    assert "nothing of it runs by itself" in refused.error
+    assert counted == [settled.name] * 2  # the second answer is kept, the third is asked for and refused
+
+
 def test_batches_and_dimensions_are_kept_apart(lab, counted):
     text = """
     <ir_version: 8, opset_import: ["" : 17]>

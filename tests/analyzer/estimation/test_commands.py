@@ -65,6 +65,15 @@ def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph_and_no_single_lay
     assert found.examine(fork) is found.measure(fork, graph="runtime") is None
 
 
+def test_a_runtime_that_tells_what_it_fuses_is_asked_for_units_where_these_are_cut(lab, fork):
+    units = Commands(lab.store, None, Query(backend="openvino"), granularity=1, graph="fused")
+    layers = commands(lab, "openvino", Query(backend="openvino"))
+
+    assert "--graph fused --backend openvino" in units.measure(fork)
+    assert units.measure(fork, graph="runtime") is None
+    assert layers.measure(fork, graph="fused", algorithms=("unfused", "extended")) is None
+
+
 def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
     eager, compiled = (commands(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
 

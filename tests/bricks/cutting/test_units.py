@@ -104,6 +104,7 @@ def test_a_group_that_waits_for_itself_is_cut(
 
     assert list(units.groups) == groups
     assert list(units.cut) == cut
+    assert all("wait for its own result" in why for why in units.reasons.values())
 
 
 def test_of_groups_that_wait_for_each_other_one_is_cut(parse_graph: ParseGraph) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dlbricks.bricks.reference import CHAIN, OVERHEAD, built_in
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
-from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, Settings
+from dlbricks.generator.backends.base import MADE_OF, WORKER_COMMAND, Backend, FusingBackend, Settings
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.backends.streams import StreamBackend
 from dlbricks.generator.backends.torch.backend import allow_tf32
@@ -310,6 +310,30 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
     expected = execute(backend, alone)
     assert len(found) == 3 * len(expected)
     assert_close(list(unrolled.first_outputs(found).values()), expected)
+
+
+@pytest.mark.sweep(20, by="backend")
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_backend_fuses_is_told_by_the_network_s_own_values(backend, case, skeleton_of):
+    """Every node is in order, and made of values that the network has; they make up a graph that can be decomposed."""
+    if not isinstance(backend, FusingBackend):
+        pytest.skip(f"{backend.name} does not tell by name what it fuses")
+    network = synthetic_network(skeleton_of(CASES[case]))
+
+    with skipping_refusals(backend, case):
+        told = backend.fused_graph(network, settings(backend))
+
+    nodes, known = told.model.graph.node, {value for node in network.model.graph.node for value in node.output}
+    made_of = [
+        {value.decode() for one in node.attribute if one.name == MADE_OF for value in one.strings} for node in nodes
+    ]
+    assert set().union(*made_of) <= known
+    assert all(any(one.name == MADE_OF for one in node.attribute) for node in nodes)
+    ready = {*network.feeds} | {tensor.name for tensor in told.model.graph.initializer}
+    for node in nodes:
+        assert ready.issuperset(filter(None, node.input))
+        ready.update(node.output)
+        assert node.domain
 
 
 def test_bricks_of_a_pass_compute_what_each_does_alone(backend, skeleton_of):
