@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 import pytest
 from dlbricks.bricks.cutting.fused import fused_sequences
-from dlbricks.bricks.graph.executed import ExecutedModel
+from dlbricks.bricks.graph.executed import ExecutedModel, Layouts
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.cutter import Cut, CutModel, Cutter
@@ -25,7 +25,7 @@ class _Fixed(Cutter):
         super().__init__(cut)
         source = build_graph(Skeleton(model))
         origins = (frozenset({0, 1, 3}), frozenset({2}), frozenset({5}))
-        self._executed = ExecutedModel("diamond", source, source, origins, frozenset({4}), {})
+        self._executed = ExecutedModel("diamond", source, source, origins, frozenset({4}), {}, Layouts())
 
     def __call__(self, source: ModelSource) -> CutModel:
         executed = self._executed
