@@ -52,7 +52,7 @@ def decompose_all(
 
 
 def _archive(store: Store | None, cut: Cut, oracle: ShapeOracle) -> Archive | None:
-    """Where decompositions are kept; nowhere where shapes are told by an oracle that nobody here knows."""
+    """Where decompositions are kept; nowhere where shapes come from an oracle that nobody here knows."""
     return Archive(store, cut) if store is not None and isinstance(oracle, WorkerOracle) else None
 
 
@@ -135,9 +135,9 @@ def _with_units(
 
 
 def _why_not(choice: Choice) -> str | None:
-    """Why executed graphs cannot be told of a combination; None where they can."""
+    """Why executed graphs are not known of a combination; None where they can."""
     if choice.conditions.dtype != NATIVE:
-        return f"the graph that the runtime executes in {choice.conditions.dtype} is not told"
+        return f"the graph that the runtime executes in {choice.conditions.dtype} is not known"
     return why_not_here(choice.stack, choice.system)
 
 

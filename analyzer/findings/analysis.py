@@ -19,7 +19,7 @@ LATENCY = "latency"
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """What might help, and only trying can tell.
+    """What might help, and only trying can show.
 
     Attributes:
         kind: Name of the analysis.
@@ -101,6 +101,6 @@ def finding(
     )
 
 
-def told(nodes: Iterable[Node]) -> str:
+def spent_by(nodes: Iterable[Node]) -> str:
     """Executed operators with what they take, for an evidence."""
     return ", ".join(f"{node.layer.op_type} {node.ms:.3g} ms" for node in nodes if node.ms is not None)

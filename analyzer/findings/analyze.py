@@ -105,8 +105,8 @@ class ModelFindings:
         """As a JSON object."""
         record = {name: getattr(self, name) for name in self.__slots__}
         record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
-        told = {"joint": self.joint, "cold_start": self.cold_start}
-        return record | {name: None if one is None else one.record() for name, one in told.items()}
+        parts = {"joint": self.joint, "cold_start": self.cold_start}
+        return record | {name: None if one is None else one.record() for name, one in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def analyze(
     """Find what models miss on one system and stack, from what is stored; and prove it where that is asked for.
 
     Args:
-        models: The models, from ``find_models``. A worker loads each to tell the graph that the runtime executes.
-        store: Where latencies are. The bricks of the executed graph tell what every operator takes (``generate`` with
+        models: The models, from ``find_models``. A worker loads each for the graph that the runtime executes.
+        store: Where latencies are. The bricks of the executed graph show what every operator takes (``generate`` with
             ``graph="runtime"``, then ``run``).
         query: Which of the stored measurements.
         minimum_share: Findings that save less of the model are left out.

@@ -4,7 +4,7 @@ The question of TrIMS (Dakkak et al., IEEE CLOUD 2019), for one model in one pro
 request, that is most of the latency. It is no finding, since it saves nothing of a latency. Both are stored with the
 measurement of a whole model, one sample of each, of the first process that loaded it. The runtime is imported by then,
 and the file may have been read before, so that the first start of all takes longer. What of the first run is memory
-that is touched for the first time, and what kernels prepare, is not told apart.
+that is touched for the first time, and what kernels prepare, is not distinguished.
 """
 
 from __future__ import annotations

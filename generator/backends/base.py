@@ -244,7 +244,7 @@ MADE_OF = "made_of"
 
 @runtime_checkable
 class FusingBackend(Backend, Protocol):
-    """A backend that can tell which layers it executes together, but not hand out what it executes to be run in parts.
+    """A backend that reports which layers it executes together, but hands nothing out that could be run in parts.
 
     Bricks can be cut along its fusions (``--graph fused``), while there are none of its own operators.
     """

@@ -54,7 +54,7 @@ class Cut:
 
     @property
     def in_parts(self) -> bool:
-        """Whether what is cut runs in parts: not the executed graph of a backend that only tells what it fuses."""
+        """Whether what is cut runs in parts: not the executed graph of a backend that only reports what it fuses."""
         if self.graph != "runtime":
             return True
         from ..backends.base import FusingBackend  # the source's graph needs no backend
@@ -134,7 +134,7 @@ class Cutter(Standby):
 
         if not self._cut.in_parts:
             raise UsageError(
-                f"backend {self._cut.backend} tells what it executes, but nothing of it runs by itself",
+                f"backend {self._cut.backend} reports what it executes, but nothing of it runs by itself",
                 remedy="use --graph fused or source",
             )
         try:

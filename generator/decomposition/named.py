@@ -1,4 +1,4 @@
-"""Origins by name: which layers became which node, where a runtime tells for each node what it was made of.
+"""Origins by name: which layers became which node, where a runtime states for each node what it was made of.
 
 A runtime that rewrites a model keeps the names of some layers in each node, and forgets others: a convolution that a
 normalisation was folded into has the name of the normalisation alone. A layer whose name is nowhere is then what stands
@@ -20,15 +20,15 @@ __all__ = ["named_origins", "taken_names"]
 def taken_names(executed: onnx.ModelProto) -> list[frozenset[str]] | None:
     """For each node of an executed graph the values that it was made of, which are no part of it any longer.
 
-    None where the runtime does not tell them (``base.GraphBackend``).
+    None where the runtime does not state them (``base.GraphBackend``).
     """
-    told = [next((one for one in node.attribute if one.name == MADE_OF), None) for node in executed.graph.node]
-    if all(one is None for one in told):
+    stated = [next((one for one in node.attribute if one.name == MADE_OF), None) for node in executed.graph.node]
+    if all(one is None for one in stated):
         return None
-    for node, attribute in zip(executed.graph.node, told, strict=True):
+    for node, attribute in zip(executed.graph.node, stated, strict=True):
         if attribute is not None:
             node.attribute.remove(attribute)
-    return [frozenset(name.decode() for name in one.strings) if one is not None else frozenset() for one in told]
+    return [frozenset(name.decode() for name in one.strings) if one is not None else frozenset() for one in stated]
 
 
 def named_origins(source: ModelGraph, names: Sequence[Collection[str]]) -> list[frozenset[int]]:

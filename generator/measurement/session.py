@@ -57,7 +57,7 @@ class Session:
         settings: How to measure.
         pace: Visits and total time.
         costs: Where wall time is booked.
-        progress: Told between visits.
+        progress: Called between visits.
 
     Attributes:
         throttling: Watches the device.

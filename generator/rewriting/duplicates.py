@@ -57,7 +57,7 @@ def _digest(data: bytes) -> str:
 
 
 def _repeated(view: View, spelt: Callable[[Layer, int], str]) -> Iterator[tuple[Layer, Layer]]:
-    """Layers that repeat another one, with that; large constants are told apart by how they are spelt."""
+    """Layers that repeat another one, with that; large constants are distinguished by how they are spelt."""
     numbers: dict[str, str] = {}
     first: dict[tuple[object, ...], Layer] = {}
     for layer in view.graph.layers:

@@ -50,7 +50,7 @@ _ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Sub": np.subtract,
 }
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
-"""Of sums: whether they have an axis where the sum ran is told by their shapes."""
+"""Of sums: whether they have an axis where the sum ran is seen by their shapes."""
 
 _MOST = 24
 """Layers that are followed from one value."""
@@ -100,7 +100,7 @@ class Sheet:
             waiting |= {one.index: one for one in self.view.readers(layer.outputs[0])}
 
     def _made(self, layer: Layer) -> Numbers | None:
-        """What a layer makes of values that are known and of constants; None where that cannot be told."""
+        """What a layer makes of values that are known and of constants; None where that is not known."""
         names = [name for name in layer.node.input if name]
         if layer.domain or not names or len(layer.outputs) != 1:
             return None

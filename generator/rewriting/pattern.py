@@ -53,7 +53,7 @@ class View:
 
     Args:
         graph: The model's own graph.
-        contents: Tells what a large constant holds, by its name, None where that is not known.
+        contents: Returns what a large constant holds, by its name, None where that is not known.
     """
 
     def __init__(self, graph: ModelGraph, contents: Callable[[str], Array | None] | None = None) -> None:

@@ -95,7 +95,7 @@ def matches(name: str, graph: ModelGraph, source: ModelSource | None = None) -> 
     Args:
         name: One of ``REWRITES``.
         graph: The model's own graph.
-        source: The model, whose large constants are read where that decides; None: they are told apart by name.
+        source: The model, whose large constants are read where that decides; None: they are distinguished by name.
 
     Raises:
         UsageError: There is no such rewrite.

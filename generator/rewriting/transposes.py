@@ -1,6 +1,6 @@
 """Data that is moved there and back: orders of elements that undo each other, or are two where one would do.
 
-What a chain of Transpose, Reshape, Einsum, DepthToSpace and SpaceToDepth does is told by where each element goes, so
+What a chain of Transpose, Reshape, Einsum, DepthToSpace and SpaceToDepth does is found by where each element goes, so
 that it does not matter how it is spelt: heads that are split and joined, windows, and channels that are shuffled are
 found as a pair of transpositions is. Operators on single elements may stand anywhere between.
 """

@@ -102,8 +102,8 @@ class Packs:
         self._kept[request.id] = KeptPack(frozenset(places), bricks, loaded, request.variant)
         left_out = [LeftOut(name, "", "it cannot be run with others") for name in alone]
         for name, reason in failed.items():
-            told = refusal(reason, places[name])
-            left_out.append(LeftOut(name, str(told.kind), told.reason))
+            why = refusal(reason, places[name])
+            left_out.append(LeftOut(name, str(why.kind), why.reason))
         held = sum(copies[name] * brick.network.weight_bytes for name, brick in bricks.items())
         return Packed(
             prepare_ns=time.perf_counter_ns() - begin,

@@ -240,8 +240,8 @@ class _Worker:
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
         network = _model_network(request)
-        tell = backend.executed_graph if isinstance(backend, GraphBackend) else backend.fused_graph
-        write_graph(tell(network, self._settings), network, Path(request.folder))
+        graph_of = backend.executed_graph if isinstance(backend, GraphBackend) else backend.fused_graph
+        write_graph(graph_of(network, self._settings), network, Path(request.folder))
         return Done()
 
     def _examine(self, request: Examine) -> Examined:

@@ -3,7 +3,7 @@
 Saving: the sum of what is executed less its critical path, as in Benanza (IPDPS 2020), section III.D, Q1 and Q2: profit
 of parallel execution = sequential - critical path; and no more than all threads at once would save of the sum. It
 supposes that branches do not contend for memory, and that what an operator takes with all threads it takes with its
-share of them; so it is the most that there can be. Only trying tells how much of it there is: ONNX Runtime's parallel
+share of them; so it is the most that there can be. Only trying shows how much of it there is: ONNX Runtime's parallel
 execution costs something for each operator, and often saves nothing.
 
 With one thread nothing runs at once; whether the model gains from a thread for each branch is tried.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ....generator.rewriting.pattern import View
-from ..analysis import Analysis, finding, told
+from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Subject
 from . import activations, normalisations
@@ -53,7 +53,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
     saving = subject.spent(list(chain.from_iterable(one.gone for one in places)))
     if current is None or saving is None:
         return
-    evidence = [f"{', '.join(one.readers[:3])} breaks the fusion of {told(one.nodes)}" for one in places[:_SHOWN]]
+    evidence = [f"{', '.join(one.readers[:3])} breaks the fusion of {spent_by(one.nodes)}" for one in places[:_SHOWN]]
     evidence += [f"and {len(places) - _SHOWN} places more like these"] if len(places) > _SHOWN else []
     yield finding(
         subject,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from ....generator.rewriting.pattern import Match
 from ....generator.rewriting.rewrite import matches
-from ..analysis import Analysis, Idea, finding, told
+from ..analysis import Analysis, Idea, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject
 
@@ -65,7 +65,7 @@ def of_rewrite(
         distinct = {id(node): node for _, nodes, _, _ in places for node in nodes}
         current = subject.spent(list(distinct.values()))
         assert current is not None  # noqa: S101  # each of them is measured
-        evidence = [f"'{match.value}': {told(nodes)}" for match, nodes, _, _ in places[:_SHOWN]]
+        evidence = [f"'{match.value}': {spent_by(nodes)}" for match, nodes, _, _ in places[:_SHOWN]]
         evidence += [f"and {len(places) - _SHOWN} places more like these"] if len(places) > _SHOWN else []
         evidence += list(dict.fromkeys(why(match) for match, *_ in places if why is not None))[:_SHOWN]
         yield finding(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ..analysis import Analysis, finding, told
+from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject, is_depthwise
 
@@ -56,7 +56,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
         left = sum(expected for _, expected in found)
         nodes.sort(key=lambda node: -(node.ms or 0.0))
         least = f"at the rates of this model's other operators its bytes and arithmetic take {left:.3g} ms at least"
-        evidence = [least, told(nodes[:3])]
+        evidence = [least, spent_by(nodes[:3])]
         evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
         yield finding(
             subject,

@@ -13,7 +13,7 @@ from itertools import chain
 
 from ....bricks.layer import LayerState
 from ....generator.rewriting.pattern import View
-from ..analysis import Analysis, finding, told
+from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Subject
 from .rewritable import of_rewrite
@@ -32,9 +32,9 @@ def _run(subject: Subject) -> Iterable[Finding]:
     if spent is None:
         return
     nodes.sort(key=lambda node: -(node.ms or 0.0))
-    evidence = [f"all that they read is constant: {told(nodes[:5])}"]
+    evidence = [f"all that they read is constant: {spent_by(nodes[:5])}"]
     if behind:
-        evidence.append(f"normalisations of convolutions whose filters they make: {told(behind[:5])}")
+        evidence.append(f"normalisations of convolutions whose filters they make: {spent_by(behind[:5])}")
     (idea,) = [*_REWRITTEN.ideas(subject), None][:1]
     yield finding(
         subject,

@@ -73,7 +73,7 @@ class Workbench:
         write: Where improved files go that save something; None to keep none.
         visits: Of each side, in one trial.
         processes: Fresh workers of one trial.
-        progress: Told between visits.
+        progress: Called between visits.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Workbench:
         if high < 0:
             return proof, f"tried: it takes {-proof.saving_ms:.3g} ms more ({-high:.3g} to {-low:.3g} ms)"
         if low <= 0:
-            return proof, f"tried: saves nothing that can be told ({low:.3g} to {high:.3g} ms)"
+            return proof, f"tried: saves nothing that can be distinguished from noise ({low:.3g} to {high:.3g} ms)"
         if changed.path is not None and self._write is not None:
             proof = replace(proof, artefact=str(self._kept(changed.path, kind)))
         return proof, None

@@ -77,7 +77,7 @@ def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
 
     Args:
         events: Of the profile.
-        nodes: Names of those that are told: what runs in the body of one of them is part of its time.
+        nodes: Names of those that are reported: what runs in the body of one of them is part of its time.
 
     Raises:
         BackendError: An execution lacks a node that another one has.

@@ -1,9 +1,9 @@
 """Which layers OpenVINO executes together: the names that its executed graph keeps of the operators that it came from.
 
-An executed graph tells for each node the names of the operators that it was made of. OpenVINO's reader names an
+An executed graph states for each node the names of the operators that it was made of. OpenVINO's reader names an
 operator as ONNX does, or makes a name up; transformations keep some names and drop others. So every operator is named
 anew once it was read: by the values that ONNX has for it, and what is only on the way to such a value by that value. Of
-which layers no name is kept the dataflow of the model tells (``generator.decomposition.named``).
+which layers no name is kept the dataflow of the model shows (``generator.decomposition.named``).
 
 Operators of this graph are OpenVINO's own (``Subgraph``, ``FullyConnected``), and have no form that runs in parts.
 """
@@ -89,9 +89,9 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
         else:
             # A constant without a type is that of an operand that is not given.
             read = ["" if port.get_element_type().is_dynamic() else _value(port) for port in operator.input_values()]
-            node = graph.node.add(op_type=_told(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
+            node = graph.node.add(op_type=_stated(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
             node.name = node_name(node)
-            labels = (_LABEL.fullmatch(name) for name in _told(operator, "originalLayersNames").split(","))
+            labels = (_LABEL.fullmatch(name) for name in _stated(operator, "originalLayersNames").split(","))
             values = {value for label in labels if label for value in made_of.get(label[1], ())}
             node.attribute.append(helper.make_attribute(MADE_OF, sorted(values), attr_type=AttributeProto.STRINGS))
             types |= known
@@ -103,7 +103,7 @@ def _computed(model: openvino.Model) -> set[str]:
     found: set[str] = set()
     for operator in model.get_ordered_ops():
         ports = operator.input_values()
-        constant = operator.get_type_name() == "Constant" or _told(operator, "layerType") == "Const"
+        constant = operator.get_type_name() == "Constant" or _stated(operator, "layerType") == "Const"
         if any(port.get_node().get_friendly_name() in found for port in ports) or not (ports or constant):
             found.add(operator.get_friendly_name())
     return found
@@ -114,10 +114,10 @@ def _readers(operator: openvino.Node) -> Iterator[str]:
         yield from (reader.get_node().get_friendly_name() for reader in port.get_target_inputs())
 
 
-def _told(operator: openvino.Node, what: str) -> str:
-    """What an operator of an executed graph tells of itself; empty where it does not."""
-    told = operator.get_rt_info()
-    return str(told[what].astype(str)) if what in told else ""
+def _stated(operator: openvino.Node, what: str) -> str:
+    """What an operator of an executed graph states of itself; empty where it does not."""
+    stated = operator.get_rt_info()
+    return str(stated[what].astype(str)) if what in stated else ""
 
 
 def _value(port: openvino.Output) -> str:
@@ -125,7 +125,7 @@ def _value(port: openvino.Output) -> str:
     operator = port.get_node()
     if operator.get_type_name() == "Parameter":
         return str(operator.get_friendly_name())
-    return f"{_told(operator, 'execOrder')}.{port.get_index()}"
+    return f"{_stated(operator, 'execOrder')}.{port.get_index()}"
 
 
 def _type(port: openvino.Output) -> ValueType | None:

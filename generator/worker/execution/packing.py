@@ -1,6 +1,6 @@
 """Bricks of one pack: loaded together, and timed one by one.
 
-A runtime that tells the time of its nodes runs all of them as one network (``network.packed``). For others the bricks
+A runtime that reports the time of its nodes runs all of them as one network (``network.packed``). For others the bricks
 stand in the stream of a device, one after the other (``streaming``).
 """
 
@@ -27,7 +27,7 @@ from .timing import time_once
 __all__ = ["LoadedPack", "load_pack"]
 
 _PAIRS = 30
-"""Executions with and without the profiler that tell what it costs."""
+"""Executions with and without the profiler that show what it costs."""
 
 _TWIN_NODES = 200
 """Nodes of the network that these are of, the shortest ones: what the clock costs weighs most there."""
@@ -135,7 +135,7 @@ def _loaded(
 
 
 class _Profiled:
-    """Bricks as one network of each group, whose runtime tells the time of its nodes."""
+    """Bricks as one network of each group, whose runtime reports the time of its nodes."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Profiled:
     def _idle(self, readings: Sequence[NodeTimes]) -> float:
         """What a consumer, which does nothing, takes of an execution that nobody watches.
 
-        What the profile says of a node beyond its share of such an execution is told by a network of the shortest
+        What the profile says of a node beyond its share of such an execution is measured on a network of the shortest
         bricks, once profiled and once not, in turn; what it says of a consumer there, less that, is the consumer's own.
         """
         shortest: list[tuple[float, Executed]] = []
@@ -238,7 +238,7 @@ class _Profiled:
 def _of_idle(packed: Packed, reading: NodeTimes) -> Array:
     """What the clock shows for a consumer, by execution: their mean, but for what a stall adds.
 
-    It counts whole microseconds, so that a few consumers tell it of all executions together only.
+    It counts whole microseconds, so that a few consumers show it over all executions together only.
     """
     idle = {*packed.idle}
     times = reading.times[:, [place for place, name in enumerate(reading.names) if name in idle]]

@@ -80,8 +80,8 @@ def _run(model: Model) -> Iterable[Finding]:
 
 def _evidence(known: Mapping[int, Measurement], best: int, *, in_turn: bool) -> Iterator[str]:
     rates = {batch: batch * _NS_PER_S / one.latency_ns for batch, one in sorted(known.items())}
-    told = ", ".join(f"{rate:.4g} in batches of {batch}" for batch, rate in rates.items())
-    yield f"samples per second, measured {'in turn' if in_turn else 'in different runs'}: {told}"
+    rates_text = ", ".join(f"{rate:.4g} in batches of {batch}" for batch, rate in rates.items())
+    yield f"samples per second, measured {'in turn' if in_turn else 'in different runs'}: {rates_text}"
     if 2 * best in rates:
         yield f"twice as many at once gain {rates[2 * best] / rates[best] - 1:.0%}"
     else:

@@ -1,7 +1,7 @@
 """Convolutions that the runtime cannot lay out in blocks of channels, since their channels do not fill such blocks.
 
 ONNX Runtime runs convolutions on CPUs on blocks of 8 or 16 channels (as many as a vector register holds), and leaves
-those that it cannot cut into blocks as they are; the graph that it executes tells which. Saving: what these take, less
+those that it cannot cut into blocks as they are; the graph that it executes shows which. Saving: what these take, less
 their multiply-accumulates with channels padded to whole blocks at the rate (the median, weighted by work) that this
 model's own blocked convolutions reach, those with filters of one element by those that have such, where there are any;
 and the reorders of channels that are no multiple, which go. The interval is from the scatter of these rates. Where no
@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from .....generator.rewriting.rewrite import matches
-from ...analysis import Idea, finding, told
+from ...analysis import Idea, finding, spent_by
 from ...finding import Finding, Remedy
 from ...subject import Node, Spent, Subject, weighted_median
 from ..rewritable import remedy_of
@@ -30,7 +30,7 @@ _BLOCKED = "com.microsoft.nchwc"
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _ALONE = math.log(1.5)
-"""What a single rate may be off by, as a logarithm: there is no scatter to tell."""
+"""What a single rate may be off by, as a logarithm: there is no scatter to show it."""
 
 
 def block_of(subject: Subject) -> int:
@@ -53,21 +53,21 @@ def unblocked(subject: Subject) -> Finding | None:
     current = subject.spent(nodes)
     if current is None:
         return None
-    left, off, told_by = 0.0, 0.0, dict[str, None]()
+    left, off, rated_by = 0.0, 0.0, dict[str, None]()
     for node in nodes:
         rate, apart, how = _rate(subject, node, multiple)
         expected = _padded_macs(node, multiple) / rate
         left, off = left + expected, off + expected * math.expm1(apart)
-        told_by[how] = None
+        rated_by[how] = None
     reorders = [node for node in subject.nodes if _reorders(node, multiple)]
     around = subject.spent(reorders)
     saving = current.ms - left + (0.0 if around is None else around.ms)
     if saving <= 0:
         return None
     longest = sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]
-    how = " and ".join(told_by)
+    how = " and ".join(rated_by)
     evidence = [
-        f"the runtime does not lay them out in blocks: {told(longest)}",
+        f"the runtime does not lay them out in blocks: {spent_by(longest)}",
         f"padded and in blocks all of them take {left:.3g} ms at {how}",
     ]
     if around is not None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from .....generator.rewriting.rewrite import matches
-from ...analysis import Analysis, Idea, finding, told
+from ...analysis import Analysis, Idea, finding, spent_by
 from ...finding import Finding
 from ...subject import Node, Spent, Subject, weighted_median
 from ..rewritable import remedy_of
@@ -44,7 +44,7 @@ def _run(subject: Subject) -> Iterable[Finding]:
         current=current,
         saving=Spent(current.ms - left, math.hypot(current.half_ms, normalised * math.expm1(apart)), ()),
         evidence=[
-            told(sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]),
+            spent_by(sorted(nodes, key=lambda node: -(node.ms or 0.0))[:3]),
             f"by themselves, at the rate of the model's other normalisations and additions, they take {left:.3g} ms",
         ],
         remedy=remedy_of(subject, _REWRITE, _TEXT, len(nodes)),
@@ -56,7 +56,7 @@ def _ideas(subject: Subject) -> Iterable[Idea]:
     spent = math.fsum(node.ms or 0.0 for node in nodes)
     if nodes and subject.latency_ms and spent >= _WORTH * subject.latency_ms:
         remedy = remedy_of(subject, _REWRITE, _TEXT, len(nodes))
-        yield Idea("slow_fusion", _title(nodes), remedy, (told(nodes[:3]),), subject.names(layers))
+        yield Idea("slow_fusion", _title(nodes), remedy, (spent_by(nodes[:3]),), subject.names(layers))
 
 
 def _title(nodes: list[Node]) -> str:

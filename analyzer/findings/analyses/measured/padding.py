@@ -9,7 +9,7 @@ the same as one of 8. What layers between them pay for channels that mean nothin
 Only channels that stay within the model: of its inputs and outputs, and of what is computed across channels, such as a
 softmax, none can be added.
 
-Where no padded bricks are stored, ``blocks`` tells what convolutions take that a runtime cannot lay out in blocks.
+Where no padded bricks are stored, ``blocks`` estimates what convolutions take that a runtime cannot lay out in blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .....bricks.layer import Layer, Role
 from .....bricks.sequence import LayerSequence
 from .....db import Measurement, Subject
 from .....generator.network.channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
-from ...analysis import BRICKS, LATENCY, Analysis, finding, told
+from ...analysis import BRICKS, LATENCY, Analysis, finding, spent_by
 from ...finding import Finding
 from ...subject import Node, Spent
 from ...subject import Subject as Model
@@ -122,7 +122,7 @@ def _evidence(places: list[tuple[int, Node, Ratio]], saved: list[float], multipl
     order = sorted(range(len(places)), key=lambda number: -abs(saved[number]))
     for number in order[:3]:
         _, node, ratio = places[number]
-        yield f"{told([node])}; its brick takes {ratio.value:.0%} of that with channels in multiples of {multiple}"
+        yield f"{spent_by([node])}; its brick takes {ratio.value:.0%} of that with channels in multiples of {multiple}"
     slower = sum(one < 0 for one in saved)
     if slower:
         yield f"{slower} of the {len(places)} layers take longer so, which is counted"

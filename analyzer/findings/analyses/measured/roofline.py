@@ -6,7 +6,7 @@ their bytes take at its bandwidth, whichever is longer (Williams, Waterman and P
 they take less that bound. It says where a better kernel would have room, and nothing of whether there is one: it is no
 prediction, and joins no sum.
 
-Where an operator is slow beside the others of its own model, ``slow_kernels`` tells it, and it is not told again.
+Where an operator is slow beside the others of its own model, ``slow_kernels`` reports it, and it is not reported again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def _run(subject: Subject) -> Iterable[Finding]:
 def _far(subject: Subject) -> Iterator[tuple[Node, float, str]]:
     """Operators far from their bound, each with that and what it is of."""
     known = {} if subject.estimate.roofline is None else {row.key: row for row in subject.estimate.roofline.layers}
-    told = {id(node) for found in slow(subject).values() for node, _ in found}
+    reported = {id(node) for found in slow(subject).values() for node, _ in found}
     for node in subject.nodes:
         row = None if node.row is None else known.get(node.row.key)
         if row is None or row.bound_ms is None or row.bound_by is None or not node.ms or not node.origins:
             continue
-        if row.bound_by != "overhead" and node.ms > _FAR * row.bound_ms > 0 and id(node) not in told:
+        if row.bound_by != "overhead" and node.ms > _FAR * row.bound_ms > 0 and id(node) not in reported:
             yield node, row.bound_ms, row.bound_by
 
 
