@@ -3,8 +3,10 @@
 Every brick stands between *producers*, which write its inputs just before, as the layer before it does in a model, and
 *consumers*, which read nothing but the shape of its outputs, so that their memory is free again. Producers only write:
 they expand a scalar; a producer that copied an input would read memory that a model does not, and an Identity is not
-executed at all. Between two visits of a weight all other bricks have run, as in a model. The network is run as it
-stands: optimised, consumers would fold and equal producers merge.
+executed at all. With several threads they add two vectors, each along other axes, which all threads share as they share
+the layers of a model: what each core reads is then in part what it wrote itself. Between two visits of a weight all
+other bricks have run, as in a model. The network is run as it stands: optimised, consumers would fold and equal
+producers merge.
 
 A runtime that optimises networks is asked for the executed form of many bricks at once, as parts of one network that
 share nothing (``united``, ``parted``): one session in place of one per brick.
@@ -12,10 +14,10 @@ share nothing (``united``, ``parted``): one session in place of one per brick.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,22 +26,26 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import BackendError
-from ...models.names import plain_domain
-from ...models.subgraphs import all_nodes, reads
+from ...models.subgraphs import reads
 from .copies import distinct, renamed
 from .network import Network
+from .opsets import ANY, common_ranges, opset_ranges
 
-__all__ = ["PACKING", "Member", "Packed", "grouped", "opset_ranges", "pack", "parted", "united"]
+__all__ = ["PACKING", "Member", "Packed", "grouped", "pack", "parted", "united"]
 
 Array = npt.NDArray[Any]
 
-PACKING = 2
-"""How packs are filled. Under 1 a table counted whole of which rows are read, and equal weights were shared."""
+PACKING = 3
+"""How packs are filled. Under 1 a table counted whole of which rows are read, and equal weights were shared; under 2
+one thread alone wrote what bricks read, however many ran them."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may decide what is computed (scales, limits, shapes): they are fed as they are."""
 
 _TYPICAL = 0.5
+
+_SPAN = 32
+"""Elements that a thread writes at once: of fewer, finding the next ones costs more than writing them."""
 
 _SHARED_BYTES = 4096
 """Weights of less hardly differ by where they are found; they may be what decides what is computed, and stay."""
@@ -47,10 +53,7 @@ _SHARED_BYTES = 4096
 _LOOKED_AT = 64
 """Elements that decide whether two weights of one shape are equal."""
 
-_ANY = 1 << 31
-"""Later than every version of an operator set."""
-
-_FRAME: Mapping[str, tuple[int, int]] = {"": (8, _ANY)}
+_FRAME: Mapping[str, tuple[int, int]] = {"": (8, ANY)}
 """What producers and consumers ask of operator sets: Expand is there since version 8."""
 
 
@@ -87,50 +90,33 @@ class Packed:
     idle: tuple[str, ...]
 
 
-def opset_ranges(network: Network) -> dict[str, tuple[int, int]]:
-    """Versions of each domain at which all nodes of a network mean what they mean in it: the first, and the first not.
-
-    Bricks of executed graphs bear the versions that their operators were last changed in, which differ from brick to
-    brick; most of them mean the same at some version that all allow.
-    """
-    model = _model(network)
-    imported = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
-    ranges: dict[str, tuple[int, int]] = {}
-    for node in all_nodes(model.graph.node):
-        domain = plain_domain(node.domain)
-        low, high = ranges.get(domain, (1, _ANY))
-        since, until = _meaning(node.op_type, domain, imported.get(domain, 1))
-        ranges[domain] = max(low, since), min(high, until)
-    return ranges
-
-
 def grouped(networks: Sequence[Network]) -> list[list[int]]:
     """Places of networks that can be in one pack, in as few groups as there can be for ONNX's own operators.
 
     What no pack can hold is left out, and runs alone: operators older than those of producers, strings, and outputs
     that are no tensors.
     """
-    found = [opset_ranges(network) for network in networks]
+    found = [opset_ranges(_model(network)) for network in networks]
     waiting = sorted(
         filter(lambda place: _of_tensors(networks[place]), range(len(networks))),
-        key=lambda place: (found[place].get("", (1, _ANY))[1], place),
+        key=lambda place: (found[place].get("", (1, ANY))[1], place),
     )
     groups: list[tuple[dict[str, tuple[int, int]], list[int]]] = []
     for place in waiting:
         for together, places in groups:
-            merged = _merged(together, found[place])
+            merged = common_ranges(together, found[place])
             if merged is not None:
                 together.update(merged)
                 places.append(place)
                 break
         else:
-            alone = _merged(_FRAME, found[place])
+            alone = common_ranges(_FRAME, found[place])
             if alone is not None:
                 groups.append((alone, [place]))
     return [sorted(places) for _, places in groups]
 
 
-def pack(members: Sequence[Member]) -> Packed:
+def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
     """Put bricks into one network, each between producers and consumers, in the order given.
 
     Weights that are equal are turned by as many places as equal ones came before, of whichever brick: ONNX Runtime
@@ -139,10 +125,14 @@ def pack(members: Sequence[Member]) -> Packed:
     Inputs of floating-point numbers are written by a producer, with one value that is legal for every element;
     integers, and inputs of a few elements, are inputs of the pack and have the values of the brick's own network.
 
+    Args:
+        members: The bricks.
+        threads: That will run them.
+
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    made = _Assembly([member.network for member in members])
+    made = _Assembly([member.network for member in members], threads=threads)
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
@@ -227,10 +217,11 @@ def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, 
 class _Assembly:
     """A network in the making."""
 
-    def __init__(self, networks: Sequence[Network]) -> None:
+    def __init__(self, networks: Sequence[Network], *, threads: int = 1) -> None:
+        self._threads = threads
         together = dict(_FRAME)
         for network in networks:
-            merged = _merged(together, opset_ranges(network))
+            merged = common_ranges(together, opset_ranges(_model(network)))
             if merged is None:
                 raise BackendError("bricks of operator sets without a common version cannot be in one network")
             together = merged
@@ -253,12 +244,26 @@ class _Assembly:
         if value is None:
             self.feed(name, array)
             return
+        place = _parted(array) if self._threads > 1 else None
+        if place is not None:
+            self._add_vectors(name, value, array.shape, place)
+            return
         scalar, shape = f"{value.dtype}:{value}", f"{name}:shape"
         if scalar not in self._feeds:
             self.feed(scalar, value)
         sizes = numpy_helper.from_array(np.array(array.shape, dtype=np.int64), shape)
         self._model.graph.initializer.append(sizes)
         self._model.graph.node.append(helper.make_node("Expand", [scalar, shape], [name], name=f"{name}:producer"))
+
+    def _add_vectors(self, name: str, value: Array, shape: tuple[int, ...], place: int) -> None:
+        """Write a value as the sum of itself along the axes before a place and of nothing along the others."""
+        outer, inner = (*shape[:place], *(1 for _ in shape[place:])), (*(1 for _ in shape[:place]), *shape[place:])
+        vectors = np.full(outer, value), np.zeros(inner, value.dtype)
+        names = [f"{vector.dtype}:{vector.flat[0]}:{vector.shape}" for vector in vectors]
+        for known, vector in zip(names, vectors, strict=True):
+            if known not in self._feeds:
+                self.feed(known, vector)
+        self._model.graph.node.append(helper.make_node("Add", names, [name], name=f"{name}:producer"))
 
     def splice(self, network: Network, prefix: str, *, copy: int = 0) -> list[str]:
         """Add a network's nodes and weights under new names; returns the names of the nodes."""
@@ -325,42 +330,21 @@ def _common_value(array: Array) -> Array | None:
     return None
 
 
+def _parted(array: Array) -> int | None:
+    """The axis at which an input is parted among threads, each of which writes whole spans; None where none fits."""
+    if array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
+        return None  # of which every runtime has a sum
+    spans = (axis for axis in range(array.ndim - 1, 0, -1) if math.prod(array.shape[axis:]) >= _SPAN)
+    axis = next(spans, None)
+    return axis if axis is not None and math.prod(array.shape[:axis]) > 1 else None
+
+
 def _of_tensors(network: Network) -> bool:
     """Whether a network reads and writes nothing but tensors of numbers."""
     values = (*_model(network).graph.input, *_model(network).graph.output)
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
     return kinds <= {"tensor_type", None} and not strings
-
-
-def _merged(
-    one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]
-) -> dict[str, tuple[int, int]] | None:
-    """What both allow; None where that is nothing."""
-    merged = dict(one)
-    for domain, (low, high) in other.items():
-        known = merged.get(domain, (low, high))
-        merged[domain] = max(low, known[0]), min(high, known[1])
-    return merged if all(low < high for low, high in merged.values()) else None
-
-
-@cache
-def _meaning(operator: str, domain: str, version: int) -> tuple[int, int]:
-    """The versions around one at which an operator means the same; that one alone where ONNX does not define it."""
-    changes = _history().get((domain, operator), ())
-    since = max((change for change in changes if change <= version), default=None)
-    if since is None:
-        return version, version + 1
-    return since, min((change for change in changes if change > version), default=_ANY)
-
-
-@cache
-def _history() -> dict[tuple[str, str], tuple[int, ...]]:
-    """Versions in which each operator of ONNX was defined or changed."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
-    return {name: tuple(sorted(versions)) for name, versions in found.items()}
 
 
 def _model(network: Network) -> onnx.ModelProto:

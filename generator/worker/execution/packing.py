@@ -155,7 +155,7 @@ class _Profiled:
                     Member(brick.network, copies=copies.get(name, 1), uncounted=brick.edges)
                     for name, brick in group.items()
                 ]
-                packed = pack(members)
+                packed = pack(members, threads=settings.threads)
                 self._packs.append((packed, backend.prepare_packed(packed.network, settings)))
         except BaseException:
             self.close()
@@ -216,7 +216,7 @@ class _Profiled:
                 break
             chosen.append(brick)
         places = max(grouped([one.network for one in chosen]), key=len)
-        packed = pack([Member(chosen[place].network) for place in places])
+        packed = pack([Member(chosen[place].network) for place in places], threads=self._settings.threads)
         plain, watched = (self._backend.prepare_packed(packed.network, self._settings) for _ in range(2))
         try:
             plain.run()

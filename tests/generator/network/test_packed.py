@@ -14,7 +14,7 @@ from dlbricks.generator.backends.base import NodeTimes, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
-from dlbricks.generator.network.packed import Member, Packed, grouped, opset_ranges, pack, parted, united
+from dlbricks.generator.network.packed import Member, Packed, grouped, pack, parted, united
 from dlbricks.models import find_models
 
 BACKEND = OrtBackend()
@@ -185,18 +185,35 @@ def test_integers_that_differ_are_fed_and_numbers_are_written(skeleton_of):
     assert [node.output[0] for node in producers] == ["0.0/x"]
 
 
+def test_several_threads_write_together_what_one_would_write(skeleton_of):
+    graph = "(float[8,40] x, float[40] row) => (float[8,40] y, float[40] z) {y = Add(x, row) z = Neg(row)}"
+    network = synthetic_network(skeleton_of(graph))
+
+    alone, together = pack([Member(network)]), pack([Member(network)], threads=2)
+
+    kinds = {node.output[0]: node.op_type for node in together.network.model.graph.node if "producer" in node.name}
+    assert kinds == {"0.0/x": "Add", "0.0/row": "Expand"}  # a single row has nothing to share
+    for name in kinds:
+        written = [
+            outputs(replace(with_output(one, name), outputs=(*one.network.outputs, name)))[name]
+            for one in (alone, together)
+        ]
+        np.testing.assert_array_equal(*written)
+
+
+def with_output(packed: Packed, name: str) -> Network:
+    model = onnx.ModelProto()
+    model.CopyFrom(packed.network.model)
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return replace(packed.network, model=model)
+
+
 def at_opset(graph: str, version: int) -> Network:
     return synthetic_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {version}]> g {graph}'))
 
 
 SOFTMAX = "(float[2,40] x) => (float[2,40] y) {y = Softmax(x)}"
 RELU = "(float[2,40] x) => (float[2,40] y) {y = Relu(x)}"
-
-
-def test_operators_mean_the_same_over_a_range_of_versions():
-    assert opset_ranges(at_opset(SOFTMAX, 9))[""] == (1, 11)
-    assert opset_ranges(at_opset(SOFTMAX, 12))[""] == (11, 13)
-    assert opset_ranges(at_opset(SOFTMAX, 21))[""][0] == 13
 
 
 def test_what_means_the_same_at_no_version_goes_into_packs_apart():
