@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from dlbricks.analyzer.findings.analyses import branches, denormals, slow_kernels, threads
 from dlbricks.analyzer.findings.analyses.measured import alternatives
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions
+from dlbricks.models import find_models
 
 SubjectOf = Callable[[Any], Subject]
 
@@ -91,6 +96,29 @@ def test_a_kernel_far_slower_than_others_is_found(bench: Any, subject_of: Subjec
     assert found.layers == ("Add_4",)
     assert found.current_ms == pytest.approx(0.5, rel=0.01)
     assert 0 < found.achievable_ms < 0.1
+
+
+@pytest.mark.parametrize(("opset", "settings"), [(18, {}), (21, {"opset": "18"})])
+def test_an_operator_with_a_faster_kernel_of_an_older_opset_says_so(
+    bench: Any, tmp_path: Path, subject_of: SubjectOf, opset: int, settings: dict[str, str]
+) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": {opset}]>
+        g (float[1,8,40,40] x) => (float[1,8,40,40] y) <float[8,8,1,1] w = {{{", ".join(["0.5"] * 64)}}}> {{
+            a = Conv(x, w) b = Relu(a) c = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(b) y = Neg(c) }}"""
+    (tmp_path / "pooled.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    (source,) = find_models([tmp_path / "pooled.onnx"])
+    latencies = {"Conv": 0.05, "Relu": 0.01, "AveragePool": 1.0, "Neg": 0.01}
+    graph = build_graph(source.skeleton())
+    bench.run(
+        ms=2.0,
+        key=graph.key,
+        bricks={part.key: latencies[graph.layers[part.layers[0]].op_type] for part in sequences(graph, 1)},
+    )
+
+    (found,) = slow_kernels.ANALYSIS.run(subject_of(bench, source))
+
+    assert "AveragePool" in found.title
+    assert found.remedy.settings == settings
 
 
 def test_kernels_that_are_alike_are_none(bench: Any, subject_of: SubjectOf) -> None:
