@@ -35,6 +35,7 @@ import numpy as np
 from dlbricks.constructor.uncertainty.calibration import Method
 from dlbricks.constructor.uncertainty.interval import NORMAL
 from dlbricks.db.values import PROTOCOL
+from dlbricks.generator.network.packed import PACKING
 
 _HELD = 0.95
 _FEWEST = 10
@@ -77,7 +78,14 @@ def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
         if one.get("protocol") == PROTOCOL
         and not (one.get("half") or one.get("given"))
         and one.get("cache", "model") == "model"
+        and (one["threads"] == 1 or _packing(one) == PACKING)
     }
+
+
+def _packing(one: Mapping[str, Any]) -> int:
+    """How packs were filled; what one thread runs is filled since the second way as it is now."""
+    found = int(one.get("packing", 1))
+    return PACKING if one["threads"] == 1 and found > 1 else found
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -196,7 +204,7 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
         one, other = known[first], known[second]
         if any(one[key] != other[key] for key in ("system", "stack", "threads", "batch")):
             continue
-        packed_alike = one.get("packing", 1) == other.get("packing", 1)
+        packed_alike = _packing(one) == _packing(other)
         for of, latency in _UNDISTURBED.items():
             if of == "bricks" and not (
                 packed_alike and all(one[key] == other[key] for key in ("graph", "granularity"))
