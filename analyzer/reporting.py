@@ -199,7 +199,7 @@ def report(
                     models=[source for source in open_models if source.name not in broken],
                     visits=visits, budget_s=left_s, progress=progress,
                 )  # fmt: skip
-        found = _measured_here(models, store, how) if measured else None
+        found = _measured_here(models, store, how)
     if found is None:
         with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
             found = _stored(models, nothing, how)

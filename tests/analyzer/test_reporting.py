@@ -95,6 +95,18 @@ def test_a_broken_model_does_not_stop_the_others(branches: Path, here: Path) -> 
     assert "could not be reported" in (here / "r.html").read_text()
 
 
+def test_what_is_stored_is_shown_beside_what_is_broken(branches: Path, here: Path) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+    with Store.open(here / "dlbricks.db") as store:
+        alone = report(find_models([branches]), store=store, visits=3, prove=False)
+        made = report(find_models([here / "broken.onnx", branches]), store=store, visits=3, prove=False)
+
+    broken, whole = made.sections
+    assert made.measured is None
+    assert broken.estimate.error
+    assert whole.estimate.measured_ms == alone.sections[0].estimate.measured_ms
+
+
 def test_nothing_but_errors_is_no_page(here: Path) -> None:
     (here / "broken.onnx").write_bytes(b"\x08")
     with Store.open(here / "dlbricks.db") as store:
