@@ -153,6 +153,19 @@ def test_what_nobody_asked_for_is_picked_and_said() -> None:
     assert not any(word.startswith("--threads") for word in setup.picked)
 
 
+def test_what_a_setup_leaves_open_is_picked_where_something_is_measured(branches: Path) -> None:
+    with Store.open("sqlite://") as store:
+        made = report(find_models([branches]), store=store, setup=Setup(cache="hot"), visits=3, prove=False)
+
+    assert made.complete
+    assert (made.setup.graph, made.setup.backend, made.setup.device, made.setup.threads) == (
+        "runtime", "onnxruntime", "cpu", 1,
+    )  # fmt: skip
+    assert made.sections[0].estimate.cache == "hot"
+    assert "--threads 1" in made.setup.picked
+    assert not any(word.startswith("--cache") for word in made.setup.picked)
+
+
 @pytest.mark.skipif(not get("openvino").probe().ok, reason="OpenVINO is not installed")
 def test_what_a_runtime_fuses_is_picked_where_it_tells_no_more() -> None:
     assert set_up(backend="openvino").graph == "fused"
