@@ -130,7 +130,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
     assert "are not measured. Totals are left out" in page
 
 
-def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
+def test_where_the_time_goes_is_not_shown_of_a_part(bench: Bench, tmp_path: Path) -> None:
     first, *_ = bench.counts
     bench.run(ms=10.0, bricks={first: 1.0})
     stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
@@ -167,13 +167,13 @@ def test_what_a_setup_leaves_open_is_picked_where_something_is_measured(branches
 
 
 @pytest.mark.skipif(not get("openvino").probe().ok, reason="OpenVINO is not installed")
-def test_what_a_runtime_fuses_is_picked_where_it_tells_no_more() -> None:
+def test_what_a_runtime_fuses_is_picked_where_it_reports_no_more() -> None:
     assert set_up(backend="openvino").graph == "fused"
     assert set_up(backend="openvino", dtype="bfloat16").graph == "source"
     assert set_up(backend="openvino", graph="source").graph == "source"
 
 
-def test_a_graph_that_the_runtime_does_not_tell_is_not_picked() -> None:
+def test_a_graph_that_the_runtime_does_not_report_is_not_picked() -> None:
     assert set_up(options={"execution": "parallel", "inter_op": "2"}).cache == "hot"
     with pytest.raises(UsageError, match="no backend 'nothing'"):
         set_up(backend="nothing")

@@ -171,8 +171,8 @@ def test_no_brick_is_made_of_what_openvino_executes(written):
 
     assert isinstance(backend, FusingBackend)
     assert not isinstance(backend, GraphBackend)
-    with Cutter(cut) as decomposer, pytest.raises(UsageError, match=r"runs by itself.*--graph fused"):
-        decomposer(written(*CASES["activation"][:2]))
+    with Cutter(cut) as cutter, pytest.raises(UsageError, match=r"runs by itself.*--graph fused"):
+        cutter(written(*CASES["activation"][:2]))
 
 
 def test_a_suite_of_units_is_made_and_measured(written, tmp_path):
