@@ -53,13 +53,15 @@ _FEW = 4
 class Setup(Query):
     """How models are measured and composed: a query, and what it takes to measure more.
 
+    To measure, ``report`` picks what is open, as ``set_up`` does.
+
     Attributes:
-        graph: Which graph is cut into bricks.
+        graph: Which graph is cut into bricks; None: where nothing is measured, the one that the runtime executes.
         options: Options of the backend.
         picked: What of this nobody asked for, as words.
     """
 
-    graph: str = "runtime"
+    graph: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     picked: tuple[str, ...] = ()
 
@@ -178,6 +180,8 @@ def report(
     """
     begun = time.monotonic()
     how = setup or set_up()
+    if measure:
+        how = _settled(how)
     generated, measured = None, None
     found = _measured_here(models, store, how) if measure else _stored(models, store, how)
     open_models = list(models)
@@ -188,7 +192,7 @@ def report(
         with ExitStack() as resources:
             place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
             generated = generate(
-                open_models, granularity=1, out=place, graph=how.graph, **_runtime(how), progress=progress
+                open_models, granularity=1, out=place, graph=_cut(how).graph, **_runtime(how), progress=progress
             )
             kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
             left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
@@ -199,7 +203,7 @@ def report(
                     models=[source for source in open_models if source.name not in broken],
                     visits=visits, budget_s=left_s, progress=progress,
                 )  # fmt: skip
-        found = _measured_here(models, store, how) if measured else None
+        found = _measured_here(models, store, how)
     if found is None:
         with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
             found = _stored(models, nothing, how)
@@ -261,12 +265,25 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
     return tuple(sections), tuple(unasked)
 
 
+def _settled(how: Setup) -> Setup:
+    """A setup with which something can be measured: what is open is picked."""
+    picked = set_up(
+        graph=how.graph, backend=how.backend, device=how.device, options=how.options, threads=how.threads,
+        cache=how.cache, dtype=how.dtype,
+    )  # fmt: skip
+    return replace(picked, system=how.system, stack=how.stack, picked=(*how.picked, *picked.picked))
+
+
+def _cut(how: Setup) -> Cut:
+    return Cut(1, graph=how.graph or "runtime")
+
+
 _Found = list[Explained]
 
 
 def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
     """The models as far as they are stored."""
-    return explained(models, store=store, query=how, cut=Cut(1, graph=how.graph))
+    return explained(models, store=store, query=how, cut=_cut(how))
 
 
 def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:

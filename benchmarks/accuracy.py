@@ -9,7 +9,7 @@ The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says 
 where bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
 (``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
 disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
-(its ``--db``). At all cores only the latter tells: who shares a core meets its neighbour in every visit. With
+(its ``--db``). At all cores only the latter says anything: who shares a core meets its neighbour in every visit. With
 ``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
 (``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels. A runtime that
 compiles for seconds (``--backend torch --option mode=compile --cache hot``) wants a few models, and ``--item-timeout``:
@@ -92,9 +92,9 @@ def arguments() -> argparse.ArgumentParser:
         "--neighbour", type=float, default=0.0, metavar="DUTY", help="part of the time it is busy, 0..1"
     )
     parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
-    parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to tell what it slows")
+    parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to show what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
-    parser.add_argument("--backend", default="onnxruntime", help="which tells --graph runtime or fused, where it can")
+    parser.add_argument("--backend", default="onnxruntime", help="which reports --graph runtime or fused, where it can")
     parser.add_argument(
         "--option", action="append", type=setting, default=[], metavar="NAME=VALUE", help="of the backend; repeatable"
     )
@@ -130,7 +130,7 @@ def shared(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def protocol(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``run`` and ``measure`` are told alike."""
+    """What ``run`` and ``measure`` are given alike."""
     return {name: getattr(options, name) for name in ("threads", "visits", "processes", "sessions", "seed")}
 
 
@@ -240,7 +240,7 @@ def _data_ms(found: Estimate) -> float | None:
 def _executions(store: Store, measured: Sequence[Measurement]) -> dict[str, Any]:
     """How often bricks and models were executed for a sample, and how long that took: warm-ups are beside it."""
     blocks = store.blocks_of([one.id for one in measured])
-    told = {}
+    counts = {}
     for subject in (Subject.BRICK, Subject.MODEL):
         samples = [
             sample
@@ -249,12 +249,12 @@ def _executions(store: Store, measured: Sequence[Measurement]) -> dict[str, Any]
             for block in blocks.get(one.id, ())
             for sample in block.samples
         ]
-        told[f"{subject}s"] = {
+        counts[f"{subject}s"] = {
             "items": sum(one.subject is subject and not one.variant for one in measured),
             "executions": sum(loops for _, loops in samples),
             "seconds": sum(elapsed_ns for elapsed_ns, _ in samples) / 1e9,
         }
-    return told
+    return counts
 
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

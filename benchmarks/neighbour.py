@@ -7,7 +7,7 @@
 Bursts take 0.1 to 30 s, log-uniformly, and are of either kind by chance; pauses are as long as the duty demands. Each
 eight bursts, and each eight pauses, have one length from each eighth of the range, so that the duty holds over a minute
 or two and not only in the end. It runs with the priority of everybody else, on the cores that the workers leave; where
-they use all, wherever the system puts it. It ends when it is told to, and when its parent is gone.
+they use all, wherever the system puts it. It ends when it is asked to, and when its parent is gone.
 
 By itself, for a time: ``python benchmarks/neighbour.py --duty 0.5 --seconds 60``.
 """
@@ -88,12 +88,12 @@ class Neighbour:
         self._seconds = time.monotonic() - self._begun
         self._process.terminate()
         try:
-            told, _ = self._process.communicate(timeout=_STOP_S)
+            printed, _ = self._process.communicate(timeout=_STOP_S)
         finally:
             self._process.kill()
         if died is not None or self._process.returncode:
             raise RuntimeError(f"the neighbour ended by itself, with {self._process.returncode}") from error
-        self.schedule = json.loads(told)
+        self.schedule = json.loads(printed)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class Neighbour:
         }
 
 
-class _Told(SystemExit):
-    """It was told to end, which is how it ends."""
+class _Stopped(SystemExit):
+    """It was asked to end, which is how it ends."""
 
 
 def lengths(draw: random.Random) -> Iterator[float]:
@@ -191,7 +191,7 @@ def disturb(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Disturb until told to end, and print the schedule."""
+    """Disturb until asked to end, and print the schedule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--duty", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=0)
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     until = time.monotonic() + options.seconds
     schedule: list[dict[str, Any]] = []
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent tells it to end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent asks it to end
         signal.signal(signal.SIGTERM, _end)
         works = {kind: make() for kind, make in BURSTS.items()}  # of a large cache that takes a second
         print(flush=True)
@@ -217,14 +217,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed=options.seed,
             alive=lambda: os.getppid() == options.parent and time.monotonic() < until,
         )
-    except _Told:
+    except _Stopped:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(json.dumps(schedule))
     return 0
 
 
 def _end(_: int, __: FrameType | None) -> None:
-    raise _Told
+    raise _Stopped
 
 
 if __name__ == "__main__":

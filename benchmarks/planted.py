@@ -117,20 +117,20 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
             if not options.no_data:
                 measure_data(sources, store=store, threads=threads, seed=options.seed)
             measure_ceilings(store=store, backend="onnxruntime", threads=threads, dtype=NATIVE, **_CEILINGS)
-            told = analyze(sources, store=store, threads=threads, prove=options.prove)
+            analysed = analyze(sources, store=store, threads=threads, prove=options.prove)
             where = provenance(store, done.system, done.stack)
             quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
-        said = dict(zip(models, told.rows, strict=True))
+        rows = dict(zip(models, analysed.rows, strict=True))
         answers += [
             {
                 "model": source.name,
-                "findings": [_told(one) for one in said[place].findings],
-                "unasked": list(said[place].unasked),
+                "findings": [_summary(one) for one in rows[place].findings],
+                "unasked": list(rows[place].unasked),
             }
             for place, source in models.items()
         ]
         for plant in members:
-            faulty, clean = (said[plant.name, side] for side in cost.SIDES)
+            faulty, clean = (rows[plant.name, side] for side in cost.SIDES)
             verdicts.append(
                 score.judge(
                     name=plant.name,
@@ -154,7 +154,7 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
     }
 
 
-def _told(found: Any) -> dict[str, Any]:
+def _summary(found: Any) -> dict[str, Any]:
     """What a finding says, without its evidence."""
     layers = list(found.layers)
     return {

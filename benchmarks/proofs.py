@@ -10,7 +10,7 @@ in ``--folder``; measurements there are not taken again.
 A prediction counts as right where it is within 25 % of what was proven, or within 2 % of the model. Findings that say
 what could be saved at most predict nothing, and neither does an idea, which is tried since nothing is known of it; both
 are listed. A remedy that saved nothing, although something was predicted, counts. Where a prediction is not right by
-that but both intervals overlap, the noise of this machine explains it: that is told apart.
+that but both intervals overlap, the noise of this machine explains it: that is shown apart.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> di
     begun = time.monotonic()
     made = report([source], store=store, setup=set_up(threads=options.threads), prove=False)
     (section,) = made.sections
-    told: dict[str, Any] = {"model": source.name, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record: dict[str, Any] = {"model": source.name, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     truth = section.truth
     if truth is None or not section.estimate.complete:
         reason = section.estimate.error or "not all of its bricks can be measured"
-        return {**told, "error": reason, "wall_s": time.monotonic() - begun, "rows": []}
+        return {**record, "error": reason, "wall_s": time.monotonic() - begun, "rows": []}
     measured_s = time.monotonic() - begun
     (row,) = analyze(
         [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
@@ -116,7 +116,7 @@ def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> di
     ).rows  # fmt: skip
     keep_findings(store, truth, row.findings, proven=True)
     return {
-        **told,
+        **record,
         "error": row.error,
         "latency_ms": row.latency_ms,
         "measured_s": measured_s,

@@ -77,10 +77,10 @@ def experiment(
     for number in range(2):
         if number:
             time.sleep(60 * options.minutes)
-        done, told = _run(made.suite, usable, store, options, seed=options.seed + number)
+        done, record = _run(made.suite, usable, store, options, seed=options.seed + number)
         found.append(_figures(usable, keys, store, done, options))
-        runs.append(told)
-        print(f"run {number + 1}: {done.wall_s:.0f} s, {told['quiet']['state']}", flush=True)
+        runs.append(record)
+        print(f"run {number + 1}: {done.wall_s:.0f} s, {record['quiet']['state']}", flush=True)
     first, second = found
     result = {
         **provenance(store, done.system, done.stack),
@@ -130,8 +130,8 @@ def _figures(
     for row in estimate(sources, store=store, **where, **cut):
         truth = truths.get(keys[row.name])
         if row.undisturbed_ms is not None and truth is not None and truth.undisturbed_ns is not None:
-            told = (truth.min_ns, truth.median_ns, truth.mean_ns, truth.undisturbed_ns)
-            own_ms = {f"own_{name}": ns / 1e6 for name, ns in zip(_OWN, told, strict=True)}
+            own_ns = (truth.min_ns, truth.median_ns, truth.mean_ns, truth.undisturbed_ns)
+            own_ms = {f"own_{name}": ns / 1e6 for name, ns in zip(_OWN, own_ns, strict=True)}
             figures[row.name] = {"estimate_undisturbed": row.undisturbed_ms, **own_ms}
     return figures
 

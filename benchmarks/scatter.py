@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("-g", "--granularity", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--backend", default="onnxruntime")
-    parser.add_argument("--name", default="", help="tells several runs of one kind apart")
+    parser.add_argument("--name", default="", help="distinguishes several runs of one kind")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     if not options.db.exists():

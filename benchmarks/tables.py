@@ -30,7 +30,7 @@ Result = Mapping[str, Any]
 
 
 def main() -> None:
-    """Replace what differs, or tell of it."""
+    """Replace what differs, or report it."""
     blocks.write(PAGES, lambda text: rendered(text, blocks.TOP), __doc__ or "", "run python benchmarks/tables.py")
 
 
@@ -174,7 +174,7 @@ def _cost(folder: Path) -> str:
 
 
 _ALONE = 0.98
-"""A model whose critical path takes more than this part of all of it has no branches worth telling."""
+"""A model whose critical path takes more than this part of all of it has no branches worth reporting."""
 
 
 def _gpu_stages(folder: Path) -> dict[str, dict[str, Result]]:

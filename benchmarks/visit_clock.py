@@ -21,7 +21,7 @@ class TimeUp(KeyboardInterrupt):
 
 
 class Terminated(TimeUp):
-    """The process was told to end."""
+    """The process was asked to end."""
 
 
 class Clock:

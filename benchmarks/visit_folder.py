@@ -119,7 +119,7 @@ class Folder:
                 self.settings[name] = defaults[name] if value is None else value
 
     def begin(self, minutes: float) -> dict[str, Any]:
-        """Note a visit; what it is told afterwards goes into the dictionary that is returned."""
+        """Note a visit; what is noted afterwards goes into the dictionary that is returned."""
         visit: dict[str, Any] = {"began": _now(), "minutes": minutes, "ended": None, "seconds": None, "stages": {}}
         self.visits.append(visit)
         self.save()

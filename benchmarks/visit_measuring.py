@@ -23,7 +23,7 @@ _COMPILING = 0.6
 """Part of a stage's time in which models are compiled."""
 
 _CEILINGS = 40
-"""Networks that tell the ceilings."""
+"""Networks that measure the ceilings."""
 
 _PLANNED = 0.6
 """Part of the time that is left for which models are taken together: a forecast knows neither device nor neighbours."""
@@ -201,7 +201,7 @@ def _store(visit: Visit, record: Record, items: int) -> Store:
 
 
 def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
-    """What ``run`` and ``measure`` are told alike."""
+    """What ``run`` and ``measure`` are given alike."""
     return {
         "backend": visit.backend(stage),
         "device": visit.settings["device"],

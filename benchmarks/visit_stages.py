@@ -61,7 +61,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
 
 
 def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
-    """What this machine is; told by every visit anew."""
+    """What this machine is; recorded by every visit anew."""
     visit.folder.stacks[record.system] = {
         "dlbricks": __version__,
         "python": platform.python_version(),

@@ -130,8 +130,7 @@ def _setup(*, stored: bool, system: str | None, stack: str | None, **options: An
     from ..analyzer.reporting import Setup, set_up
 
     if stored:
-        graph = options.pop("graph") or "runtime"
-        return Setup(system, stack, graph=graph, **options)
+        return Setup(system, stack, **options)
     if system is not None or stack is not None:
         raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
     return set_up(**options)

@@ -126,24 +126,28 @@ class Store(Reader):
             StoreError: An item is open already (resume it with ``open_item``, or ``discard`` it), a block is stored
                 already (it is never doubled), a measurement was not begun, or run, system or stack are not stored.
         """
+        new, taken = list(opened), list(blocks)
         with self.writing() as connection:
-            new = list(opened)
             items = item_ids(connection, [one.identity for one in new])
             begun = [
                 {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
                  "protocol": PROTOCOL}
                 for one in new
             ]  # fmt: skip
-            rows = [block_row(measurement, block) for measurement, block in blocks]
+            rows = [block_row(measurement, block) for measurement, block in taken]
             try:
-                for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
-                    if values:
-                        connection.execute(statement, values)
+                with connection.begin_nested():
+                    for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
+                        if values:
+                            connection.execute(statement, values)
             except IntegrityError as error:
+                reason = (
+                    _opening_refused(connection, new, items)
+                    or _block_refused(connection, new, taken)
+                    or str(error.orig)
+                )
                 raise StoreError(
-                    f"a session cannot be stored in database {self.place}: an item is open already or its run is not "
-                    "stored, or a block is stored already or its measurement was never begun",
-                    remedy="resume what is open",
+                    f"a session cannot be stored in database {self.place}: {reason}", remedy="resume what is open"
                 ) from error
 
     def finish(self, *measurements: Measurement) -> None:
@@ -205,6 +209,40 @@ class Store(Reader):
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
         with self.writing() as connection:
             put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
+
+
+def _opening_refused(connection: Connection, new: Sequence[Opened], items: Mapping[Identity, int]) -> str:
+    """Which of the items cannot be begun, and why; empty where all can."""
+    seen: set[Identity] = set()
+    for one in new:
+        named = f"{one.identity.subject} {one.identity.key[:12]}"
+        query = select(_measurement.c.id).where(_measurement.c.item_id == items[one.identity], _is_open)
+        if (held := connection.scalar(query)) is not None:
+            return f"{named} is open already as measurement {held}"
+        if one.identity in seen:
+            return f"{named} is begun twice"
+        if connection.scalar(select(_run.c.id).where(_run.c.id == one.run)) is None:
+            return f"run {one.run} of {named} is not stored"
+        seen.add(one.identity)
+    return ""
+
+
+def _block_refused(connection: Connection, new: Sequence[Opened], taken: Sequence[tuple[str, Block]]) -> str:
+    """Which of the blocks cannot be stored, and why; empty where all can."""
+    begun, seen = {one.id for one in new}, set()
+    for place in ((measurement, block.process, block.round) for measurement, block in taken):
+        measurement, process, round_ = place
+        named = f"process {process}, round {round_} of measurement {measurement}"
+        at = (_block.c.measurement_id == measurement, _block.c.process == process, _block.c.round == round_)
+        if connection.scalar(select(_block.c.samples).where(*at)) is not None:
+            return f"{named} is stored already"
+        if place in seen:
+            return f"{named} is given twice"
+        query = select(_measurement.c.id).where(_measurement.c.id == measurement)
+        if measurement not in begun and connection.scalar(query) is None:
+            return f"{named}, which was never begun"
+        seen.add(place)
+    return ""
 
 
 def _now_us() -> int:

@@ -17,7 +17,7 @@ from ..errors import BrokenModel
 from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
 from .functions import inline_functions
 from .hoisting import hoist_constants
-from .names import require_text
+from .names import plain_domain, require_text
 from .payload import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_weight
 from .subgraphs import bodies, may_have_bodies
@@ -69,7 +69,7 @@ class _Normaliser:
         self._keep_weights = keep_weights
         self._source = model
         self._graph = model.graph
-        self._domains = {"" if opset.domain == "ai.onnx" else opset.domain for opset in model.opset_import}
+        self._domains = {plain_domain(opset.domain) for opset in model.opset_import}
         self._constants: dict[str, Constant] = {}
         self._live: list[NodeProto] = []
         self._produced: set[str] = set()
@@ -199,7 +199,7 @@ class _Normaliser:
         source = self._source
         model = ModelProto(ir_version=max(source.ir_version, _IR_VERSION), producer_name=source.producer_name)
         for opset in source.opset_import:
-            domain = "" if opset.domain == "ai.onnx" else opset.domain
+            domain = plain_domain(opset.domain)
             if domain in self._domains:
                 self._domains.remove(domain)  # both spellings may be there
                 model.opset_import.add(domain=domain, version=opset.version)

@@ -213,7 +213,7 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
 
 @pytest.fixture
 def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], tuple[list[int], str]]:
-    """Run the steps of a job of docs/ci.md that measure; tells their exit codes, and the summary that they wrote.
+    """Run the steps of a job of docs/ci.md that measure; returns their exit codes, and the summary that they wrote.
 
     Both environments are this one; that of the change runs without optimisation, in place of another version.
     """

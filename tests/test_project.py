@@ -60,8 +60,8 @@ def test_every_extra_is_used_somewhere() -> None:
     )
 
     assert extras == {"zoo", "torch", "openvino", "cuda", "parquet", "postgres", "dev"}
-    told = ("dlbricks[{}]", "-e '.[{}]'", "`{}` extra")
-    assert all(any(way.format(extra) in text for way in told) for extra in extras - {"dev"})
+    ways = ("dlbricks[{}]", "-e '.[{}]'", "`{}` extra")
+    assert all(any(way.format(extra) in text for way in ways) for extra in extras - {"dev"})
 
 
 def test_versions_are_pinned_for_everything_that_is_required() -> None:

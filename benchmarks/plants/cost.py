@@ -87,8 +87,8 @@ def _cost(store: Store, done: MeasureReport) -> dict[str, Any]:
         return {"reason": "; ".join(errors) or "the twins have one key: they were measured as one"}
     known = {one.key: one for one in store.measurements(subject=Subject.MODEL) if one.run == done.run}
     one, other = known[str(faulty)], known[str(clean)]
-    doubts = Uncertainty([one, other], store.blocks_of([one.id, other.id]))
-    cost, half = (told({one.id: 1.0, other.id: -1.0}) / 1e6 for told in (doubts.value_ns, doubts.half_ns))
+    difference = Uncertainty([one, other], store.blocks_of([one.id, other.id]))
+    cost, half = (ns({one.id: 1.0, other.id: -1.0}) / 1e6 for ns in (difference.value_ns, difference.half_ns))
     whole = one.latency_ns / 1e6
     return {
         "faulty_ms": whole,
@@ -136,7 +136,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def report(result: Mapping[str, Any]) -> str:
     """As Markdown."""
-    told, system, stack = result["summary"], result["system"], result["stack"]
+    summary, system, stack = result["summary"], result["system"], result["stack"]
     versions = " ".join(f"{name} {version}" for name, version in stack["versions"].items())
     lines = [
         "# What planted faults cost",
@@ -149,10 +149,11 @@ def report(result: Mapping[str, Any]) -> str:
         ),
         "",
         (
-            f"{told['plants']} plants of {told['kinds']} kinds in {told['architectures']} architectures, "
-            f"{told['held']} of them in held-out ones. {told['enough']} of {told['measured']} cost at least "
-            f"{percent(result['least'])}; of {told['surely']} the whole interval says so. Smallest "
-            f"{percent(told['smallest'])}, median {percent(told['median'])}, largest {percent(told['largest'])}. "
+            f"{summary['plants']} plants of {summary['kinds']} kinds in {summary['architectures']} architectures, "
+            f"{summary['held']} of them in held-out ones. {summary['enough']} of {summary['measured']} cost at least "
+            f"{percent(result['least'])}; of {summary['surely']} the whole interval says so. Smallest "
+            f"{percent(summary['smallest'])}, median {percent(summary['median'])}, largest "
+            f"{percent(summary['largest'])}. "
             "*Executed*: what the executed graph has more (+) and fewer (-) of than that of the twin."
         ),
         "",

@@ -31,8 +31,8 @@ class Fault:
     Attributes:
         kind: What is missed.
         place: Where it is planted: what the architectures call ``Net.at`` with.
-        write: Writes the place. Takes the net, what stands there, and what the place tells.
-        both: Whether the clean twin has this place as well, written well (``Net.faulty`` tells which is wanted);
+        write: Writes the place. Takes the net, what stands there, and what the place gives.
+        both: Whether the clean twin has this place as well, written well (``Net.faulty`` says which is wanted);
             otherwise the twin has what the architecture has without a fault.
         threads: How many the cost is measured with; 0: all cores.
     """
@@ -101,7 +101,7 @@ class Net:
 
     @contextmanager
     def scope(self, *names: object) -> Iterator[None]:
-        """Within a part of the model; names of nodes and weights tell it."""
+        """Within a part of the model; names of nodes and weights show it."""
         self._scope += map(str, names)
         yield
         del self._scope[-len(names) :]

@@ -29,20 +29,20 @@ class Throttling:
         self._device = device
         self._pace = pace
         self._costs = costs
-        self._told = "held_back" in state_of(device)
+        self._reports = "held_back" in state_of(device)
         self._begun: tuple[float, Mapping[str, object]] = (0.0, {})
         self._discarded = 0  # since the last session that was not held back
 
     @property
     def found(self) -> dict[str, object]:
         """For the record of a run; empty where the device reports nothing."""
-        if not self._told:
+        if not self._reports:
             return {}
         return {"sessions_again": self._costs.again, "sessions_throttled": self._costs.throttled}
 
     def watch(self) -> None:
         """A session begins."""
-        if self._told:
+        if self._reports:
             self._begun = time.monotonic(), state_of(self._device)
 
     def discards(self) -> bool:
@@ -50,7 +50,7 @@ class Throttling:
 
         It is not where several in a row were, and where that would leave too little time for what is to come.
         """
-        if not self._told:
+        if not self._reports:
             return False
         begun_s, before = self._begun
         elapsed_s = time.monotonic() - begun_s

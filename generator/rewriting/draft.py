@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import ModelError
+from ...models.names import plain_domain
 from ...models.subgraphs import reads
 
 __all__ = ["Draft"]
@@ -34,7 +35,7 @@ class Draft:
     @property
     def opset(self) -> int:
         """Of ONNX's own operators."""
-        return next((one.version for one in self.model.opset_import if one.domain in {"", "ai.onnx"}), 1)
+        return next((one.version for one in self.model.opset_import if not plain_domain(one.domain)), 1)
 
     def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> onnx.NodeProto:
         """A node of one output, which gets a new name where it has none; ``domain`` is one of the attributes."""

@@ -48,7 +48,7 @@ def test_the_fastest_is_the_best_and_the_others_are_ranked(bench) -> None:
     assert row.complete
 
 
-def test_what_cannot_be_told_from_the_best_is_named(bench) -> None:
+def test_what_cannot_be_distinguished_from_the_best_is_named(bench) -> None:
     bench.run(bench.plain, ms=1.0)
     bench.run(bench.torch, ms=1.02)
     bench.run(bench.disabled, ms=3.0)

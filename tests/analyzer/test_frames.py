@@ -40,7 +40,7 @@ def test_json_is_what_the_command_prints(
     stack, name = stack_of(store, DISABLED), models[0].path
     estimates = dlbricks.estimate(models, store=store, stack=stack)
 
-    told = {
+    records = {
         ("estimate", "--stack", stack): dlbricks.to_json(estimates),
         ("estimate", "--stack", stack, "--explain", "--layers"): dlbricks.to_json(estimates[0], explain=True),
         ("compare",): dlbricks.to_json(dlbricks.compare(models, store=store)),
@@ -49,7 +49,7 @@ def test_json_is_what_the_command_prints(
         ("analyze", "--stack", stack): dlbricks.to_json(dlbricks.analyze(models, store=store, stack=stack)),
     }
 
-    for (command, *options), record in told.items():
+    for (command, *options), record in records.items():
         assert cli(command, name, *options, "--json").json == record
     markdown = dlbricks.to_markdown(dlbricks.compare(models, store=store))
     assert cli("compare", name, "--format", "markdown").out == markdown
@@ -72,7 +72,7 @@ def test_frames_are_flat(models: list[dlbricks.ModelSource], store: dlbricks.Sto
     assert len(dlbricks.frame(dlbricks.compare(models, store=store), inner=True)) == 4, "one for each unique brick"
 
 
-def test_what_was_decomposed_and_measured_is_told(models: list[dlbricks.ModelSource]) -> None:
+def test_what_was_decomposed_and_measured_is_recorded(models: list[dlbricks.ModelSource]) -> None:
     made = dlbricks.generate(models, granularity=1, out="suite")
     with dlbricks.Store.open("dlbricks.db") as store:
         forecast = dlbricks.run("suite", store=store, dry_run=True)

@@ -95,6 +95,18 @@ def test_a_broken_model_does_not_stop_the_others(branches: Path, here: Path) -> 
     assert "could not be reported" in (here / "r.html").read_text()
 
 
+def test_what_is_stored_is_shown_beside_what_is_broken(branches: Path, here: Path) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+    with Store.open(here / "dlbricks.db") as store:
+        alone = report(find_models([branches]), store=store, visits=3, prove=False)
+        made = report(find_models([here / "broken.onnx", branches]), store=store, visits=3, prove=False)
+
+    broken, whole = made.sections
+    assert made.measured is None
+    assert broken.estimate.error
+    assert whole.estimate.measured_ms == alone.sections[0].estimate.measured_ms
+
+
 def test_nothing_but_errors_is_no_page(here: Path) -> None:
     (here / "broken.onnx").write_bytes(b"\x08")
     with Store.open(here / "dlbricks.db") as store:
@@ -118,7 +130,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
     assert "are not measured. Totals are left out" in page
 
 
-def test_where_the_time_goes_is_not_told_of_a_part(bench: Bench, tmp_path: Path) -> None:
+def test_where_the_time_goes_is_not_shown_of_a_part(bench: Bench, tmp_path: Path) -> None:
     first, *_ = bench.counts
     bench.run(ms=10.0, bricks={first: 1.0})
     stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
@@ -141,14 +153,27 @@ def test_what_nobody_asked_for_is_picked_and_said() -> None:
     assert not any(word.startswith("--threads") for word in setup.picked)
 
 
+def test_what_a_setup_leaves_open_is_picked_where_something_is_measured(branches: Path) -> None:
+    with Store.open("sqlite://") as store:
+        made = report(find_models([branches]), store=store, setup=Setup(cache="hot"), visits=3, prove=False)
+
+    assert made.complete
+    assert (made.setup.graph, made.setup.backend, made.setup.device, made.setup.threads) == (
+        "runtime", "onnxruntime", "cpu", 1,
+    )  # fmt: skip
+    assert made.sections[0].estimate.cache == "hot"
+    assert "--threads 1" in made.setup.picked
+    assert not any(word.startswith("--cache") for word in made.setup.picked)
+
+
 @pytest.mark.skipif(not get("openvino").probe().ok, reason="OpenVINO is not installed")
-def test_what_a_runtime_fuses_is_picked_where_it_tells_no_more() -> None:
+def test_what_a_runtime_fuses_is_picked_where_it_reports_no_more() -> None:
     assert set_up(backend="openvino").graph == "fused"
     assert set_up(backend="openvino", dtype="bfloat16").graph == "source"
     assert set_up(backend="openvino", graph="source").graph == "source"
 
 
-def test_a_graph_that_the_runtime_does_not_tell_is_not_picked() -> None:
+def test_a_graph_that_the_runtime_does_not_report_is_not_picked() -> None:
     assert set_up(options={"execution": "parallel", "inter_op": "2"}).cache == "hot"
     with pytest.raises(UsageError, match="no backend 'nothing'"):
         set_up(backend="nothing")

@@ -39,7 +39,7 @@ def test_only_what_was_visited_in_turn_has_a_ratio(accuracy):
     assert summary["slowdown"] == pytest.approx(1.25)
 
 
-def test_models_are_told_by_half_and_kind(accuracy):
+def test_models_are_reported_by_half_and_kind(accuracy):
     rows = [
         accuracy._row(one) for one in (found("resnet50", 1.0), found("gpt2@b4", 1.2), Estimate("mine", 1, error="x"))
     ]
@@ -53,7 +53,7 @@ def test_models_are_told_by_half_and_kind(accuracy):
     assert summaries["kind ?"]["median_error"] is None
 
 
-def test_models_that_were_added_are_told_apart(accuracy):
+def test_models_that_were_added_are_kept_apart(accuracy):
     facts = importlib.import_module("facts")
     one_of_each = {entry["half"]: name for name, entry in facts.entries().items()}
     rows = [accuracy._row(found(name, 1.0)) for name in one_of_each.values()]

@@ -33,7 +33,7 @@ def test_each_eight_lengths_cover_the_range(neighbour):
     assert found == list(itertools.islice(neighbour.lengths(random.Random(3)), 16))
 
 
-def test_it_ends_with_its_context_and_tells_what_it_did(neighbour):
+def test_it_ends_with_its_context_and_shows_what_it_did(neighbour):
     with neighbour.Neighbour(1.0, threads=1, seed=2) as one:
         (child,) = psutil.Process().children()
         time.sleep(0.5)
@@ -58,7 +58,7 @@ def test_a_duty_that_makes_no_sense_is_refused(neighbour):
         neighbour.Neighbour(50, threads=1)
 
 
-def test_one_that_dies_is_told(neighbour):
+def test_one_that_dies_is_reported(neighbour):
     with (  # noqa: PT012
         pytest.raises(RuntimeError, match="ended by itself"),
         neighbour.Neighbour(0.5, threads=1),

@@ -84,14 +84,14 @@ def test_an_architecture_is_of_one_half_and_a_third_is_held():
     assert {plant.what.kind for plant in PLANTS} == {plant.what.kind for plant in PLANTS if plant.half == "held"}
 
 
-def test_names_of_layers_do_not_tell_faults():
+def test_names_of_layers_do_not_reveal_faults():
     words = {*corpus.FAULTS, *(plant.what.kind for plant in PLANTS), "fault", "plant", "clean", "slow", "denormal"}
     words = {word.replace("-", "_") for word in words} - {"kernel", "gather", "channels"}  # words of any model
     for plant in ONCE:
         model, planted = plant.model(faulty=True)
-        told = [*planted, *(one.name for one in model.graph.initializer), *(one.name for one in model.graph.input)]
+        named = [*planted, *(one.name for one in model.graph.initializer), *(one.name for one in model.graph.input)]
 
-        assert not [(word, name) for word in words for name in told if word in name.lower()]
+        assert not [(word, name) for word in words for name in named if word in name.lower()]
 
 
 def test_twins_are_two_models_to_the_database(tmp_path):
@@ -145,18 +145,18 @@ def test_what_the_twin_has_as_well_is_no_false_alarm_and_the_planted_kind_on_the
         judged(score, faulty=[Found("unfused_activation", ("a",)), Found("threads")], clean=[Found("threads")]),
         judged(score, faulty=[Found("duplicates", ("a",))], clean=[Found("unfused_activation", ("c",))], half="held"),
     ]
-    told = score.result(verdicts)
+    rates = score.result(verdicts)
 
-    assert told["all"]["recall"] == 0.5
-    assert told["all"]["precision"] == pytest.approx(2 / 3)
-    assert (told["all"]["twin_findings"], told["all"]["twins_blamed"]) == (2, 1)
+    assert rates["all"]["recall"] == 0.5
+    assert rates["all"]["precision"] == pytest.approx(2 / 3)
+    assert (rates["all"]["twin_findings"], rates["all"]["twins_blamed"]) == (2, 1)
     elsewhere = judged(score, clean=[Found("unfused_activation", ("a",))])
     assert (elsewhere.blamed, elsewhere.alike) == (0, 1)
     assert not judged(score, faulty=[Found("roofline", ("a",), at_most=True)]).other
-    assert told["halves"]["tune"]["recall"] == 1
-    assert told["halves"]["held"]["recall"] == 0
-    assert told["kinds"]["gelu"]["held"]["precision"] == 0
-    text = score.report(told | {"dlbricks": "1", "date": "now", "system": {"cpu": "c"}})
+    assert rates["halves"]["tune"]["recall"] == 1
+    assert rates["halves"]["held"]["recall"] == 0
+    assert rates["kinds"]["gelu"]["held"]["precision"] == 0
+    text = score.report(rates | {"dlbricks": "1", "date": "now", "system": {"cpu": "c"}})
     assert "| half held | 1 | 0.0 % |" in text
     assert "* m (held)" in text
 

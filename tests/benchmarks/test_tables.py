@@ -54,11 +54,11 @@ def test_only_accuracies_of_this_protocol_are_calibrated(monkeypatch):
     monkeypatch.syspath_prepend(TOP / "benchmarks")
     calibrate = importlib.import_module("calibrate")
     results = calibrate.accuracies(calibrate.RESULTS)
-    told = json.loads((calibrate.RESULTS / "calibration.json").read_text())
+    committed = json.loads((calibrate.RESULTS / "calibration.json").read_text())
 
-    assert told.keys() == results.keys()
+    assert committed.keys() == results.keys()
     for name, result in results.items():
-        assert calibrate.calibrated(result["models"], result["method_sd"]) == pytest.approx(told[name])
+        assert calibrate.calibrated(result["models"], result["method_sd"]) == pytest.approx(committed[name])
 
 
 def test_what_estimates_go_by_is_calibrated_from_what_is_committed(monkeypatch):
@@ -119,7 +119,7 @@ def test_what_time_blocks_explain_is_not_what_processes_differ_by(scattered):
     assert known[0] > known[1] > known[2] == 0
 
 
-def test_a_few_models_tell_nothing_of_runs(scattered):
+def test_a_few_models_say_nothing_of_runs(scattered):
     assert scattered(processes=[1.0] * 20, runs=[1.1] * 9)["bricks"]["runs"] is None
     assert scattered(processes=[1.0] * 20, runs=[1.1] * 10)["model"]["runs"] is None, "one of the runs lacks it"
 
@@ -142,7 +142,7 @@ def test_models_that_were_added_since_have_a_row_of_their_own(tables, tmp_path):
     assert [line for line in tables._table(tables_of).splitlines() if "models added since" in line]
 
 
-def test_figures_of_one_half_are_told_apart_and_make_no_headline(tables, tmp_path):
+def test_figures_of_one_half_are_kept_apart_and_make_no_headline(tables, tmp_path):
     whole = _accuracy()
     _write(tmp_path, whole)
     headline = tables._headline(tmp_path)

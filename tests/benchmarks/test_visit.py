@@ -92,7 +92,7 @@ def test_the_alarm_ends_what_is_being_done(part):
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
-def test_being_told_to_end_is_an_interrupt(part):
+def test_being_asked_to_end_is_an_interrupt(part):
     with pytest.raises(part("clock").Terminated, match="terminated"), part("clock").Clock(60).alarm():
         signal.raise_signal(signal.SIGTERM)
 
@@ -202,7 +202,7 @@ def test_measurements_go_where_there_is_room_and_stay_there(part, tmp_path):
     assert folder.database(third, 1000).name == "measurements-1.db"
 
 
-def test_files_beyond_the_limits_are_told(part, tmp_path):
+def test_files_beyond_the_limits_are_reported(part, tmp_path):
     folder = part("folder").Folder(tmp_path)
     folder.save()
     assert folder.check() == []

@@ -1,4 +1,4 @@
-"""The command that tells what models miss."""
+"""The command that reports what models miss."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_limit_that_is_crossed_ends_with_4(measured: Path, cli: Callable[..., 
     found = cli("analyze", "lrn.onnx", "--minimum-share", "0.0001%", "--json")
     largest = max((one["share"] for one in found.json["results"][0]["findings"]), default=0.0)
 
-    limit = f"saving>{max(largest * 50, 0.001)}%"  # half of it; on a busy machine nothing may be told from chance
+    limit = f"saving>{max(largest * 50, 0.001)}%"  # half of it; on a busy machine nothing may stand out from chance
     below = cli("analyze", "lrn.onnx", "--minimum-share", "0.0001%", "--fail-on", limit, "--json")
     above = cli("analyze", "lrn.onnx", "--fail-on", "saving>100%", "--json")
 

@@ -204,7 +204,7 @@ def test_a_dry_run_forecasts_and_stores_nothing(cli: Cli, work: Path) -> None:
     assert not Path("fresh.db").exists()
 
 
-def test_a_dry_run_tells_when_the_time_does_not_suffice(cli: Cli, work: Path) -> None:
+def test_a_dry_run_shows_when_the_time_does_not_suffice(cli: Cli, work: Path) -> None:
     before = Path("dlbricks.db").read_bytes()
 
     done = cli("run", "suite", "--again", "all", "--dry-run", "--budget", "0.1s")
@@ -288,7 +288,7 @@ def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     assert "broken.onnx" in broken["error"]
 
 
-def test_measure_tells_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) -> None:
+def test_measure_shows_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
     done = cli("measure", "branches.onnx", "broken.onnx", "--data", "--visits", "12", "--json")
@@ -337,7 +337,7 @@ def test_several_numbers_of_threads_are_measured_in_turn_into_one_database(cli: 
     assert "branches@t7: 6 sequences not measured" in missing.out
 
 
-def test_a_single_number_of_threads_is_told_as_before(cli: Cli, work: Path) -> None:
+def test_a_single_number_of_threads_is_reported_as_before(cli: Cli, work: Path) -> None:
     done = cli("run", "suite", "--threads", "1")
 
     assert done.out.startswith("4 bricks: 4 known, 0 failed, 0 measured")
@@ -427,7 +427,7 @@ def test_an_ambiguous_estimate_lists_the_combinations(cli: Cli, work: Path) -> N
     assert all(cli("estimate", "branches.onnx", "--stack", stack[:16]).code == 0 for stack in stacks)
 
 
-def test_explain_tells_where_the_time_goes(cli: Cli, work: Path) -> None:
+def test_explain_shows_where_the_time_goes(cli: Cli, work: Path) -> None:
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
 
     assert [part["op_types"] for part in row["parts"]] == [["Conv"], ["Relu"], ["Conv"], ["Sigmoid"], ["Add"], ["Relu"]]
@@ -603,7 +603,7 @@ def test_without_a_gpu_its_ceilings_are_not_measured_and_it_is_said_why(
     assert not [*here.iterdir()]
 
 
-def test_layers_are_told_with_the_command_that_measures_their_ceilings(cli: Cli, work: Path) -> None:
+def test_layers_are_reported_with_the_command_that_measures_their_ceilings(cli: Cli, work: Path) -> None:
     (row,) = cli("estimate", "branches.onnx", "--layers", "--json").json["results"]
 
     assert row["roofline_ms"] is None
@@ -723,7 +723,7 @@ def test_progress_goes_to_stderr_and_json_to_stdout_alone(cli: Cli, work: Path) 
     assert done.err == ""  # it took no time
 
 
-def test_what_is_drawn_is_told_on_stderr(cli: Cli, work: Path) -> None:
+def test_what_is_drawn_is_reported_on_stderr(cli: Cli, work: Path) -> None:
     done = cli("generate", "branches.onnx", "-o", "new", "--plot", "share.svg", "--json")
 
     assert json.loads(done.out)

@@ -84,14 +84,15 @@ def test_a_repeated_block_is_refused_and_the_first_kept(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
     bench.store.add_session((), [(made.id, block(0, 0))])
-    with pytest.raises(StoreError, match="stored already"):
+    with pytest.raises(StoreError, match=f"process 0, round 0 of measurement {made.id} is stored already"):
         bench.store.add_session((), [(made.id, block(0, 0, n=5))])
     assert bench.store.blocks(made.id) == [block(0, 0)]
 
 
 def test_a_block_of_nothing_is_refused(bench, block):
-    with pytest.raises(StoreError, match="never begun"):
-        bench.store.add_session((), [(str(uuid.uuid4()), block(0, 0))])
+    nobody = str(uuid.uuid4())
+    with pytest.raises(StoreError, match=f"process 0, round 0 of measurement {nobody}, which was never begun"):
+        bench.store.add_session((), [(nobody, block(0, 0))])
 
 
 def test_an_interrupted_item_can_be_resumed(bench, block):
@@ -111,8 +112,9 @@ def test_an_interrupted_item_can_be_resumed(bench, block):
 
 
 def test_an_item_is_open_once(bench):
-    bench.begin(bench.measurement("a"))
-    with pytest.raises(StoreError, match="open already"):
+    made = bench.measurement("a")
+    bench.begin(made)
+    with pytest.raises(StoreError, match=f"{made.key[:12]} is open already as measurement {made.id}"):
         bench.begin(bench.measurement("a"))
     bench.begin(bench.measurement("a", variant="winograd"))  # another identity
     bench.begin(bench.measurement("a", conditions=Conditions(threads=2)))
@@ -151,14 +153,22 @@ def test_a_session_is_stored_as_a_whole_or_not_at_all(bench, block):
     (old, first), (new, second) = opened(bench, "a"), opened(bench, "b")
     bench.store.add_session([first], [(old.id, block(0, 0))])
     unknown = dataclasses.replace(second, run=str(uuid.uuid4()))
+    twice, nobody, key = dataclasses.replace(second, id=str(uuid.uuid4())), str(uuid.uuid4()), second.identity.key[:12]
+    again = dataclasses.replace(first, id=str(uuid.uuid4()))
     wrong = (
-        ([second], [(new.id, block(0, 0)), (old.id, block(0, 0))]),  # a block that is there already
-        ([second], [(new.id, block(0, 0)), (str(uuid.uuid4()), block(0, 0))]),  # an item that was never begun
-        ([second, dataclasses.replace(first, id=str(uuid.uuid4()))], [(new.id, block(0, 0))]),  # one that is open
-        ([unknown], [(new.id, block(0, 0))]),  # a run that is not stored
+        (
+            [second],
+            [(new.id, block(0, 0)), (old.id, block(0, 0))],
+            f"round 0 of measurement {old.id} is stored already",
+        ),
+        ([second], [(new.id, block(0, 0)), (new.id, block(0, 0))], f"round 0 of measurement {new.id} is given twice"),
+        ([second], [(new.id, block(0, 0)), (nobody, block(0, 0))], f"{nobody}, which was never begun"),
+        ([second, again], [(new.id, block(0, 0))], f"is open already as measurement {old.id}"),
+        ([second, twice], [(new.id, block(0, 0))], f"brick {key} is begun twice"),
+        ([unknown], [(new.id, block(0, 0))], f"run {unknown.run} of brick {key} is not stored"),
     )
-    for begun, taken in wrong:
-        with pytest.raises(StoreError, match="a session cannot be stored"):
+    for begun, taken, why in wrong:
+        with pytest.raises(StoreError, match=f"a session cannot be stored in .*{why}"):
             bench.store.add_session(begun, taken)
         counts = bench.store.info()["counts"]
         assert (counts["open"], counts["blocks"]) == (1, 1)

@@ -122,8 +122,8 @@ class Lab:
             statistics = {"mean_ns": found.mean_ns, "median_ns": found.median_ns, "ci95_ns": found.ci95_ns}
             subject = Subject.MODEL if key == model else Subject.BRICK
             quiet = sum(factor == 1 for session in machine for factor in session) / sum(map(len, machine))
-            told = {"subject": subject, "samples": found.samples, "undisturbed_ns": ms * 1e6, "quiet": quiet}
-            added.append((self.measurement(key, ms, **(statistics | told | changes)), blocks))
+            fields = {"subject": subject, "samples": found.samples, "undisturbed_ns": ms * 1e6, "quiet": quiet}
+            added.append((self.measurement(key, ms, **(statistics | fields | changes)), blocks))
         self.store.add(added)
 
     def fail(

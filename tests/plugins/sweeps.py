@@ -2,7 +2,7 @@
 
 ``@pytest.mark.sweep(n)`` keeps n of the cases of a function (of each class of cases, where ``by`` names a parameter),
 drawn with ``--seed``, which defaults to a constant: the same tests for everybody, every time. ``@pytest.mark.thorough``
-marks a test whose kind of check runs elsewhere in a smaller form, and the fixture ``thorough`` tells a test with a loop
+marks a test whose kind of check runs elsewhere in a smaller form, and the fixture ``thorough`` shows a test with a loop
 of its own how much to do. Properties try fewer examples, too. ``--sweep rest`` runs what ``--sweep sample`` leaves out.
 """
 

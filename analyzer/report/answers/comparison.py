@@ -157,23 +157,14 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
     rows = [
         {
-            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")},
+            **_both(layer),
             "gain_ms": max(0.0, layer.gain_ms),
             "within": None if layer.ratio is None else ratio_within(layer.ratio, layer.ratio_ci95),
             "verdict": str(layer.verdict),
-            **form_cells(layer.operators, layer.names, layer.form),
         }
         for layer in row.layers[:most]
     ]
-    columns = [
-        Column("gain_ms", "gain ms", milliseconds),
-        Column("occurrences", "x"),
-        Column("base_ms", "base ms", milliseconds),
-        Column("other_ms", "other ms", milliseconds),
-        Column("within", "ratio"),
-        Column("verdict", "verdict"),
-        FORM,
-    ]
+    columns = _columns("gain ms", "base ms", "other ms", Column("within", "ratio"))
     lines += [*table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
@@ -214,24 +205,21 @@ def _advice(row: ModelAdvice) -> list[str]:
 
 def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
     """Bricks, by what the best gains with them."""
-    rows = [
-        {
-            "saved_ms": -layer.gain_ms,
-            **{name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")},
-            "verdict": _seen(layer),
-            **form_cells(layer.operators, layer.names, layer.form),
-        }
-        for layer in layers
-    ]
-    columns = [
-        Column("saved_ms", "saves ms", milliseconds),
-        Column("occurrences", "x"),
-        Column("base_ms", "ms", milliseconds),
-        Column("other_ms", "instead of ms", milliseconds),
-        Column("verdict", "verdict"),
-        FORM,
-    ]
-    return table_lines(rows, columns)
+    rows = [{**_both(layer), "gain_ms": -layer.gain_ms, "verdict": _seen(layer)} for layer in layers]
+    return table_lines(rows, _columns("saves ms", "ms", "instead of ms"))
+
+
+def _both(layer: LayerComparison) -> dict[str, object]:
+    """Cells of a brick on both sides, but for what is made of them."""
+    sides = {name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")}
+    return sides | form_cells(layer.operators, layer.names, layer.form)
+
+
+def _columns(gain: str, base: str, other: str, *more: Column) -> list[Column]:
+    """Columns of bricks on both sides, by their titles, and more."""
+    figures = {"gain_ms": gain, "base_ms": base, "other_ms": other}
+    first, *both = (Column(key, title, milliseconds) for key, title in figures.items())
+    return [first, Column("occurrences", "x"), *both, *more, Column("verdict", "verdict"), FORM]
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:

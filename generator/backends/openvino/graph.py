@@ -29,7 +29,7 @@ _DOMAIN = "openvino"
 
 _IR_VERSION = 10
 
-_LABEL = re.compile(r"(~\d+)(?:/.*)?")
+_LABEL = re.compile(r"(~+\d+)(?:/.*)?")
 """A name that ``renamed`` gave. OpenVINO adds endings for parts of an operator, such as ``/WithoutBiases``."""
 
 _EDGES = frozenset({"Parameter", "Result"})
@@ -48,9 +48,9 @@ def renamed(model: openvino.Model) -> Mapping[str, tuple[str, ...]]:
     Returns:
         Name to the values of the ONNX model that the operator gives, or that it is on the way to; none for constants.
     """
-    operators = [one for one in model.get_ordered_ops() if one.get_type_name() not in _EDGES]
+    operators, prefix = [one for one in model.get_ordered_ops() if one.get_type_name() not in _EDGES], _prefix(model)
     for number, operator in enumerate(operators):
-        operator.set_friendly_name(f"~{number}")
+        operator.set_friendly_name(f"{prefix}{number}")
     computed = _computed(model)
     values: dict[str, tuple[str, ...]] = {}
     for operator in reversed(operators):
@@ -74,21 +74,23 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
     executed = compiled.get_runtime_model()
     model = onnx.ModelProto(ir_version=_IR_VERSION)
     model.opset_import.extend([helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)])
-    graph, computed = model.graph, _computed(executed)
+    graph, computed, prefix = model.graph, _computed(executed), _prefix(executed)
     types: dict[str, ValueType] = {}
     for operator in executed.get_ordered_ops():
-        given = {_value(port): _type(port) for port in operator.outputs()}
+        given = {_value(port, prefix): _type(port) for port in operator.outputs()}
         known = {name: found for name, found in given.items() if found is not None}
         kind = operator.get_type_name()
         if kind == "Parameter":
             graph.input.extend(onnx.ValueInfoProto(name=name) for name in given)
         elif kind == "Result":
-            graph.output.append(onnx.ValueInfoProto(name=_value(operator.input_value(0))))
+            graph.output.append(onnx.ValueInfoProto(name=_value(operator.input_value(0), prefix)))
         elif operator.get_friendly_name() not in computed:
             graph.initializer.extend(_constant(name, *found) for name, found in known.items())
         else:
             # A constant without a type is that of an operand that is not given.
-            read = ["" if port.get_element_type().is_dynamic() else _value(port) for port in operator.input_values()]
+            read = [
+                "" if port.get_element_type().is_dynamic() else _value(port, prefix) for port in operator.input_values()
+            ]
             node = graph.node.add(op_type=_stated(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
             node.name = node_name(node)
             labels = (_LABEL.fullmatch(name) for name in _stated(operator, "originalLayersNames").split(","))
@@ -120,12 +122,21 @@ def _stated(operator: openvino.Node, what: str) -> str:
     return str(stated[what].astype(str)) if what in stated else ""
 
 
-def _value(port: openvino.Output) -> str:
+def _prefix(model: openvino.Model) -> str:
+    """What names of ours begin with: it stands in no name of an input or output, so that none is like one of ours."""
+    kept = [one.get_friendly_name() for one in model.get_ordered_ops() if one.get_type_name() in _EDGES]
+    prefix = "~"
+    while any(prefix in name for name in kept):
+        prefix += "~"
+    return prefix
+
+
+def _value(port: openvino.Output, prefix: str) -> str:
     """The name of a value: an input's own, else one of its operator's place in the order of execution."""
     operator = port.get_node()
     if operator.get_type_name() == "Parameter":
         return str(operator.get_friendly_name())
-    return f"{_stated(operator, 'execOrder')}.{port.get_index()}"
+    return f"{prefix}{_stated(operator, 'execOrder')}.{port.get_index()}"
 
 
 def _type(port: openvino.Output) -> ValueType | None:

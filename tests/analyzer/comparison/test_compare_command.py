@@ -131,7 +131,7 @@ def test_advise_answers_with_the_documented_keys(cli, place) -> None:
     assert row["command"].startswith(f"dlbricks measure {model} --backend onnxruntime")
 
 
-def test_advise_tells_the_best_and_what_decides_it(cli, place) -> None:
+def test_advise_shows_the_best_and_what_decides_it(cli, place) -> None:
     model, database = place
 
     out = cli("advise", model, "--db", database).out

@@ -69,7 +69,7 @@ def test_a_stack_is_the_same_as_itself_within_what_runs_differ_by(bench) -> None
     assert row.apart
 
 
-def test_stacks_of_different_runs_are_told_apart_beyond_what_runs_differ_by(bench) -> None:
+def test_stacks_of_different_runs_are_kept_apart_beyond_what_runs_differ_by(bench) -> None:
     bench.run(bench.plain, ms=1.0)
     bench.run(bench.torch, ms=1.04)
 
@@ -144,7 +144,7 @@ def test_every_other_side_is_compared_with_the_base(bench) -> None:
     assert [row.other for row in of(bench, others=["disabled"]).rows] == ["onnxruntime optimization=disabled"]
 
 
-def test_a_side_must_be_told_from_the_others(bench) -> None:
+def test_a_side_must_be_distinguished_from_the_others(bench) -> None:
     for stack in (bench.plain, bench.disabled, bench.torch):
         bench.run(stack, ms=1.0)
 
@@ -234,7 +234,7 @@ def test_a_broken_model_is_a_row_with_its_error(bench, tmp_path: Path) -> None:
 # Bricks ---------------------------------------------------------------------------------------------------------------
 
 
-def test_bricks_tell_what_the_base_would_gain(bench) -> None:
+def test_bricks_show_what_the_base_would_gain(bench) -> None:
     keys = list(bench.counts)
     bench.run(bench.plain, bricks=bench.bricks(0.4, 0.1, 0.1, 0.1), ms=1.0)
     bench.run(bench.torch, bricks=bench.bricks(0.2, 0.1, 0.3, 0.08), ms=1.0)
@@ -409,7 +409,7 @@ def test_a_brick_that_takes_no_time_has_no_ratio(bench) -> None:
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_tells_each_pair_and_with_layers_every_brick(bench) -> None:
+def test_the_table_shows_each_pair_and_with_layers_every_brick(bench) -> None:
     bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.1))
     bench.run(bench.torch, ms=1.5, bricks=bench.bricks(0.2))
 

@@ -218,7 +218,7 @@ def test_what_other_code_made_is_not_used(lab, settled, counted, monkeypatch):
     assert len(counted) == 3
 
 
-def test_shapes_told_by_somebody_are_not_kept(lab, settled, counted):
+def test_shapes_given_by_somebody_are_not_kept(lab, settled, counted):
     for _ in range(2):
         estimate([settled], store=lab.store, oracle=lambda *_: {})
     assert len(counted) == 2
@@ -256,7 +256,7 @@ def test_a_database_that_is_locked_answers_all_the_same(lab, settled, counted):
     assert rows(lab) == []
 
 
-def test_another_fault_of_the_database_is_told(lab, settled, monkeypatch):
+def test_another_fault_of_the_database_is_reported(lab, settled, monkeypatch):
     def full(*_):
         raise DiskFull("no space is left")
 

@@ -57,7 +57,7 @@ def test_where_only_tf32_was_measured_exact_float32_has_no_ceiling(lab):
     assert found(lab, NARROW, "float16").compute.rate.best == FLOPS / 0.25e-3
 
 
-def test_on_a_gpu_the_larger_products_count_and_working_sets_are_told_by_size(lab):
+def test_on_a_gpu_the_larger_products_count_and_working_sets_are_reported_by_size(lab):
     put(lab, EXACT, {
         OVERHEAD: 0.001, f"{GEMM}512": 0.000001, f"{GEMM}4096": 4.0,
         f"{STREAM}{2 * MIB}": 0.01, f"{COPY}{2 * MIB}": 0.005, f"{STREAM}{512 * MIB}": 5.0,

@@ -122,7 +122,7 @@ def test_nothing_is_stored_at_all(lab, fork):
     assert "--backend openvino --threads 4" in answer.missing[0].command
 
 
-def test_failures_are_told_where_nothing_was_measured(lab, fork, keys_of):
+def test_failures_are_reported_where_nothing_was_measured(lab, fork, keys_of):
     for key in keys_of(fork):
         lab.fail(key)
     assert {entry.reason for entry in one(lab, fork).missing} == {"crashed: signal 11"}
@@ -308,7 +308,7 @@ def test_a_model_that_could_not_be_measured_says_why(measured, fork, graph_of):
     assert answer.ratio_reason == "the model itself could not be measured: memory: bad allocation"
 
 
-def test_ground_truth_is_told_where_bricks_are_missing(lab, fork, keys_of, graph_of):
+def test_ground_truth_is_reported_where_bricks_are_missing(lab, fork, keys_of, graph_of):
     lab.put([(keys_of(fork)[0], 1.0)])
     lab.put([(graph_of(fork).key, 62.0)], subject=Subject.MODEL)
     answer = one(lab, fork)

@@ -34,7 +34,7 @@ def test_nothing_matches(filled):
     assert choose(filled.store, ["c" * 64], Query()) is None
 
 
-def test_several_matches_are_listed_with_what_tells_them_apart(filled):
+def test_several_matches_are_listed_with_what_shows_them_apart(filled):
     add_stack(filled, Stack("openvino", "cpu", (("openvino", "2026.1"),)))
     filled.put([(KEYS[0], 1.0)], conditions=Conditions(threads=4, cache="cold"))
     with pytest.raises(AmbiguousQuery) as error:
@@ -51,7 +51,7 @@ def test_several_matches_are_listed_with_what_tells_them_apart(filled):
     assert choose(filled.store, KEYS, Query(threads=4)).conditions.cache == "cold"
 
 
-def test_options_that_differ_are_told(filled):
+def test_options_that_differ_are_reported(filled):
     common = ("torch", "cuda", (("torch", "2.11.0"),))
     for tf32 in ("off", "on"):
         add_stack(filled, Stack(*common, (("mode", "eager"), ("tf32", tf32))))
@@ -61,7 +61,7 @@ def test_options_that_differ_are_told(filled):
     assert "torch 2.11.0 tf32=off;" in str(error.value)
 
 
-def test_versions_and_options_are_told_apart_by_the_stack(filled):
+def test_versions_and_options_are_kept_apart_by_the_stack(filled):
     newer = add_stack(filled, Stack("onnxruntime", "cpu", (("onnxruntime", "1.32.0"),)))
     with pytest.raises(AmbiguousQuery, match=f"--stack {newer.key[:8]}"):
         choose(filled.store, KEYS, Query())

@@ -27,7 +27,7 @@ def kernel(name: str, us: float | None = 1.0, calls: int = 1, place: str = "cpu"
 
 @pytest.fixture
 def put_views(lab):
-    """Store a view per key; the conditions are those of plain repetition unless told otherwise."""
+    """Store a view per key; the conditions are those of plain repetition unless others are given."""
 
     def put(views, subject=Subject.BRICK, stack=None, **conditions):
         where = Conditions(**{"threads": 1, "cache": "hot", **conditions})
@@ -42,12 +42,12 @@ def test_kernels_of_bricks_count_as_often_as_the_model_holds_them(lab, chain, ke
     lab.put([(relu, 1.0), (sigmoid, 1.0)])
     put_views({relu: view(kernel("relu", 2.0)), sigmoid: view(kernel("sigmoid", 3.0, calls=2), kernel("relu", 1.0))})
 
-    (told,) = kernels([chain], store=lab.store)
-    assert told.complete
-    assert told.source == "a test"
-    assert [(one.name, one.calls, one.time_ms) for one in told.kernels] == [("relu", 4, 0.006), ("sigmoid", 4, 0.006)]
-    assert [one.share for one in told.kernels] == [0.5, 0.5]
-    assert told.time_ms == 0.012
+    (found,) = kernels([chain], store=lab.store)
+    assert found.complete
+    assert found.source == "a test"
+    assert [(one.name, one.calls, one.time_ms) for one in found.kernels] == [("relu", 4, 0.006), ("sigmoid", 4, 0.006)]
+    assert [one.share for one in found.kernels] == [0.5, 0.5]
+    assert found.time_ms == 0.012
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold", "1MiB", "64MiB"])
@@ -56,8 +56,8 @@ def test_a_view_serves_bricks_of_every_cache_state(lab, chain, keys_of, put_view
     lab.put([(key, 1.0) for key in set(keys_of(chain))], conditions=conditions)
     put_views({key: view(kernel("relu")) for key in keys_of(chain)})
 
-    (told,) = kernels([chain], store=lab.store)
-    assert told.complete
+    (found,) = kernels([chain], store=lab.store)
+    assert found.complete
 
 
 def test_cache_states_are_no_choice(lab, chain, keys_of, put_views):
@@ -76,8 +76,8 @@ def test_several_stacks_are_never_guessed_among(lab, chain, keys_of, put_views):
 
     with pytest.raises(AmbiguousQuery, match="--backend torch"):
         kernels([chain], store=lab.store)
-    (told,) = kernels([chain], store=lab.store, backend="torch")
-    assert {one.name for one in told.kernels} == {"torch"}
+    (found,) = kernels([chain], store=lab.store, backend="torch")
+    assert {one.name for one in found.kernels} == {"torch"}
 
 
 def test_a_stack_without_views_is_no_choice_beside_one_with(lab, chain, keys_of, put_views):
@@ -86,49 +86,49 @@ def test_a_stack_without_views_is_no_choice_beside_one_with(lab, chain, keys_of,
         lab.put([(key, 1.0) for key in set(keys_of(chain))], stack=stack.key)
     put_views({key: view(kernel("aten::add")) for key in keys_of(chain)}, stack=TORCH)
 
-    (told,) = kernels([chain], store=lab.store)
-    assert told.choice is not None
-    assert told.choice.stack.backend == "torch"
+    (found,) = kernels([chain], store=lab.store)
+    assert found.choice is not None
+    assert found.choice.stack.backend == "torch"
 
 
-def test_what_is_missing_is_named_with_the_command_that_tells_it(lab, fork, keys_of, put_views):
+def test_what_is_missing_is_named_with_the_command_that_shows_it(lab, fork, keys_of, put_views):
     keys = keys_of(fork)
     lab.put([(key, 1.0) for key in keys])
     put_views({key: view(kernel("relu")) for key in keys[:3]})
 
-    (told,) = kernels([fork], store=lab.store)
-    assert not told.complete
-    assert [(one.key, one.op_types, one.count) for one in told.missing] == [
+    (found,) = kernels([fork], store=lab.store)
+    assert not found.complete
+    assert [(one.key, one.op_types, one.count) for one in found.missing] == [
         (keys[3], ("Exp",), 1),
         (keys[4], ("Add",), 1),
     ]
-    assert sum(one.calls for one in told.kernels) == 3
-    assert told.command is not None
-    generate, run = (shlex.split(part) for part in told.command.split("&&"))
+    assert sum(one.calls for one in found.kernels) == 3
+    assert found.command is not None
+    generate, run = (shlex.split(part) for part in found.command.split("&&"))
     assert generate[:2] == ["dlbricks", "generate"]
     assert run[:2] == ["dlbricks", "run"]
     assert "--kernels" in run
 
 
-def test_of_nothing_nothing_is_told(lab, chain):
-    (told,) = kernels([chain], store=lab.store)
+def test_of_nothing_nothing_is_reported(lab, chain):
+    (found,) = kernels([chain], store=lab.store)
 
-    assert not told.complete
-    assert (told.kernels, told.time_ms, told.choice) == ((), None, None)
-    assert len(told.missing) == 2
+    assert not found.complete
+    assert (found.kernels, found.time_ms, found.choice) == ((), None, None)
+    assert len(found.missing) == 2
 
 
 def test_the_whole_model_as_it_was_profiled(lab, chain, graph_of, put_views):
     key = graph_of(chain).key
     lab.put([(key, 5.0)], subject=Subject.MODEL)
-    (told,) = kernels([chain], store=lab.store, whole=True)
-    assert told.command is not None
-    assert shlex.split(told.command)[:2] == ["dlbricks", "measure"]
+    (found,) = kernels([chain], store=lab.store, whole=True)
+    assert found.command is not None
+    assert shlex.split(found.command)[:2] == ["dlbricks", "measure"]
 
     put_views({key: view(kernel("fused", calls=3))}, subject=Subject.MODEL)
-    (told,) = kernels([chain], store=lab.store, whole=True)
-    assert told.complete
-    assert [(one.name, one.calls) for one in told.kernels] == [("fused", 3)]
+    (found,) = kernels([chain], store=lab.store, whole=True)
+    assert found.complete
+    assert [(one.name, one.calls) for one in found.kernels] == [("fused", 3)]
 
 
 def test_a_time_that_is_not_known_is_never_zero(lab, chain, keys_of, put_views):
@@ -136,27 +136,27 @@ def test_a_time_that_is_not_known_is_never_zero(lab, chain, keys_of, put_views):
     lab.put([(relu, 1.0), (sigmoid, 1.0)])
     put_views({relu: view(kernel("relu")), sigmoid: view(kernel("sigmoid", None))})
 
-    (told,) = kernels([chain], store=lab.store)
-    assert told.time_ms is None
-    assert [(one.name, one.time_ms, one.share) for one in told.kernels] == [
+    (found,) = kernels([chain], store=lab.store)
+    assert found.time_ms is None
+    assert [(one.name, one.time_ms, one.share) for one in found.kernels] == [
         ("relu", 0.002, None),
         ("sigmoid", None, None),
     ]
-    assert told.matrix_share(Use.NO) is None
+    assert found.matrix_share(Use.NO) is None
 
 
-def test_what_ran_elsewhere_is_told(lab, chain, keys_of, put_views):
+def test_what_ran_elsewhere_is_reported(lab, chain, keys_of, put_views):
     gpu = replace(lab.stack, device="cuda")
     lab.store.put_stack(gpu)
     lab.put([(key, 1.0) for key in set(keys_of(chain))], stack=gpu.key)
     home, fallback = kernel("Gemm", place="CUDAExecutionProvider"), kernel("Relu", place="CPUExecutionProvider")
     put_views({key: view(home, fallback) for key in keys_of(chain)}, stack=gpu)
 
-    (told,) = kernels([chain], store=lab.store)
-    assert [(one.name, one.calls) for one in told.elsewhere] == [("Relu", 4)]
+    (found,) = kernels([chain], store=lab.store)
+    assert [(one.name, one.calls) for one in found.elsewhere] == [("Relu", 4)]
 
 
-def test_a_model_that_cannot_be_read_is_told_beside_the_others(lab, chain, keys_of, put_views):
+def test_a_model_that_cannot_be_read_is_reported_beside_the_others(lab, chain, keys_of, put_views):
     path = lab.folder / "broken.onnx"
     path.write_bytes(b"no model")
     (broken,) = find_models([path])

@@ -66,7 +66,7 @@ def test_kernels_of_a_model(cli, profiled):
     assert not any(set("[{") & set("".join(line.values())) for line in lines)
 
 
-def test_the_whole_model_is_told_once_it_is_profiled(cli, profiled, tmp_path):
+def test_the_whole_model_is_reported_once_it_is_profiled(cli, profiled, tmp_path):
     database = shutil.copy(profiled.database, tmp_path)
     done = cli("kernels", profiled.model, "--whole", "--db", database, "--json")
     assert done.code == 3

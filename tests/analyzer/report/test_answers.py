@@ -22,7 +22,7 @@ def _sequence(index: int, latency_ms: float, lowest_ms: float, stack: str, varia
     )  # fmt: skip
 
 
-def test_explain_tells_what_is_faster_than_the_stack_itself() -> None:
+def test_explain_shows_what_is_faster_than_the_stack_itself() -> None:
     own, other = "a" * 64, "b" * 64
     parts = (
         _sequence(0, 2.0, 2.0, own, ""),
@@ -216,7 +216,7 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     assert every[-1].split()[-1] == "n0"
 
 
-def test_a_run_counts_what_is_not_stable_and_tells_measured_models_from_known_ones() -> None:
+def test_a_run_counts_what_is_not_stable_and_shows_measured_models_from_known_ones() -> None:
     report = RunReport(
         run="run", system="system", stack="stack", bricks=282, measured=282, reused=0, failed=0, remaining=0, models=3,
         models_remaining=0, failures=(), algorithms=0, algorithms_reused=0, algorithms_remaining=0,

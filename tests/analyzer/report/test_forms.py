@@ -1,4 +1,4 @@
-"""Layers are told in the same words in every table, and tables of layers fit their width."""
+"""Layers are described in the same words in every table, and tables of layers fit their width."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def test_gains_that_may_be_chance_are_hatched() -> None:
     assert _legend(figure)[-1] == "may be chance"
 
 
-def test_one_long_gain_does_not_squeeze_the_others_and_is_told_in_figures() -> None:
+def test_one_long_gain_does_not_squeeze_the_others_and_is_reported_in_figures() -> None:
     gains = [1.0, 2.0, -1.5, 400.0]
     figure = _forest(*(Rival(str(gain), 1.0, (0.9, 1.1), "SAME", gain) for gain in gains))
 

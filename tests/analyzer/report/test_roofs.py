@@ -1,4 +1,4 @@
-"""What was measured of a machine is told by network, and the best of it by precision and level."""
+"""What was measured of a machine is shown by network, and the best of it by precision and level."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ ROWS = (
 )
 
 
-def test_the_best_is_told_by_precision_and_level_and_everything_in_json():
+def test_the_best_is_reported_by_precision_and_level_and_everything_in_json():
     answer = ceilings_answer(CeilingReport(SYSTEM, 2, ROWS, ("r1", "r2"), 61.0))
 
-    told = json.loads(render(answer, Format.JSON))
+    shown = json.loads(render(answer, Format.JSON))
 
-    assert len(told["results"]) == len(ROWS)
-    assert [(row["ceiling"], row["backend"]) for row in told["best"]] == [
+    assert len(shown["results"]) == len(ROWS)
+    assert [(row["ceiling"], row["backend"]) for row in shown["best"]] == [
         ("float32", "onnxruntime"), ("bfloat16", "torch"), ("L2", "torch"),
     ]  # fmt: skip
-    assert told["best"][0]["gflops_s"] == 180.0
-    assert told["best"][0]["usual_gflops_s_ci95"] == [144.0, 171.0]
-    assert told["best"][2]["gbytes_s"] == 90.0
-    assert (told["system"], told["threads"], told["runs"]) == (SYSTEM.key, 2, ["r1", "r2"])
+    assert shown["best"][0]["gflops_s"] == 180.0
+    assert shown["best"][0]["usual_gflops_s_ci95"] == [144.0, 171.0]
+    assert shown["best"][2]["gbytes_s"] == 90.0
+    assert (shown["system"], shown["threads"], shown["runs"]) == (SYSTEM.key, 2, ["r1", "r2"])
 
 
-def test_the_table_tells_ceilings_and_what_failed():
+def test_the_table_shows_ceilings_and_what_failed():
     text = render(ceilings_answer(CeilingReport(SYSTEM, 1, ROWS, (), 61.0)))
 
     assert [line.split()[0] for line in text.splitlines()[2:5]] == ["float32", "bfloat16", "L2"]
@@ -61,7 +61,7 @@ def test_a_report_is_complete_where_every_precision_has_a_rate():
     assert not CeilingReport(SYSTEM, 1, ROWS, (), 1.0).complete
 
 
-def test_nothing_measured_is_told_too():
+def test_nothing_measured_is_reported_too():
     text = render(ceilings_answer(CeilingReport(SYSTEM, 1, ROWS[-1:], (), 1.0)))
 
     assert "no library" in text

@@ -123,14 +123,14 @@ def test_a_name_cannot_write_into_a_page() -> None:
     name = "a|b<img src=x>`[c](d)\n# e"
     answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["```", f"{name}: skipped"])
 
-    _, _, row, blank, *told = render(answer, "markdown").splitlines()
+    _, _, row, blank, *rest = render(answer, "markdown").splitlines()
 
     assert row == r"| a\|b\<img src=x\>\`\[c\](d)\\n\# e |"
     assert not blank
-    assert told == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
+    assert rest == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
 
 
-def test_options_are_told_where_devices_differ() -> None:
+def test_options_are_shown_where_devices_differ() -> None:
     lines = _option_lines(
         "own", {"cpu": {"a": "on", "b": "1"}, "cuda": {"a": "off", "c": "2"}, "npu": {"a": "on", "b": "1"}}
     )

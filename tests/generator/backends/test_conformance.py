@@ -314,22 +314,22 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
 
 @pytest.mark.sweep(20, by="backend")
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_backend_fuses_is_told_by_the_network_s_own_values(backend, case, skeleton_of):
+def test_what_a_backend_fuses_is_reported_by_the_network_s_own_values(backend, case, skeleton_of):
     """Every node is in order, and made of values that the network has; they make up a graph that can be decomposed."""
     if not isinstance(backend, FusingBackend):
-        pytest.skip(f"{backend.name} does not tell by name what it fuses")
+        pytest.skip(f"{backend.name} does not report by name what it fuses")
     network = synthetic_network(skeleton_of(CASES[case]))
 
     with skipping_refusals(backend, case):
-        told = backend.fused_graph(network, settings(backend))
+        fused = backend.fused_graph(network, settings(backend))
 
-    nodes, known = told.model.graph.node, {value for node in network.model.graph.node for value in node.output}
+    nodes, known = fused.model.graph.node, {value for node in network.model.graph.node for value in node.output}
     made_of = [
         {value.decode() for one in node.attribute if one.name == MADE_OF for value in one.strings} for node in nodes
     ]
     assert set().union(*made_of) <= known
     assert all(any(one.name == MADE_OF for one in node.attribute) for node in nodes)
-    ready = {*network.feeds} | {tensor.name for tensor in told.model.graph.initializer}
+    ready = {*network.feeds} | {tensor.name for tensor in fused.model.graph.initializer}
     for node in nodes:
         assert ready.issuperset(filter(None, node.input))
         ready.update(node.output)

@@ -18,6 +18,7 @@ from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.errors import BrokenModel, TamperedBrick, UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
+from dlbricks.generator.decomposition.cutter import Cut, Cutter
 from dlbricks.generator.decomposition.executed import executed_model, instruction_set, runtime_salt
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
@@ -374,3 +375,22 @@ def test_a_backend_that_cannot_report_it_says_so(write, install_backend):
 
     with pytest.raises(UsageError, match=r"mute does not report .* --graph source"):
         executed_model(find_models([path])[0], backend="mute", options=UNPINNED)
+
+
+def test_what_hands_out_a_graph_is_cut_by_it_even_if_it_also_reports_fusions(write, install_backend):
+    install_backend(
+        "both",
+        "BothBackend",
+        "from dlbricks.generator.backends.onnxruntime.backend import OrtBackend\n"
+        "class BothBackend(OrtBackend):\n"
+        "    name = 'both'\n"
+        "    def fused_graph(self, network, settings):\n"
+        "        raise AssertionError('its own graph runs in parts')\n",
+    )
+    path = write("(float[2,8] x) => (float[2,8] y) {a = Relu(x) y = Sin(a)}")
+    cut = Cut(1, graph="runtime", backend="both", options=tuple(UNPINNED.items()))
+
+    with Cutter(cut) as cutter:
+        found = cutter(find_models([path])[0])
+
+    assert [layer.op_type for layer in found.graph.layers] == ["Relu", "Sin"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 from dlbricks.bricks.cutting.fused import fused_sequences, fused_units
 from dlbricks.bricks.graph.executed import ExecutedModel
@@ -116,6 +117,22 @@ def test_what_is_executed_together_stays_together(worker, written, case):
     assert not units.cut
 
 
+@pytest.mark.parametrize("form", ["{}.0", "~{}", "~{}.0", "~~{}", "a,~{}"])
+def test_names_of_inputs_collide_with_none_of_ours(worker, written, form):
+    graph, weights, expected = CASES["sum"]
+    source = written(graph, weights)
+    for number in range(10):
+        model = onnx.load(source.path)
+        name = form.format(number)
+        model.graph.input[0].name = model.graph.node[0].input[0] = name
+        onnx.save(model, source.path)
+
+        found = executed_model(source, worker=worker)
+
+        assert [operators(found, unit) for unit in fused_units(found).groups] == expected, name
+        assert [*found.graph.inputs] == [name]
+
+
 def test_the_executed_graph_has_types_and_no_names_of_the_model(worker, written):
     found = executed_model(written(*CASES["activation"][:2]), worker=worker)
 
@@ -154,8 +171,8 @@ def test_no_brick_is_made_of_what_openvino_executes(written):
 
     assert isinstance(backend, FusingBackend)
     assert not isinstance(backend, GraphBackend)
-    with Cutter(cut) as decomposer, pytest.raises(UsageError, match=r"runs by itself.*--graph fused"):
-        decomposer(written(*CASES["activation"][:2]))
+    with Cutter(cut) as cutter, pytest.raises(UsageError, match=r"runs by itself.*--graph fused"):
+        cutter(written(*CASES["activation"][:2]))
 
 
 def test_a_suite_of_units_is_made_and_measured(written, tmp_path):

@@ -28,10 +28,10 @@ addEventListener("error", (event) => console.error(event.message));
 (async () => {
   let answer;
   try { answer = {value: await (async () => { %s })()}; } catch (error) { answer = {error: String(error)}; }
-  const told = document.createElement("pre");
-  told.id = "answer-of-the-test";
-  told.textContent = JSON.stringify(answer);
-  document.body.append(told);
+  const shown = document.createElement("pre");
+  shown.id = "answer-of-the-test";
+  shown.textContent = JSON.stringify(answer);
+  document.body.append(shown);
 })();
 </script>
 """
@@ -84,9 +84,9 @@ def visit(page: str, script: str, folder: Path, *, place: str = "", width: int =
         timeout=120,
         check=True,
     )
-    told = re.search(r'<pre id="answer-of-the-test">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert told, done.stderr
-    answer = json.loads(html.unescape(told[1]))
+    shown = re.search(r'<pre id="answer-of-the-test">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert shown, done.stderr
+    answer = json.loads(html.unescape(shown[1]))
     assert "error" not in answer, answer["error"]
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     return Seen(answer.get("value"), console)
