@@ -57,10 +57,11 @@ class Cut:
         """Whether what is cut runs in parts: not the executed graph of a backend that only reports what it fuses."""
         if self.graph != "runtime":
             return True
-        from ..backends.base import FusingBackend  # the source's graph needs no backend
+        from ..backends.base import FusingBackend, GraphBackend  # the source's graph needs no backend
         from ..backends.registry import get
 
-        return not isinstance(get(self.backend), FusingBackend)
+        backend = get(self.backend)
+        return isinstance(backend, GraphBackend) or not isinstance(backend, FusingBackend)
 
     def bound_to(self) -> str | None:
         """What bricks of this cut belong to: the stack and instruction set of executed graphs."""
