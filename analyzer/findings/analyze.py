@@ -17,6 +17,7 @@ from ...constructor.decomposition import Decomposition
 from ...db import Conditions, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.cutter import Cut
+from ...generator.decomposition.model_bricks import unforeseen
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
@@ -256,6 +257,9 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:
             unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
+        except Exception as error:  # noqa: BLE001
+            # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
+            unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += lacking.values()
     found = told_once(found)
     if not bench.prove or choice is None:

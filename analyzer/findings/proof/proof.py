@@ -15,6 +15,7 @@ from ....constructor.choice import Choice
 from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
 from ....db.samples.statistics import student, time_blocks
 from ....errors import DlbricksError, MachineBusy
+from ....generator.decomposition.model_bricks import unforeseen
 from ....generator.measurement.agreement import TOLERANCES
 from ....generator.progress import ProgressCallback
 from ....generator.rewriting.rewrite import as_file, rewritten
@@ -114,6 +115,9 @@ class Workbench:
             raise
         except (DlbricksError, OSError) as error:
             return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+        except Exception as error:  # noqa: BLE001
+            # A boundary: a rewrite may break on a model that nobody thought of; what else was found stays.
+            return replace(found, unproven=unforeseen("it", error, "tried"))
         bound = found.at_most and why_not is not None  # what was proven is no bound any more
         return replace(found, proof=proof, unproven=why_not, at_most=bound)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -479,6 +480,35 @@ def test_a_rewrite_that_changes_the_outputs_is_not_timed(
 
     assert tried.proof is None
     assert "not timed" in (tried.unproven or "")
+
+
+def test_a_rewrite_that_breaks_costs_its_own_finding_alone(
+    store: Store, workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REWRITES, "one_hot", replace(REWRITES["one_hot"], apply=_broken))
+
+    tried = workbench.prove(finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"})))
+
+    assert tried.proof is None
+    assert "it could not be tried: ValueError: no such shape; please report this" in (tried.unproven or "")
+
+
+def test_an_analysis_that_breaks_costs_its_own_findings_alone(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REWRITES, "one_hot", replace(REWRITES["one_hot"], find=_broken))
+
+    (row,) = analyze(find_models([folder / "seeded.onnx"]), store=store, minimum_share=1e-9).rows
+
+    assert row.error is None
+    assert not row.complete
+    assert [one for one in row.unasked if "one_hot could not be asked: ValueError" in one and "please report" in one]
+    assert "one_hot" not in {one.kind for one in row.findings}
+
+
+def _broken(*_: object) -> NoReturn:
+    """No rewrite."""
+    raise ValueError("no such shape")
 
 
 def _negated(draft: Draft, _view: View, match: Match) -> None:
