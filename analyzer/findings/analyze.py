@@ -278,7 +278,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
                 workbench.prove(one) if time.monotonic() < bench.until else replace(one, unproven=_LATE)
                 for one in _sorted(found)
             ]
-            new = [_weighed(workbench.attempt(one), bench) for one in ideas if time.monotonic() < bench.until]
+            new = [workbench.attempt(one, least=bench.minimum_share) for one in ideas if time.monotonic() < bench.until]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
@@ -288,18 +288,6 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
     helps += [one for one in new if one.proof and one.unproven is None]
     tried = [one for one in (*found, *new) if one not in helps]
     return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
-
-
-def _weighed(tried: Finding, bench: _Bench) -> Finding:
-    """What came of an idea; nothing where not all of its interval is worth telling.
-
-    Several are tried of each model, of which nothing was known before: one in forty would seem to save something.
-    """
-    proof = tried.proof
-    if proof is None or tried.unproven is not None or proof.ci95_ms[0] >= bench.minimum_share * proof.before_ms:
-        return tried
-    low, high = proof.ci95_ms
-    return replace(tried, unproven=f"tried: it may save next to nothing ({low:.3g} to {high:.3g} ms)")
 
 
 def _lacking(subject: Subject) -> dict[str, str]:
