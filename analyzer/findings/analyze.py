@@ -36,7 +36,7 @@ from .proof.proof import Workbench
 from .registry import ANALYSES
 from .subject import Subject
 
-__all__ = ["AnalyzeReport", "ModelFindings", "analyze", "told_once"]
+__all__ = ["AnalyzeReport", "ModelFindings", "analyze", "shown_once"]
 
 MINIMUM_SHARE = 0.01
 """Share of the model's latency that a finding saves at least."""
@@ -261,7 +261,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += lacking.values()
-    found = told_once(found)
+    found = shown_once(found)
     if not bench.prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
     known = {one.kind for one in found}
@@ -302,11 +302,11 @@ def _lacking(subject: Subject) -> dict[str, str]:
 
 
 def _shown(found: Finding, minimum_share: float) -> bool:
-    """Whether it is worth telling: it saves enough, and by more than chance."""
+    """Whether it is worth showing: it saves enough, and by more than chance."""
     return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
 
 
-def told_once(found: Sequence[Finding]) -> list[Finding]:
+def shown_once(found: Sequence[Finding]) -> list[Finding]:
     """Without slow kernels whose layers are all in findings that say what is wrong with them."""
     known = {name for one in found if one.kind != slow_kernels.ANALYSIS.name for name in one.layers}
     return [one for one in found if one.kind != slow_kernels.ANALYSIS.name or not known.issuperset(one.layers)]

@@ -16,7 +16,7 @@ from dlbricks.analyzer.estimation.estimate import estimates_under
 from dlbricks.analyzer.estimation.selection import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analysis import Analysis, Idea
-from dlbricks.analyzer.findings.analyze import analyze, told_once
+from dlbricks.analyzer.findings.analyze import analyze, shown_once
 from dlbricks.analyzer.findings.finding import Finding, Remedy
 from dlbricks.analyzer.findings.proof import proof as proving
 from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
@@ -305,13 +305,13 @@ def test_a_fusion_with_nothing_to_compare_is_tried(subject_of: SubjectOf) -> Non
     assert not list(named("slow_fusion").ideas(subject_of("normed")))
 
 
-def test_a_slow_operator_is_told_once() -> None:
+def test_a_slow_operator_is_shown_once() -> None:
     slow = replace(finding_with(Remedy("manual", "")), kind="slow_kernel", layers=("a", "b"))
     other = replace(slow, kind="transposes", layers=("a", "b", "c"))
     elsewhere = replace(slow, layers=("a", "d"))
 
-    assert told_once([slow, elsewhere, other]) == [elsewhere, other]
-    assert told_once([slow, elsewhere]) == [slow, elsewhere]
+    assert shown_once([slow, elsewhere, other]) == [elsewhere, other]
+    assert shown_once([slow, elsewhere]) == [slow, elsewhere]
 
 
 def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
