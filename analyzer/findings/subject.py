@@ -206,13 +206,15 @@ class Subject:
 
 
 def is_depthwise(layer: Layer) -> bool:
-    """Whether it is a convolution, of any domain, each of whose filters reads one channel of several."""
-    if "Conv" not in layer.op_type or len(layer.operands) < 2:
+    """Whether it is a convolution, of any domain and layout, each of whose filters reads one channel of several."""
+    slot = 3 if layer.op_type == "QLinearConv" else 1
+    if "Conv" not in layer.op_type or "ConvTranspose" in layer.op_type or len(layer.operands) <= slot:
         return False
-    data, filters = layer.operands[0].type, layer.operands[1].type
-    if data is None or filters is None or min(len(data.shape), len(filters.shape)) < 2:
+    groups = next((attribute.i for attribute in layer.node.attribute if attribute.name == "group"), 1)
+    filters = layer.operands[slot].type
+    if filters is None or len(filters.shape) < 2:
         return False
-    return filters.shape[1] == 1 < data.shape[1]
+    return groups > 1 and filters.shape[-1 if layer.op_type.startswith("Nhwc") else 1] == 1
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
