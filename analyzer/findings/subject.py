@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...bricks.cost import Cost
+from ...bricks.graph.executed import Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
 from ...constructor.choice import Choice
@@ -132,6 +133,11 @@ class Subject:
         """
         total = math.fsum(row.latency_ms for row in self.estimate.sequences if row.latency_ms is not None)
         return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
+
+    @property
+    def layouts(self) -> Layouts:
+        """How layouts of the runtime's own show in what is executed."""
+        return Layouts() if self.model.executed is None else self.model.executed.layouts
 
     def of(self, layers: Collection[int], *operators: str) -> list[Node]:
         """The executed operators that came from some layers of the model and from no others.
