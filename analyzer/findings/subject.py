@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...bricks.cost import Cost
+from ...bricks.graph.executed import Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
 from ...constructor.choice import Choice
@@ -133,6 +134,11 @@ class Subject:
         total = math.fsum(row.latency_ms for row in self.estimate.sequences if row.latency_ms is not None)
         return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
 
+    @property
+    def layouts(self) -> Layouts:
+        """How layouts of the runtime's own show in what is executed."""
+        return Layouts() if self.model.executed is None else self.model.executed.layouts
+
     def of(self, layers: Collection[int], *operators: str) -> list[Node]:
         """The executed operators that came from some layers of the model and from no others.
 
@@ -206,13 +212,15 @@ class Subject:
 
 
 def is_depthwise(layer: Layer) -> bool:
-    """Whether it is a convolution, of any domain, each of whose filters reads one channel of several."""
-    if "Conv" not in layer.op_type or len(layer.operands) < 2:
+    """Whether it is a convolution, of any domain and layout, each of whose filters reads one channel of several."""
+    slot = 3 if layer.op_type == "QLinearConv" else 1
+    if "Conv" not in layer.op_type or "ConvTranspose" in layer.op_type or len(layer.operands) <= slot:
         return False
-    data, filters = layer.operands[0].type, layer.operands[1].type
-    if data is None or filters is None or min(len(data.shape), len(filters.shape)) < 2:
+    groups = next((attribute.i for attribute in layer.node.attribute if attribute.name == "group"), 1)
+    filters = layer.operands[slot].type
+    if filters is None or len(filters.shape) < 2:
         return False
-    return filters.shape[1] == 1 < data.shape[1]
+    return groups > 1 and filters.shape[-1 if layer.op_type.startswith("Nhwc") else 1] == 1
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:

@@ -114,11 +114,17 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
     )
 
 
-def unforeseen(name: str, error: Exception) -> str:
-    """What to say of an exception that no code path was written for."""
+def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:
+    """What to say of an exception that no code path was written for.
+
+    Args:
+        name: What it was raised for.
+        error: The exception.
+        done: What could not be done with it.
+    """
     text = " ".join(str(error).split())[:_MOST_TEXT]
     kind = type(error).__name__
-    return f"{name} could not be decomposed: {kind}{f': {text}' if text else ''}; please report this with the model"
+    return f"{name} could not be {done}: {kind}{f': {text}' if text else ''}; please report this with the model"
 
 
 def _fusions(cut: CutModel, kind: str) -> tuple[tuple[SkippedLayer, ...], dict[str, int]]:

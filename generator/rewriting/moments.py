@@ -176,7 +176,7 @@ class Sheet:
 
 
 def reduced_axes(view: View, layer: Layer) -> Axes | None:
-    """What a sum runs over, ascending; None where that is not known."""
+    """The axes that a sum runs over, or that a Squeeze drops, ascending; None where no constant names them."""
     shape = view.shape(layer.node.input[0])
     if shape is None:
         return None

@@ -19,6 +19,7 @@ from ...errors import ModelError
 from ...models.subgraphs import captures
 from ..network.channels import GLOBAL_POOLS, POINTWISE, POOLS
 from .draft import Draft
+from .moments import reduced_axes
 from .pattern import Array, Match, View
 
 __all__ = ["Lanes", "apply", "find", "lanes_of"]
@@ -103,18 +104,22 @@ class _Walk:
         return rule(view, layer, self.lanes[node.input[0]])
 
     def _pointwise(self, layer: Layer) -> Lanes | None:
+        """Channels stay where they are, and as many as they were."""
         made = self.view.shape(layer.outputs[0])
         lanes = next(self.lanes[name] for name in layer.node.input if name in self.lanes)
+        if made is None or len(made) < 2 or made[1] != lanes.sum():
+            return None
         for slot, name in enumerate(layer.node.input):
-            if not name or (name in self.lanes and np.array_equal(self.lanes[name], lanes)):
+            shape, constant = self.view.shape(name), self.view.weight(layer, slot) is not None
+            if not name:
                 continue
-            if layer.op_type == "Div" and slot == 1 and self.view.weight(layer, slot) is None:
-                return None
-            shape = self.view.shape(name)
-            if name in self.lanes or shape is None or made is None:
-                return None
-            across = _across(shape, len(made))
-            if across != 1 and self.view.weight(layer, slot) is None:
+            if layer.op_type == "Div" and slot == 1 and not constant:
+                return None  # a zero may be among the channels that are added
+            if name in self.lanes:
+                passes = np.array_equal(self.lanes[name], lanes) and shape is not None and len(shape) == len(made)
+            else:
+                passes = shape is not None and (constant or _across(shape, len(made)) == 1)
+            if not passes:
                 return None
         return lanes
 
@@ -122,7 +127,7 @@ class _Walk:
         shapes = [self.view.shape(name) for name in layer.node.input]
         axis = self.view.attribute(layer, "axis")
         known = [shape for shape in shapes if shape is not None]
-        if len(known) < len(shapes) or axis % len(known[0]) != 1:
+        if len(known) < len(shapes) or axis is None or axis % len(known[0]) != 1:
             return None
         parts = zip(layer.node.input, known, strict=True)
         return np.concatenate([self.lanes.get(name, np.ones(shape[1], bool)) for name, shape in parts])
@@ -160,6 +165,10 @@ def _flat(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
     if before is None or after is None or len(after) < 2 or after[0] != before[0]:
         return None
+    if layer.op_type == "Flatten" and view.attribute(layer, "axis") not in {None, 1, 1 - len(before)}:
+        return None
+    if layer.op_type == "Squeeze" and min(reduced_axes(view, layer) or (0,)) < 2:
+        return None
     inner = int(np.prod(before[2:]))
     if len(after) == 2 and after[1] == before[1] * inner:
         return np.repeat(lanes, inner)
@@ -168,13 +177,16 @@ def _flat(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
 
 def _averaged(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
-    kept = before is not None and after is not None and after[:2] == before[:2] and int(np.prod(after[2:])) == 1
-    return lanes if kept and before is not None and len(before) > 2 and layer.op_type == "ReduceMean" else None
+    if before is None or after is None or min(reduced_axes(view, layer) or (0,)) < 2:
+        return None
+    return lanes if after[:2] == before[:2] and int(np.prod(after[2:])) == 1 else None
 
 
 def _resized(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
     constant = all(not one.value or view.weight(layer, slot) for slot, one in enumerate(layer.operands) if slot)
+    if view.attribute(layer, "keep_aspect_ratio_policy") not in {None, b"stretch"}:
+        return None  # what it makes of sizes depends on all of them
     return lanes if constant and before is not None and after is not None and before[:2] == after[:2] else None
 
 
@@ -265,9 +277,11 @@ def _widen(draft: Draft, view: View, layer: Layer, lanes: dict[str, Lanes]) -> N
             assert before is not None and after is not None and made is not None  # noqa: S101, PT018  # it passed
             node.input[1] = draft.constant(np.array([after[0], len(made), *after[2:]], np.int64), "padded_shape")
         case "Resize" if len(layer.node.input) > 3 and layer.node.input[3] and made is not None:
-            sizes = _content(view, layer, 3).copy()
-            sizes[1] = len(made)
-            node.input[3] = draft.constant(sizes, "padded_sizes")
+            after = view.shape(layer.outputs[0])
+            assert after is not None  # noqa: S101  # it passed
+            sizes = np.array([after[0], len(made), *after[2:]], np.int64)
+            axes = view.attribute(layer, "axes")
+            node.input[3] = draft.constant(sizes if axes is None else sizes[list(axes)], "padded_sizes")
         case operator if operator in POINTWISE and operator not in _PARAMETERS and made is not None:
             shape = view.shape(layer.outputs[0])
             assert shape is not None  # noqa: S101  # it passed

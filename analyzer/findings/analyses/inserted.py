@@ -23,10 +23,8 @@ def _ideas(subject: Subject) -> Iterable[Idea]:
     spent, latency = subject.spent(nodes), subject.latency_ms
     if spent is None or not latency or spent.ms / latency < _WORTH or subject.choice is None:
         return
-    executed = subject.model.executed
-    changes = frozenset[str]() if executed is None else executed.layouts.changes
     level = dict(subject.choice.stack.options).get("optimization")
-    if changes.isdisjoint(node.layer.kind for node in nodes) or level != "all":
+    if subject.layouts.changes.isdisjoint(node.layer.kind for node in nodes) or level != "all":
         return
     counts = ", ".join(f"{count} x {name}" for name, count in Counter(node.layer.op_type for node in nodes).items())
     yield Idea(

@@ -15,6 +15,7 @@ from ....constructor.choice import Choice
 from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
 from ....db.samples.statistics import student, time_blocks
 from ....errors import DlbricksError, MachineBusy
+from ....generator.decomposition.model_bricks import unforeseen
 from ....generator.measurement.agreement import TOLERANCES
 from ....generator.progress import ProgressCallback
 from ....generator.rewriting.rewrite import as_file, rewritten
@@ -104,24 +105,39 @@ class Workbench:
             dtype=choice.conditions.dtype,
         )
 
-    def prove(self, found: Finding) -> Finding:
-        """The finding with what came of trying its remedy."""
+    def prove(self, found: Finding, *, least: float = 0.0) -> Finding:
+        """The finding with what came of trying its remedy.
+
+        Args:
+            found: A finding.
+            least: Share of the latency that all of the interval must save; improved files that save less are not kept.
+        """
         if found.remedy.action == "manual":
             return replace(found, unproven="nothing here applies this remedy by itself")
         try:
-            proof, why_not = self._try(found.remedy, found.kind)
+            proof, why_not = self._try(found.remedy, found.kind, least)
         except MachineBusy:
             raise
         except (DlbricksError, OSError) as error:
             return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+        except Exception as error:  # noqa: BLE001
+            # A boundary: a rewrite may break on a model that nobody thought of; what else was found stays.
+            return replace(found, unproven=unforeseen("it", error, "tried"))
         bound = found.at_most and why_not is not None  # what was proven is no bound any more
         return replace(found, proof=proof, unproven=why_not, at_most=bound)
 
-    def attempt(self, idea: Idea) -> Finding:
-        """What came of trying an idea, as a finding: what it saves is what it saved."""
+    def attempt(self, idea: Idea, *, least: float = 0.0) -> Finding:
+        """What came of trying an idea, as a finding: what it saves is what it saved.
+
+        Several are tried of each model, of which nothing was known before: one in forty would seem to save something.
+
+        Args:
+            idea: The idea.
+            least: As for ``prove``.
+        """
         blank = Finding(idea.kind, idea.title, idea.layers, math.nan, math.nan, math.nan, None, math.nan,
                         idea.evidence, (), idea.remedy)  # fmt: skip
-        tried = self.prove(blank)
+        tried = self.prove(blank, least=least)
         proof = tried.proof
         if proof is None:
             return tried
@@ -138,7 +154,7 @@ class Workbench:
             share=proof.saving_ms / proof.before_ms,
         )
 
-    def _try(self, remedy: Remedy, kind: str) -> tuple[Proof | None, str | None]:
+    def _try(self, remedy: Remedy, kind: str, least: float) -> tuple[Proof | None, str | None]:
         changed = self._changed(remedy)
         if changed is None:
             return None, "the rewrite found nothing to change in the file"
@@ -162,6 +178,8 @@ class Workbench:
             return proof, f"tried: it takes {-proof.saving_ms:.3g} ms more ({-high:.3g} to {-low:.3g} ms)"
         if low <= 0:
             return proof, f"tried: saves nothing that can be distinguished from noise ({low:.3g} to {high:.3g} ms)"
+        if low < least * proof.before_ms:
+            return proof, f"tried: it may save next to nothing ({low:.3g} to {high:.3g} ms)"
         if changed.path is not None and self._write is not None:
             proof = replace(proof, artefact=str(self._kept(changed.path, kind)))
         return proof, None

@@ -13,7 +13,7 @@ from dlbricks.db import Conditions
 SubjectOf = Callable[[Any], Subject]
 
 
-def test_a_cold_start_is_told_in_runs_of_the_steady_state(bench: Any, subject_of: SubjectOf) -> None:
+def test_a_cold_start_is_stated_in_runs_of_the_steady_state(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=4.0, bricks=bench.bricks(0.5), start_ms=(100.0, 20.0))
 
     start = cold_start_in(subject_of(bench))
@@ -26,7 +26,7 @@ def test_a_cold_start_is_told_in_runs_of_the_steady_state(bench: Any, subject_of
 
 
 @pytest.mark.parametrize("conditions", [Conditions(2, "hot"), Conditions(1, "cold"), None])
-def test_what_was_not_timed_is_not_told(bench: Any, subject_of: SubjectOf, conditions: Conditions | None) -> None:
+def test_what_was_not_timed_is_not_shown(bench: Any, subject_of: SubjectOf, conditions: Conditions | None) -> None:
     bench.run(bricks=bench.bricks(0.5))
     bench.run(ms=4.0, conditions=conditions or Conditions(1, "hot"), start_ms=conditions and (100.0, 20.0))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -14,9 +15,10 @@ from dlbricks.analyzer.estimation.cutting import cut_of
 from dlbricks.analyzer.estimation.estimate import estimates_under
 from dlbricks.analyzer.estimation.selection import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
-from dlbricks.analyzer.findings.analysis import Analysis
-from dlbricks.analyzer.findings.analyze import analyze, told_once
+from dlbricks.analyzer.findings.analysis import Analysis, Idea
+from dlbricks.analyzer.findings.analyze import analyze, shown_once
 from dlbricks.analyzer.findings.finding import Finding, Remedy
+from dlbricks.analyzer.findings.proof import proof as proving
 from dlbricks.analyzer.findings.proof.proof import Workbench, proof_of
 from dlbricks.analyzer.findings.registry import ANALYSES
 from dlbricks.analyzer.findings.subject import Subject
@@ -303,13 +305,13 @@ def test_a_fusion_with_nothing_to_compare_is_tried(subject_of: SubjectOf) -> Non
     assert not list(named("slow_fusion").ideas(subject_of("normed")))
 
 
-def test_a_slow_operator_is_told_once() -> None:
+def test_a_slow_operator_is_shown_once() -> None:
     slow = replace(finding_with(Remedy("manual", "")), kind="slow_kernel", layers=("a", "b"))
     other = replace(slow, kind="transposes", layers=("a", "b", "c"))
     elsewhere = replace(slow, layers=("a", "d"))
 
-    assert told_once([slow, elsewhere, other]) == [elsewhere, other]
-    assert told_once([slow, elsewhere]) == [slow, elsewhere]
+    assert shown_once([slow, elsewhere, other]) == [elsewhere, other]
+    assert shown_once([slow, elsewhere]) == [slow, elsewhere]
 
 
 def test_why_a_fusion_is_not_made_is_said(subject_of: SubjectOf) -> None:
@@ -410,12 +412,16 @@ def finding_with(remedy: Remedy) -> Finding:
     return Finding("planted", "planted", (), 1.0, 0.5, 0.5, None, 0.5, (), (), remedy)
 
 
+def chosen_here() -> Choice:
+    """What proofs are run with."""
+    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
+    return Choice(system.key, stack.key, system, stack, Conditions(1), 0)
+
+
 @pytest.fixture
 def workbench(folder: Path, tmp_path: Path) -> Workbench:
     (source,) = find_models([folder / "seeded.onnx"])
-    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
-    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
-    return Workbench(source, choice, tmp_path, visits=6, processes=1)
+    return Workbench(source, chosen_here(), tmp_path, visits=6, processes=1)
 
 
 @pytest.mark.parametrize(
@@ -445,11 +451,9 @@ def test_a_remedy_is_tried_and_keeps_the_outputs(store: Store, workbench: Workbe
 def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Path) -> None:
     write(tmp_path / "dynamic.onnx", LOOKUP)
     (source,) = find_models([tmp_path / "dynamic.onnx"], dims={"n": 3})
-    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
-    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
     (tmp_path / "work").mkdir()
 
-    tried = Workbench(source, choice, tmp_path / "work", visits=6, processes=1).prove(
+    tried = Workbench(source, chosen_here(), tmp_path / "work", visits=6, processes=1).prove(
         finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"}))
     )
 
@@ -459,10 +463,8 @@ def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Pat
 
 def test_attention_is_tried_as_one_operator_and_keeps_the_outputs(folder: Path, store: Store, tmp_path: Path) -> None:
     (source,) = find_models([folder / "attended.onnx"])
-    stack, system = get("onnxruntime").stack("cpu", {}), probe_system()
-    choice = Choice(system.key, stack.key, system, stack, Conditions(1), 0)
 
-    tried = Workbench(source, choice, tmp_path, visits=6, processes=1).prove(
+    tried = Workbench(source, chosen_here(), tmp_path, visits=6, processes=1).prove(
         finding_with(Remedy("rewrite", "", {"rewrite": "attention"}))
     )
 
@@ -481,6 +483,36 @@ def test_a_rewrite_that_changes_the_outputs_is_not_timed(
     assert "not timed" in (tried.unproven or "")
 
 
+def test_a_rewrite_that_breaks_costs_its_own_finding_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REWRITES, "one_hot", replace(REWRITES["one_hot"], apply=_broken))
+    source = write(tmp_path / "seeded.onnx", SEEDED)
+
+    tried = Workbench(source, chosen_here(), tmp_path).prove(
+        finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"}))
+    )
+
+    assert tried.proof is None
+    assert "it could not be tried: ValueError: no such shape; please report this" in (tried.unproven or "")
+
+
+def test_an_analysis_that_breaks_costs_its_own_findings_alone(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REWRITES, "one_hot", replace(REWRITES["one_hot"], find=_broken))
+
+    (row,) = analyze(find_models([folder / "seeded.onnx"]), store=store, minimum_share=1e-9).rows
+
+    assert row.error is None
+    assert not row.complete
+    assert [one for one in row.unasked if "one_hot could not be asked: ValueError" in one and "please report" in one]
+    assert "one_hot" not in {one.kind for one in row.findings}
+
+
+def _broken(*_: object) -> NoReturn:
+    """No rewrite."""
+    raise ValueError("no such shape")
+
+
 def _negated(draft: Draft, _view: View, match: Match) -> None:
     """Another product than the one that was there."""
     before = draft.maker(match.value)
@@ -497,6 +529,26 @@ def test_what_cannot_be_tried_says_why(store: Store, workbench: Workbench) -> No
     assert by_hand.unproven is not None
     assert "nothing to change" in (elsewhere.unproven or "")
     assert "could not be tried" in (wrong.unproven or "")
+
+
+@pytest.mark.parametrize(("least", "kept"), [(0.01, True), (0.3, False)])
+def test_only_what_becomes_a_finding_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, kept: bool
+) -> None:
+    source = write(tmp_path / "seeded.onnx", SEEDED)
+    noise = np.random.default_rng(0).normal(1, 0.01, size=30)
+    chosen = Trial((10e6 * noise,), (8e6 * noise,), 0.0)  # the noise of this machine decides nothing here
+    monkeypatch.setattr(proving, "try_out", lambda *_, **__: chosen)
+    work, written = tmp_path / "work", tmp_path / "written"
+    work.mkdir()
+    workbench = Workbench(source, chosen_here(), work, write=written)
+
+    tried = workbench.attempt(Idea("planted", "planted", Remedy("rewrite", "", {"rewrite": "one_hot"})), least=least)
+
+    assert tried.proof is not None
+    assert (tried.unproven is None) == kept
+    assert (tried.proof.artefact is not None) == kept
+    assert written.exists() == kept
 
 
 def test_a_machine_that_drifts_does_not_hide_what_is_saved() -> None:

@@ -72,7 +72,7 @@ def test_without_findings_or_a_latency_there_is_none(findings: list[Finding], la
     assert joint_of(findings, latency_ms) is None
 
 
-def test_the_answer_tells_what_findings_give_together() -> None:
+def test_the_answer_states_what_findings_give_together() -> None:
     start = ColdStart(load_ms=300.0, first_run_ms=100.0, latency_ms=LATENCY_MS)
     found = (saves(10, "a"), saves(5, "b"), saves(50, "c", at_most=True))
     row = ModelFindings("model", LATENCY_MS, basis="measured", threads=1, findings=found, cold_start=start)

@@ -168,7 +168,7 @@ def test_operators_near_a_ceiling_are_none(bench: Any, subject_of: SubjectOf, co
     assert not list(roofline.ANALYSIS.run(subject_of(bench)))
 
 
-def test_what_is_slow_beside_its_own_model_is_not_told_again(bench: Any, subject_of: SubjectOf) -> None:
+def test_what_is_slow_beside_its_own_model_is_not_shown_again(bench: Any, subject_of: SubjectOf) -> None:
     bench.run(ms=2.0, bricks=by_operator(bench, 0.012, 0.009, 0.009, 0.5), references=CEILINGS)
     subject = subject_of(bench)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -173,18 +174,22 @@ def write(path: Path, graph: str) -> ModelSource:
     return source
 
 
-def outputs(path: Path, seed: int = 1) -> list[Array]:
+def session(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def outputs(path: Path, seed: int = 1) -> list[Array]:
+    opened = session(path)
     generator = np.random.default_rng(seed)
     feeds = {
         one.name: generator.integers(0, 64, one.shape)
         if one.type == "tensor(int64)"
         else generator.normal(size=one.shape).astype(np.float32)
-        for one in session.get_inputs()
+        for one in opened.get_inputs()
     }
-    return [np.asarray(found) for found in session.run(None, feeds)]
+    return [np.asarray(found) for found in opened.run(None, feeds)]
 
 
 CASES = [
@@ -239,6 +244,38 @@ def test_a_rewrite_keeps_what_the_model_computes(
     for mine, theirs in zip(outputs(changed.path), outputs(source.path), strict=True):
         scale = float(np.abs(theirs).max())
         assert float(np.abs(mine - theirs).max()) <= changed.tolerance * scale
+
+
+@pytest.mark.parametrize("epsilon", ["1e-12", "1e-5", "1e-3"])
+@pytest.mark.parametrize("graph", [NORM, MOMENTS, FACTORED, SUMMED, ROOT, PLANES])
+def test_equal_elements_are_normalised_as_before(tmp_path: Path, graph: str, epsilon: str) -> None:
+    written = re.sub(r"float e = {[^}]*}", f"float e = {{{epsilon}}}", graph).replace("MatMul(x, w)", "Identity(x)")
+    source = write(tmp_path / "model.onnx", written.replace("Sigmoid(x)", "Identity(x)"))
+    assert source.path is not None
+    (shape,) = (one.shape for one in session(source.path).get_inputs())
+    image = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    image[0] = 0.0
+    image[1, 0] = 0.5
+
+    changed = rewritten(source, "normalisations", tmp_path / "new.onnx")
+
+    assert changed is not None
+    made = next(node for node in onnx.load(changed.path).graph.node if "Normalization" in node.op_type)
+    assert {one.name: one.f for one in made.attribute}["epsilon"] == np.float32(epsilon)
+    mine, theirs = (session(path).run(None, {"x": image})[0] for path in (changed.path, source.path))
+    rounding = 0.5 / np.sqrt(float(epsilon)) * 2**-23  # where an element is divided before the mean is taken off
+    assert np.isfinite(theirs).all()
+    assert float(np.abs(mine - theirs).max()) <= rounding + changed.tolerance * float(np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("s = Add(v, e) r = Sqrt(s)", "r = Sqrt(v)"), ("{1e-5}", "{0.0}"), ("s = Add(v, e)", "s = Max(v, e)")],
+)
+def test_a_normalisation_without_an_epsilon_stays(tmp_path: Path, change: tuple[str, str]) -> None:
+    source = write(tmp_path / "model.onnx", NORM.replace(*change))
+
+    assert not matches("normalisations", build_graph(source.skeleton()))
 
 
 @pytest.mark.parametrize("name", REWRITES)

@@ -2,12 +2,13 @@
 
 ONNX Runtime runs convolutions on CPUs on blocks of 8 or 16 channels (as many as a vector register holds), and leaves
 those that it cannot cut into blocks as they are; the graph that it executes shows which. Saving: what these take, less
-their multiply-accumulates with channels padded to whole blocks at the rate (the median, weighted by work) that this
-model's own blocked convolutions reach, those with filters of one element by those that have such, where there are any;
-and the reorders of channels that are no multiple, which go. The interval is from the scatter of these rates. Where no
-blocked convolution of the model reads whole blocks, the rate lies between that of its fastest convolution, which a
-blocked one reaches as a rule, and the machine's highest measured rate of arithmetic: the geometric mean of both, and
-where the latter is not measured the former, so that the saving is a lower bound.
+their multiply-accumulates with as many channels as the rewrite gives them, at the rate (the median, weighted by work)
+that this model's own blocked convolutions reach, those with filters of one element by those that have such, where there
+are any, and depthwise ones by depthwise ones alone; and the reorders of channels that are no multiple, which go. The
+interval is from the scatter of these rates. Where no blocked convolution of the model reads whole blocks, the rate lies
+between that of its fastest convolution, which a blocked one reaches as a rule, and the machine's highest measured rate
+of arithmetic: the geometric mean of both. Where the latter is not measured, and for depthwise convolutions, which come
+nowhere near it, it is the former, so that the saving is a lower bound.
 
 What pools, sums and the like save or pay for padded channels is not in it.
 """
@@ -17,16 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from .....generator.rewriting.padding import lanes_of
+from .....generator.rewriting.pattern import View
 from .....generator.rewriting.rewrite import matches
 from ...analysis import Idea, finding, spent_by
 from ...finding import Finding, Remedy
-from ...subject import Node, Spent, Subject, weighted_median
+from ...subject import Node, Spent, Subject, is_depthwise, weighted_median
 from ..rewritable import remedy_of
 
 __all__ = ["block_of", "padding_remedy", "unblocked", "unblocked_idea"]
-
-_BLOCKED = "com.microsoft.nchwc"
-"""Domain of the operators that run on blocks."""
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _ALONE = math.log(1.5)
@@ -49,17 +51,21 @@ def padding_remedy(subject: Subject, multiple: int) -> Remedy:
 def unblocked(subject: Subject) -> Finding | None:
     """What blocks would save; None where every convolution has them that could, or it saves nothing."""
     multiple = block_of(subject)
-    nodes = _unblocked(subject, multiple)
+    grown = _unblocked(subject, multiple)
+    nodes = list(grown)
     current = subject.spent(nodes)
     if current is None:
         return None
     left, off, rated_by = 0.0, 0.0, dict[str, None]()
-    for node in nodes:
-        rate, apart, how = _rate(subject, node, multiple)
-        expected = _padded_macs(node, multiple) / rate
+    for node, growth in grown.items():
+        rated = _rate(subject, node, multiple)
+        if rated is None or node.layer.cost is None:
+            return None
+        rate, apart, how = rated
+        expected = growth * node.layer.cost.macs / rate
         left, off = left + expected, off + expected * math.expm1(apart)
         rated_by[how] = None
-    reorders = [node for node in subject.nodes if _reorders(node, multiple)]
+    reorders = [node for node in subject.nodes if _reorders(subject, node, multiple)]
     around = subject.spent(reorders)
     saving = current.ms - left + (0.0 if around is None else around.ms)
     if saving <= 0:
@@ -89,7 +95,7 @@ def unblocked(subject: Subject) -> Finding | None:
 def unblocked_idea(subject: Subject) -> Iterable[Idea]:
     """Padding as something to try, where it might have more convolutions run on blocks."""
     multiple = block_of(subject)
-    nodes = _unblocked(subject, multiple)
+    nodes = list(_unblocked(subject, multiple))
     if nodes:
         layers = subject.names(index for node in nodes for index in node.origins)
         yield Idea("padding", _title(nodes, multiple), padding_remedy(subject, multiple), layers=layers)
@@ -99,33 +105,60 @@ def _title(nodes: Sequence[Node], multiple: int) -> str:
     return f"{len(nodes)} convolutions run on slower kernels, since their channels do not fill blocks of {multiple}"
 
 
-def _unblocked(subject: Subject, multiple: int) -> list[Node]:
-    """The executed convolutions without blocks that a padded model would have other channels in."""
+def _unblocked(subject: Subject, multiple: int) -> dict[Node, float]:
+    """The executed convolutions without blocks that would read whole ones of a padded model, and how their work grows.
+
+    Those that read what the rewrite does not pad, such as an input of the model, are none.
+    """
     choice = subject.choice
     if choice is None or (choice.stack.backend, choice.stack.device) != ("onnxruntime", "cpu"):
-        return []
+        return {}
     if dict(choice.stack.options).get("optimization") not in {None, "all"}:
-        return []  # nothing is laid out in blocks then
-    changed = {
-        index for match in matches(f"padding_{multiple}", subject.graph, subject.source) for index in match.layers
-    }
-    return [
-        node
+        return {}  # nothing is laid out in blocks then
+    growth = _growth(subject, multiple)
+    return {
+        node: growth[index]
         for node in subject.nodes
-        if _is_convolution(node)
-        and node.layer.domain != _BLOCKED
-        and node.origins & changed
-        and _input_channels(node) % multiple
+        if _is_convolution(node) and not subject.layouts.is_own(node.layer) and _input_channels(node) % multiple
+        for index in node.origins & growth.keys()
+    }
+
+
+def _growth(subject: Subject, multiple: int) -> dict[int, float]:
+    """Work of the convolutions of a padded model that read whole blocks, by layer, over what it is."""
+    lanes, _ = lanes_of(View(subject.graph), multiple)
+    found = {}
+    for index in subject.graph.live:
+        layer = subject.graph.layers[index]
+        read = lanes.get(layer.node.input[0]) if layer.op_type == "Conv" else None
+        if read is None or read.size % multiple:
+            continue
+        made = lanes.get(layer.outputs[0], np.ones(1))
+        alone = is_depthwise(layer)  # its filters go on to read one channel each
+        found[index] = float((1.0 if alone else 1 / read.mean()) / made.mean())
+    return found
+
+
+def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, str] | None:
+    """Multiply-accumulates in a ms that a convolution would reach in blocks, how far off that may be, and what of.
+
+    None where no convolution of its kind shows one.
+    """
+    alone = is_depthwise(node.layer)
+    known = [
+        one
+        for one in subject.nodes
+        if _is_convolution(one) and is_depthwise(one.layer) == alone
+        and one.ms and one.layer.cost is not None and one.layer.cost.macs
+    ]  # fmt: skip
+    if not known:
+        return None
+    blocked = [
+        one for one in known if subject.layouts.is_own(one.layer) and (alone or _input_channels(one) >= multiple)
     ]
-
-
-def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, str]:
-    """Multiply-accumulates in a ms that a convolution would reach in blocks, how far off that may be, and what of."""
-    known = [one for one in subject.nodes if one.ms and one.layer.cost is not None and one.layer.cost.macs]
-    blocked = [one for one in known if one.layer.domain == _BLOCKED and _input_channels(one) >= multiple]
     alike = [one for one in blocked if (_area(one) == 1) == (_area(node) == 1)]
     if not blocked:
-        return _bounded(subject, max(rate for rate, _ in _rates([one for one in known if _is_convolution(one)])))
+        return _bounded(subject, max(rate for rate, _ in _rates(known)), alone=alone)
     rates = _rates(alike or blocked)
     middle = weighted_median(rates)
     assert middle is not None  # noqa: S101  # there are rates
@@ -135,12 +168,12 @@ def _rate(subject: Subject, node: Node, multiple: int) -> tuple[float, float, st
     return middle, 2 * apart if len(rates) > 1 else _ALONE, named
 
 
-def _bounded(subject: Subject, least: float) -> tuple[float, float, str]:
+def _bounded(subject: Subject, least: float, *, alone: bool) -> tuple[float, float, str]:
     """Likewise where no convolution reads whole blocks: between the fastest one and what the machine allows."""
     roofline = subject.estimate.roofline
     compute = None if roofline is None else roofline.ceilings.compute
     most = 0.0 if compute is None else compute.rate.best / 2 / 1000  # a multiply-accumulate is two operations
-    if most <= least:
+    if alone or most <= least:
         return least, 0.0, "the rate of the model's fastest convolution, or less"
     return (
         math.sqrt(least * most),
@@ -163,14 +196,6 @@ def _rates(nodes: Sequence[Node]) -> list[tuple[float, float]]:
     return list(found.values())
 
 
-def _padded_macs(node: Node, multiple: int) -> float:
-    """Multiply-accumulates of a convolution with whole blocks."""
-    assert node.layer.cost is not None and node.layer.operands[1].type is not None  # noqa: S101, PT018  # _weights
-    made, read = node.layer.operands[1].type.shape[:2]
-    wide = math.prod(-(-count // multiple) * multiple for count in (made, read))
-    return node.layer.cost.macs * wide / (made * read)
-
-
 def _input_channels(node: Node) -> int:
     """Channels that each filter reads; 0 where that is not known."""
     return _weights(node)[1]
@@ -185,8 +210,9 @@ def _weights(node: Node) -> tuple[int, ...]:
     return kind.shape if kind is not None and len(kind.shape) > 1 else (0, 0)
 
 
-def _reorders(node: Node, multiple: int) -> bool:
+def _reorders(subject: Subject, node: Node, multiple: int) -> bool:
     """Whether the runtime put it in to lay out in blocks what does not fill them, or the reverse."""
     kinds = (node.layer.operands[0].type, node.layer.output_types[0]) if node.layer.operands else ()
     shapes = [kind.shape for kind in kinds if kind is not None and len(kind.shape) > 1]
-    return "Reorder" in node.layer.op_type and not node.origins and any(shape[1] % multiple for shape in shapes)
+    put_in = not node.origins and node.layer.kind in subject.layouts.changes
+    return put_in and any(shape[1] % multiple for shape in shapes)
