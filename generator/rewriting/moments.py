@@ -23,7 +23,9 @@ __all__ = ["REDUCING", "Axes", "Sheet", "reduced_axes"]
 Axes = tuple[int, ...]
 Numbers = npt.NDArray[np.float64]
 
-ROWS, _COLUMNS = 6, 16
+ROWS, _COLUMNS = 8, 16
+_SMALLEST = 1e-7
+"""Deviation of the smallest row: beside its square no epsilon from 1e-12 on is small."""
 
 _SUMS: Mapping[str, Callable[[Numbers, int], Numbers]] = {
     "GlobalAveragePool": lambda x, _: x.mean(1, keepdims=True),
@@ -78,7 +80,7 @@ class Sheet:
         self._kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
         self._count = math.prod(shape[axis] for axis in axes)
         rng = np.random.default_rng(0)
-        scales = np.geomspace(0.003, 3.0, ROWS)[:, None]  # the smallest show what is added to a variance
+        scales = np.geomspace(_SMALLEST, 3.0, ROWS)[:, None]  # the smallest show what is added to a variance
         first = scales * (rng.normal(size=(ROWS, _COLUMNS)) + rng.uniform(0.5, 1.0, size=(ROWS, 1)))
         self.values: dict[str, Numbers] = {source: first}
         self.makers: dict[str, Layer] = {}

@@ -3,7 +3,8 @@
 Over the last axes (Ba, Kiros and Hinton 2016, "Layer Normalization"), or over rows and columns of each channel
 (Ulyanov, Vedaldi and Lempitsky 2016, "Instance Normalization"); and x / sqrt(mean(x^2) + epsilon) over the last axis
 (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"). Found by what is computed (``moments``): how the
-variance is written, and where scale and shift come in, do not matter.
+variance is written, and where scale and shift come in, do not matter. One that adds nothing to the variance stays as it
+is: of equal elements it makes no number, and of nearly equal ones another than the operator that would stand for it.
 """
 
 from __future__ import annotations
@@ -93,10 +94,13 @@ def _normalised(sheet: Sheet, source: str, seed: Layer, form: str) -> Match | No
 
 
 def _fitted(sheet: Sheet, source: str, value: str, form: str) -> tuple[str, str, dict[str, float]] | None:
-    """Scale and shift, by name where they are constants of the model, of a value that is a normalisation."""
+    """Scale and shift, by name where they are constants of the model, of a value that is a normalisation.
+
+    Its epsilon is a number of the model, the largest that fits.
+    """
     x, made = sheet.values[source], sheet.values[value]
     centred = x if form == "root" else x - x.mean(1, keepdims=True)
-    for epsilon in sorted(one for one in sheet.numbers | {0.0} if 0 <= one <= _LARGEST):
+    for epsilon in sorted((one for one in sheet.numbers if 0 < one <= _LARGEST), reverse=True):
         normal = centred / np.sqrt((centred * centred).mean(1, keepdims=True) + epsilon)
         ours, theirs = (normal.T, made.T) if form == "instance" else (normal, made)
         mean, target = ours.mean(0), theirs.mean(0)
