@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
+from .faults import guarded
 from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
 from .kernel_views import put_view, view_row
 from .reader import Reader
@@ -127,28 +128,60 @@ class Store(Reader):
                 already (it is never doubled), a measurement was not begun, or run, system or stack are not stored.
         """
         new, taken = list(opened), list(blocks)
-        with self.writing() as connection:
-            items = item_ids(connection, [one.identity for one in new])
-            begun = [
-                {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
-                 "protocol": PROTOCOL}
-                for one in new
-            ]  # fmt: skip
-            rows = [block_row(measurement, block) for measurement, block in taken]
+        with guarded(str(self.place)):
             try:
-                with connection.begin_nested():
+                with self._writer.begin() as connection:
+                    items = item_ids(connection, [one.identity for one in new])
+                    begun = [
+                        {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
+                         "protocol": PROTOCOL}
+                        for one in new
+                    ]  # fmt: skip
+                    rows = [block_row(measurement, block) for measurement, block in taken]
                     for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
                         if values:
                             connection.execute(statement, values)
             except IntegrityError as error:
-                reason = (
-                    _opening_refused(connection, new, items)
-                    or _block_refused(connection, new, taken)
-                    or str(error.orig)
-                )
+                reason = self._not_begun(new) or self._not_added(new, taken) or str(error.orig)
                 raise StoreError(
                     f"a session cannot be stored in database {self.place}: {reason}", remedy="resume what is open"
                 ) from error
+
+    def _not_begun(self, new: Sequence[Opened]) -> str:
+        """Which item of a session that was refused cannot be begun, and why; empty where all can."""
+        runs, seen = {run.id for run in self.runs()}, set()
+        for one in new:
+            what = one.identity
+            named = f"{what.subject} {what.key[:12]}"
+            held = self.open_item(what.subject, what.key, what.system, what.stack, what.conditions, what.variant)
+            if held is not None:
+                return f"{named} is open already as measurement {held[0]}"
+            if what in seen:
+                return f"{named} is begun twice"
+            if one.run not in runs:
+                return f"run {one.run} of {named} is not stored"
+            seen.add(what)
+        return ""
+
+    def _not_added(self, new: Sequence[Opened], taken: Sequence[tuple[str, Block]]) -> str:
+        """Which block of a session that was refused cannot be added, and why; empty where all can."""
+        known, seen = {one.id for one in new}, set()
+        stored = self.blocks_of({measurement for measurement, _ in taken})
+        for measurement, block in taken:
+            place = (measurement, block.process, block.round)
+            named = f"process {block.process}, round {block.round} of measurement {measurement}"
+            if any((one.process, one.round) == place[1:] for one in stored.get(measurement, ())):
+                return f"{named} is stored already"
+            if place in seen:
+                return f"{named} is given twice"
+            if measurement not in known:
+                query = select(_measurement.c.id).where(_measurement.c.id == measurement)
+                with self.reading() as connection:
+                    if connection.scalar(query) is None:
+                        return f"{named}, which was never begun"
+                known.add(measurement)
+            seen.add(place)
+        return ""
 
     def finish(self, *measurements: Measurement) -> None:
         """Fill in the statistics of open items and close them, in one commit."""
@@ -209,40 +242,6 @@ class Store(Reader):
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
         with self.writing() as connection:
             put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
-
-
-def _opening_refused(connection: Connection, new: Sequence[Opened], items: Mapping[Identity, int]) -> str:
-    """Which of the items cannot be begun, and why; empty where all can."""
-    seen: set[Identity] = set()
-    for one in new:
-        named = f"{one.identity.subject} {one.identity.key[:12]}"
-        query = select(_measurement.c.id).where(_measurement.c.item_id == items[one.identity], _is_open)
-        if (held := connection.scalar(query)) is not None:
-            return f"{named} is open already as measurement {held}"
-        if one.identity in seen:
-            return f"{named} is begun twice"
-        if connection.scalar(select(_run.c.id).where(_run.c.id == one.run)) is None:
-            return f"run {one.run} of {named} is not stored"
-        seen.add(one.identity)
-    return ""
-
-
-def _block_refused(connection: Connection, new: Sequence[Opened], taken: Sequence[tuple[str, Block]]) -> str:
-    """Which of the blocks cannot be stored, and why; empty where all can."""
-    begun, seen = {one.id for one in new}, set()
-    for place in ((measurement, block.process, block.round) for measurement, block in taken):
-        measurement, process, round_ = place
-        named = f"process {process}, round {round_} of measurement {measurement}"
-        at = (_block.c.measurement_id == measurement, _block.c.process == process, _block.c.round == round_)
-        if connection.scalar(select(_block.c.samples).where(*at)) is not None:
-            return f"{named} is stored already"
-        if place in seen:
-            return f"{named} is given twice"
-        query = select(_measurement.c.id).where(_measurement.c.id == measurement)
-        if measurement not in begun and connection.scalar(query) is None:
-            return f"{named}, which was never begun"
-        seen.add(place)
-    return ""
 
 
 def _now_us() -> int:
