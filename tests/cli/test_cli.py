@@ -587,7 +587,7 @@ def test_options_of_a_runtime_are_those_of_the_ceilings_that_it_measures(cli: Cl
 @pytest.mark.parametrize(
     ("given", "code", "missing"),
     [
-        ((), 1, "no backend can run on device 'cuda' here; 'dlbricks backends list' tells what is missing"),
+        ((), 1, "no backend can run on device 'cuda' here; 'dlbricks backends list' shows what is missing"),
         (("--backend", "torch"), 1, "backend torch cannot run on device 'cuda' here: .*no NVIDIA driver is found"),
         (("--backend", "openvino"), 2, "backend openvino has no device 'cuda'; it has cpu"),
     ],

@@ -66,7 +66,7 @@ def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph_and_no_single_lay
 
 
 def test_a_runtime_that_shows_what_it_fuses_is_asked_for_units_where_these_are_cut(lab, fork):
-    units = Commands(lab.store, None, Query(backend="openvino"), granularity=1, graph="fused")
+    units = Commands(lab.store, None, Query(backend="openvino"), Cut(1, graph="fused"))
     layers = commands(lab, "openvino", Query(backend="openvino"))
 
     assert "--graph fused --backend openvino" in units.measure(fork)

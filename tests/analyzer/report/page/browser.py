@@ -28,10 +28,10 @@ addEventListener("error", (event) => console.error(event.message));
 (async () => {
   let answer;
   try { answer = {value: await (async () => { %s })()}; } catch (error) { answer = {error: String(error)}; }
-  const shown = document.createElement("pre");
-  shown.id = "answer-of-the-test";
-  shown.textContent = JSON.stringify(answer);
-  document.body.append(shown);
+  const written = document.createElement("pre");
+  written.id = "answer-of-the-test";
+  written.textContent = JSON.stringify(answer);
+  document.body.append(written);
 })();
 </script>
 """
