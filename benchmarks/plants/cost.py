@@ -62,7 +62,7 @@ def experiment(
                 {
                     "name": plant.name, "kind": plant.what.kind, "fault": plant.fault,
                     "architecture": plant.architecture, "half": plant.half, "threads": threads,
-                    "layers": len(layers[plant.name]), **_executed(folder, plant.name), **_cost(store, done),
+                    "layers": len(layers[plant.name, "faulty"]), **_executed(folder, plant.name), **_cost(store, done),
                     "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
             )  # fmt: skip

@@ -144,7 +144,7 @@ def test_the_executed_graph_has_types_and_no_names_of_the_model(worker, written)
 
 
 @pytest.mark.sweep(2)
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "mobilenet_v2", "resnet18", "minilm_l6"])
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1", "densenet121", "bert_base"])
 def test_alone_a_unit_executes_as_in_the_model(worker, tmp_path, name):
     """Every layer is in one unit, and OpenVINO makes of the brick what it makes of these layers in the model."""
     found = executed_model(find_models([name])[0], worker=worker)
