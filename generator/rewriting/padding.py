@@ -33,7 +33,6 @@ _IMAGE = 4
 _NOT_FINITE = frozenset({"Acosh", "Acos", "Asin", "Atanh", "Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt", "Tan"})
 """Operators that may make of a finite number one that is not, or none."""
 
-_PASSING = (POINTWISE - _NOT_FINITE) | POOLS | GLOBAL_POOLS
 _PARAMETERS = frozenset({"Clip", "Dropout"})
 """Operators whose further inputs are single numbers."""
 
@@ -145,8 +144,12 @@ def _convolution(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
         return _READ
     count = int(lanes.sum())
     alone = group == count == weight.type.shape[0] and weight.type.shape[1] == 1
-    bias = len(layer.operands) < 3 or not layer.operands[2].value or view.weight(layer, 2) is not None
-    return lanes if alone and bias and layer.op_type == "Conv" else None
+    return lanes if alone and _bias_is_constant(view, layer) and layer.op_type == "Conv" else None
+
+
+def _bias_is_constant(view: View, layer: Layer) -> bool:
+    """Also where there is none."""
+    return len(layer.operands) < 3 or not layer.operands[2].value or view.weight(layer, 2) is not None
 
 
 def _product(view: View, layer: Layer, _: Lanes) -> Lanes | None:
@@ -226,8 +229,9 @@ def lanes_of(view: View, multiple: int) -> tuple[dict[str, Lanes], frozenset[int
 def _can_make_more(view: View, layer: Layer, multiple: int) -> bool:
     shape, weight, group = view.shape(layer.outputs[0]), view.weight(layer, 1), view.attribute(layer, "group") or 1
     constant = weight is not None and weight.type is not None
-    bias = len(layer.operands) < 3 or not layer.operands[2].value or view.weight(layer, 2) is not None
-    return constant and bias and group == 1 and shape is not None and len(shape) == _IMAGE and shape[1] % multiple > 0
+    if not constant or group != 1 or not _bias_is_constant(view, layer):
+        return False
+    return shape is not None and len(shape) == _IMAGE and shape[1] % multiple > 0
 
 
 def find(view: View, multiple: int = 16) -> list[Match]:
