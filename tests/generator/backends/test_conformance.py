@@ -230,7 +230,10 @@ BY_CASE = {"int4-weight": 0.1}
 """ONNX Runtime multiplies weights of 4 bits with activations of 8."""
 
 
-@pytest.fixture(params=[name for name in names() if "cpu" in get(name).devices], scope="module")
+ON_CPU = [name for name in names() if "cpu" in get(name).devices]
+
+
+@pytest.fixture(params=ON_CPU, scope="module")
 def backend(request):
     """Every backend that can run here."""
     found = get(request.param)
@@ -240,6 +243,11 @@ def backend(request):
     if tuple(found.command()) != WORKER_COMMAND:
         pytest.skip(f"{found.name} runs in another environment: its own tests hold it to the same cases")
     return found
+
+
+def able(kind: type) -> list[str]:
+    """Names of the backends for CPUs that can do what a protocol asks."""
+    return [name for name in ON_CPU if isinstance(get(name), kind)]
 
 
 def settings(backend: Backend, **options: str) -> Settings:
@@ -313,11 +321,10 @@ def test_a_copy_computes_what_the_brick_does(backend, case, skeleton_of):
 
 
 @pytest.mark.sweep(20, by="backend")
+@pytest.mark.parametrize("backend", able(FusingBackend), indirect=True)
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_backend_fuses_is_reported_by_the_network_s_own_values(backend, case, skeleton_of):
     """Every node is in order, and made of values that the network has; they make up a graph that can be decomposed."""
-    if not isinstance(backend, FusingBackend):
-        pytest.skip(f"{backend.name} does not report by name what it fuses")
     network = synthetic_network(skeleton_of(CASES[case]))
 
     with skipping_refusals(backend, case):
@@ -336,10 +343,9 @@ def test_what_a_backend_fuses_is_reported_by_the_network_s_own_values(backend, c
         assert node.domain
 
 
+@pytest.mark.parametrize("backend", able(StreamBackend), indirect=True)
 def test_bricks_of_a_pass_compute_what_each_does_alone(backend, skeleton_of):
     """They may share memory, and their inputs are written anew before each."""
-    if not isinstance(backend, StreamBackend):
-        pytest.skip(f"{backend.name} runs no bricks in turn")
     chosen = settings(backend)
     networks = {case: synthetic_network(skeleton_of(CASES[case]), seed=3) for case in sorted(CORE)}
     bricks = {
