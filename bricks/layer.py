@@ -68,7 +68,9 @@ class Layer:
             inputs, defaults filled in, everything resolved. Input and output slots keep their order; the names
             of constants that were attributes at the source's opset are ``%<slot>``, with their value in
             ``operands``. None where semantics are bound to the source's opset.
-        canonical_opsets: Lowest opset per domain that ``canonical`` is valid for.
+        canonical_opsets: Opset per domain that ``canonical`` is written for.
+        valid_opsets: The opsets of ONNX's own domain at which it means the same: the first, and the first not; None
+            where it does not care, being of another domain.
         operands: One per input slot of ``canonical`` (of ``node`` where that is None).
         outputs: Names of the output values by slot; empty for one that is not wanted.
         output_types: Their types, None where unknown or not wanted.
@@ -84,6 +86,7 @@ class Layer:
     opsets: tuple[tuple[str, int], ...]
     canonical: onnx.NodeProto | None
     canonical_opsets: tuple[tuple[str, int], ...]
+    valid_opsets: tuple[int, int] | None
     operands: tuple[Operand, ...]
     outputs: tuple[str, ...]
     output_types: tuple[TensorType | None, ...]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from . import elementwise, layout, recurrent, resampling, selection, spatial
 from .form import canonical_form, source_form
-from .schemas import CANONICAL_OPSET
+from .schemas import ANY, CANONICAL_OPSET, versions_around
 from .signature import Form, Signature
 
 __all__ = [
+    "ANY",
     "CANONICAL_OPSET",
     "Form",
     "Signature",
@@ -22,4 +23,5 @@ __all__ = [
     "selection",
     "source_form",
     "spatial",
+    "versions_around",
 ]

@@ -154,7 +154,7 @@ def upgrade_body(
     Args:
         body: From ``nameless_attributes``.
         opsets: The model's opsets.
-        form: ``canonical_form``.
+        form: ``canonical_form`` of operators in bodies.
 
     Returns:
         The body and the opsets that it needs.

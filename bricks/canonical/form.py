@@ -16,8 +16,9 @@ from .bodies import upgrade_body
 from .draft import Draft, OpsetBound, Slot
 from .registry import find_rule
 from .roles import CONSTANT_ELEMENTS, is_deciding
-from .schemas import CANONICAL_OPSET, Schema, find_schema
+from .schemas import ANY, CANONICAL_OPSET, Schema, find_schema, versions_around
 from .signature import Form, Signature
+from .spatial import DILATED_AVERAGES
 
 __all__ = ["canonical_form", "hash_signature", "source_form"]
 
@@ -27,22 +28,36 @@ _WITHOUT_EFFECT = ("consumed_inputs",)
 """Attributes of ONNX's first opsets that named the buffers which a framework may reuse."""
 _RUNTIME_OPSETS = {"LayerNormalization": 17}
 """Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
+_OTHER_KERNELS = {"AveragePool": DILATED_AVERAGES}
+"""Since which opset runtimes compute an operator with another kernel: what a model has from before stays before it.
+
+ONNX Runtime 1.30 takes five to ten times as long for an AveragePool that could be dilated, and 1.20 lays none out in
+blocks of channels."""
 
 
 @lru_cache(maxsize=16384)
-def canonical_form(signature: Signature) -> Form:
+def canonical_form(signature: Signature, *, in_body: bool = False) -> Form:
     """Bring an operator into canonical form.
 
     Operators of ONNX's own domain are written for ``CANONICAL_OPSET``; those that came later, or changed their
-    meaning later, for the opset of their version. Other domains keep the source's form. Where the source's meaning
-    cannot be written at the canonical opset, the form is the source's and the key says its version.
+    meaning later, for the opset of their version, and those that a runtime computes with another kernel since some
+    opset, for the last one before, where the source is from before. Other domains keep the source's form. Where the
+    source's meaning cannot be written at the canonical opset, the form is the source's and the key says its version.
+
+    Args:
+        signature: The operator.
+        in_body: Whether it is one of a body, all of which have the opset of the operator around them.
     """
     attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
     try:
-        return _form(signature, attributes)
+        return _form(signature, attributes, in_body=in_body)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         # Rules trust that an operator is legal. One that is not ends here, whatever a rule tripped over.
         return _hopeless(signature, f"not legal: {error}")
+
+
+def _form_in_body(signature: Signature) -> Form:
+    return canonical_form(signature, in_body=True)
 
 
 @lru_cache(maxsize=16384)
@@ -71,6 +86,7 @@ def source_form(signature: Signature) -> Form:
         _with_bodies({domain: version}, attributes, signature),
         slots,
         _key(node, version, described, slots, signature.outputs),
+        _valid(signature, attributes),
         bound=not domain,
         problem=_unknown_decider(domain, op_type, slots),
     )
@@ -80,7 +96,7 @@ def _hopeless(signature: Signature, problem: str) -> Form:
     return Form(onnx.NodeProto(), (), signature.slots, "", bound=True, problem=problem)
 
 
-def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
+def _form(signature: Signature, attributes: list[onnx.AttributeProto], *, in_body: bool) -> Form:
     problem = _payload(attributes)
     if problem:
         return _hopeless(signature, problem)
@@ -88,7 +104,7 @@ def _form(signature: Signature, attributes: list[onnx.AttributeProto]) -> Form:
     schema = find_schema(signature.domain, signature.op_type, signature.opset)
     if schema is None or signature.domain:
         return _foreign(signature, attributes, values, schema)
-    for target in _targets(schema, signature.op_type):
+    for target in _targets(schema, signature.op_type, in_body=in_body):
         draft = Draft(
             signature.op_type, schema.since, {**schema.defaults, **values}, list(signature.slots), signature.outputs
         )
@@ -110,12 +126,14 @@ def _bound(
     key = _key(node, schema.since, described, signature.slots, signature.outputs)
     opsets = _with_bodies({"": schema.since}, attributes, signature)
     problem = _unknown_decider("", signature.op_type, signature.slots)
-    return Form(node, opsets, signature.slots, key, bound=True, problem=problem)
+    return Form(node, opsets, signature.slots, key, _valid(signature, attributes), bound=True, problem=problem)
 
 
-def _targets(schema: Schema, op_type: str) -> list[Schema]:
+def _targets(schema: Schema, op_type: str, *, in_body: bool) -> list[Schema]:
     """The versions to try: the one at the canonical opset, then the source's own where that is newer."""
-    canonical = find_schema("", op_type, CANONICAL_OPSET)
+    changed = _OTHER_KERNELS.get(op_type, 0)
+    older = schema.since < changed and not in_body
+    canonical = find_schema("", op_type, changed - 1 if older else CANONICAL_OPSET)
     targets = [canonical] if canonical is not None else []
     if schema.since > CANONICAL_OPSET:
         targets.append(schema)
@@ -140,13 +158,17 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
     if target.since < source.since:
         _check_types(target, slots, draft.outputs)
     version = target.since if target.since > CANONICAL_OPSET else None
-    opsets = {"": version or CANONICAL_OPSET}
+    _, until = versions_around("", draft.op_type, target.since)
+    older = until <= CANONICAL_OPSET
+    opsets = {"": version or (until - 1 if older else CANONICAL_OPSET)}
+    valid = _since_alike(draft, target, slots), until if older else ANY
     attributes = {**target.defaults, **draft.attributes}
     for name, value in attributes.items():
         if isinstance(value, onnx.GraphProto):
-            attributes[name], needed = upgrade_body(value, signature.opsets, canonical_form)
+            attributes[name], needed = upgrade_body(value, signature.opsets, _form_in_body)
             for domain, opset in needed.items():
                 opsets[domain] = max(opset, opsets.get(domain, 1))
+            valid = opsets[""], ANY
     node = onnx.NodeProto(op_type=draft.op_type)
     for name in sorted(attributes):
         write_attribute(node, name, attributes[name], target.kinds[name])
@@ -155,6 +177,7 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
         tuple(sorted(opsets.items())),
         slots,
         _key(node, version, attributes, slots, draft.outputs),
+        valid,
         problem=_unknown_decider("", draft.op_type, slots),
     )
 
@@ -171,6 +194,20 @@ def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
         if target.since > source.since or source.defaults.get(name) != draft.attributes[name]:
             raise OpsetBound(f"attribute {name}")
         draft.pop(name)  # what a newer version added, at its default
+
+
+def _since_alike(draft: Draft, version: Schema, slots: tuple[Slot, ...]) -> int:
+    """The first opset whose version of an operator differs from a later one's in nothing but types it does not use."""
+    while version.since > 1:
+        older = find_schema("", draft.op_type, version.since - 1)
+        if older is None or not older.reads_as(version):
+            break
+        try:
+            _check_types(older, slots, draft.outputs)
+        except OpsetBound:
+            break
+        version = older
+    return version.since
 
 
 def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorType | None, ...]) -> None:
@@ -197,14 +234,30 @@ def _foreign(
         version = signature.opset if domain else None
     node = onnx.NodeProto(op_type=op_type, domain=domain, attribute=attributes)
     opsets = _with_bodies({domain: version or CANONICAL_OPSET}, attributes, signature)
-    return Form(node, opsets, signature.slots, _key(node, version, values, signature.slots, signature.outputs))
+    key = _key(node, version, values, signature.slots, signature.outputs)
+    return Form(node, opsets, signature.slots, key, _valid(signature, attributes))
+
+
+def _valid(signature: Signature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:
+    """The opsets of ONNX's own domain at which an operator in its source form means the same."""
+    if _has_bodies(attributes):
+        own = dict(signature.opsets).get("", 1)
+        return own, own + 1
+    if signature.domain:
+        return None
+    schema = find_schema("", signature.op_type, signature.opset)
+    return versions_around("", signature.op_type, schema.since) if schema is not None else (1, ANY)
+
+
+def _has_bodies(attributes: list[onnx.AttributeProto]) -> bool:
+    return any(attribute.type == onnx.AttributeProto.GRAPH for attribute in attributes)
 
 
 def _with_bodies(
     opsets: dict[str, int], attributes: list[onnx.AttributeProto], signature: Signature
 ) -> tuple[tuple[str, int], ...]:
     """The opsets of a node in its source form: those of the model, where it has bodies."""
-    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in attributes):
+    if _has_bodies(attributes):
         return signature.opsets
     return tuple(opsets.items())
 

@@ -11,11 +11,13 @@ from onnx import defs
 
 from .attributes import Value, read_value
 
-__all__ = ["CANONICAL_OPSET", "Schema", "find_schema"]
+__all__ = ["ANY", "CANONICAL_OPSET", "Schema", "find_schema", "versions_around"]
 
 CANONICAL_OPSET = 21
 """The opset of ONNX's own domain that canonical forms are written for. A constant of ours, not the newest that the
 installed onnx knows: a brick's key must not depend on a dependency's version."""
+ANY = 1 << 31
+"""Later than every version of an operator set."""
 
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
@@ -56,9 +58,37 @@ class Schema:
         slot = min(slot, len(self.output_types) - 1)
         return slot >= 0 and f"tensor({dtype})" in self.output_types[slot]
 
+    def reads_as(self, other: Schema) -> bool:
+        """Whether a node of one version is one of another by its attributes, their defaults, and numbers of values."""
+        return (self.kinds, self.defaults, self.optional_outputs, len(self.input_types), self.variadic_input) == (
+            other.kinds, other.defaults, other.optional_outputs, len(other.input_types), other.variadic_input
+        )  # fmt: skip
+
     def may_omit(self, slot: int) -> bool:
         """Whether an output slot is optional."""
         return slot < len(self.optional_outputs) and self.optional_outputs[slot]
+
+
+@cache
+def versions_around(domain: str, op_type: str, opset: int) -> tuple[int, int]:
+    """The opsets at which an operator has the version that it has at one: the first, and the first not.
+
+    That one alone where ONNX does not define the operator.
+    """
+    changes = _history().get((domain, op_type), ())
+    since = max((change for change in changes if change <= opset), default=None)
+    if since is None:
+        return opset, opset + 1
+    return since, min((change for change in changes if change > opset), default=ANY)
+
+
+@cache
+def _history() -> dict[tuple[str, str], tuple[int, ...]]:
+    """Opsets in which each operator of ONNX was defined or changed."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    return {name: tuple(sorted(opsets)) for name, opsets in found.items()}
 
 
 @cache

@@ -48,9 +48,11 @@ class Form:
 
     Attributes:
         node: The node without input and output names.
-        opsets: Lowest opset by domain that ``node`` means what the source means at.
+        opsets: Opset by domain that ``node`` is written for.
         slots: The inputs of ``node``.
         key: SHA-256, hexadecimal.
+        valid: The opsets of ONNX's own domain at which ``node`` means the same: the first, and the first not; None for
+            a node of another domain, which does not care.
         bound: Whether ``node`` is the source's, because its meaning cannot be written at the canonical opset.
         problem: Why the operator cannot be a brick; empty where it can.
     """
@@ -59,5 +61,6 @@ class Form:
     opsets: tuple[tuple[str, int], ...]
     slots: tuple[Slot, ...]
     key: str
+    valid: tuple[int, int] | None = None
     bound: bool = False
     problem: str = ""

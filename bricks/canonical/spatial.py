@@ -8,6 +8,9 @@ from .registry import rule
 
 _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
+DILATED_AVERAGES = 19
+"""The opset since which AveragePool has dilations."""
+
 
 @rule("Conv")
 def conv(draft: Draft) -> None:
@@ -74,8 +77,10 @@ def max_pool(draft: Draft) -> None:
 
 @rule("AveragePool")
 def average_pool(draft: Draft) -> None:
-    """Whether padding counts matters only where there is padding."""
+    """Whether padding counts matters only where there is padding. Before opset 19 windows were not dilated."""
     _pool(draft)
+    if draft.since < DILATED_AVERAGES:
+        draft.pop("dilations")
     if not any(draft.attributes["pads"]) and not draft.attributes.get("ceil_mode", 0):
         draft.attributes["count_include_pad"] = 0
 

@@ -14,7 +14,7 @@ for. A single layer is always valid.
 from __future__ import annotations
 
 from ...errors import UsageError
-from ..graph.flow import Flow, flow_of
+from ..graph.flow import Flow, common_opsets, flow_of, is_empty
 from ..graph.graph import ModelGraph
 
 __all__ = ["spans", "split"]
@@ -77,12 +77,12 @@ def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: boo
 
 def _opset_obstacle(flow: Flow, begin: int, end: int) -> int:
     """The first later begin at which no opset conflict of ``[begin, end)`` is left; 0 where it has none."""
-    last: dict[bool, int] = {}
-    for position in range(begin, end):
-        pinned = flow.pinned[position]
-        if pinned is not None:
-            last[pinned] = position
-    return min(last.values()) + 1 if len(last) == 2 else 0
+    common = None
+    for position in reversed(range(begin, end)):
+        common = common_opsets((common, flow.opsets[position]))
+        if is_empty(common):
+            return position + 1
+    return 0
 
 
 def _path_obstacle(flow: Flow, begin: int, end: int, granularity: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...models.subgraphs import captures
-from ..graph.flow import pins_opset
+from ..graph.flow import common_opsets, is_empty
 from ..graph.graph import ModelGraph
 from ..layer import LayerState, Role
 
@@ -99,8 +99,8 @@ def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[
 
 def _by_opset(graph: ModelGraph, group: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The group, or its layers one by one where no opset is good for all."""
-    pins = {pins_opset(graph.layers[index]) for index in group}
-    return [(index,) for index in group] if {True, False} <= pins else [group]
+    common = common_opsets(graph.layers[index].valid_opsets for index in group)
+    return [(index,) for index in group] if is_empty(common) else [group]
 
 
 def _edges(graph: ModelGraph) -> list[tuple[int, int]]:

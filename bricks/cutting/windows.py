@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..graph.flow import Flow, flow_of
+from ..graph.flow import Flow, common_opsets, flow_of, is_empty
 from ..graph.graph import ModelGraph
 from .wiring import keys_from
 
@@ -55,12 +55,12 @@ def windows(graph: ModelGraph, granularity: int, *, connected: bool = False) -> 
 def _path_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
     """Ends, up to ``limit``, of the windows from ``begin`` that are paths."""
     last_use = -1
-    pinned = {flow.pinned[begin]}
+    opsets = flow.opsets[begin]
     yield begin + 1
     for added in range(begin + 1, limit):
         last_use = max(last_use, flow.last_use[added - 1])
-        pinned.add(flow.pinned[added])
-        if not flow.feeds_next[added - 1] or last_use >= limit or {True, False} <= pinned:
+        opsets = common_opsets((opsets, flow.opsets[added]))
+        if not flow.feeds_next[added - 1] or last_use >= limit or is_empty(opsets):
             return
         if last_use <= added:
             yield added + 1
@@ -68,7 +68,7 @@ def _path_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
 
 def _connected_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
     """Ends, up to ``limit``, of the windows from ``begin`` that are weakly connected."""
-    pinned = {flow.pinned[begin]}
+    opsets = flow.opsets[begin]
     joined = [begin]  # for each layer another one that it is connected with; itself for one per part
 
     def part_of(position: int) -> int:
@@ -79,8 +79,8 @@ def _connected_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
     parts = 1
     yield begin + 1
     for added in range(begin + 1, limit):
-        pinned.add(flow.pinned[added])
-        if flow.detour[added] >= begin or {True, False} <= pinned:
+        opsets = common_opsets((opsets, flow.opsets[added]))
+        if flow.detour[added] >= begin or is_empty(opsets):
             return
         joined.append(added)
         reached = {part_of(other) for other in flow.neighbours[added] if begin <= other < added}

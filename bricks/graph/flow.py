@@ -6,14 +6,14 @@ The same holds for units, groups of layers that stay together: what splitting al
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...models.subgraphs import bodies, captures
+from ...models.subgraphs import captures
 from ..layer import Layer, LayerState, Role
 from .graph import ModelGraph
 
-__all__ = ["Flow", "flow_of", "flow_over", "pins_opset"]
+__all__ = ["Flow", "common_opsets", "flow_of", "flow_over", "is_empty"]
 
 _FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary()
 
@@ -32,7 +32,7 @@ class Flow:
             leaves; -1 where nothing reads it.
         dead_end: Whether nothing at all needs an output of the layer.
         neighbours: The positions that a layer exchanges values with, either way.
-        pinned: Whether a layer can be written for the opset of its source only (``pins_opset``).
+        opsets: The opsets of ONNX's own domain that a layer can be written for (``Layer.valid_opsets``).
         detour: The last position from which a path through skipped layers only leads to this layer; -1 if none.
     """
 
@@ -43,20 +43,19 @@ class Flow:
     last_use: tuple[int, ...]
     dead_end: tuple[bool, ...]
     neighbours: tuple[tuple[int, ...], ...]
-    pinned: tuple[bool | None, ...]
+    opsets: tuple[tuple[int, int] | None, ...]
     detour: tuple[int, ...]
 
 
-def pins_opset(layer: Layer) -> bool | None:
-    """Which opset of ONNX's own domain a live layer can be written for.
+def common_opsets(ranges: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The opsets that layers can be written for together: the first, and the first not; None where none cares."""
+    found = [one for one in ranges if one is not None]
+    return (max(since for since, _ in found), min(until for _, until in found)) if found else None
 
-    Returns:
-        True for that of its source alone, where it has no canonical form or a body in source form; False for the
-        canonical one; None where it does not care, being of another domain.
-    """
-    if layer.canonical is None or (layer.domain and next(bodies(layer.node), None) is not None):
-        return True
-    return None if layer.domain else False
+
+def is_empty(opsets: tuple[int, int] | None) -> bool:
+    """Whether layers can be written together for no opset at all."""
+    return opsets is not None and opsets[0] >= opsets[1]
 
 
 def _reads(layer: Layer) -> list[str]:
@@ -101,7 +100,7 @@ def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) 
             leaving.update(_reads(layer))
 
     size = len(groups)
-    feeds_next, last_use, dead_end, pinned = [], [], [], []
+    feeds_next, last_use, dead_end, opsets = [], [], [], []
     neighbours: list[list[int]] = [[] for _ in range(size)]
     for position, group in enumerate(groups):
         outputs = [value for index in group for value in graph.layers[index].outputs if value]
@@ -110,9 +109,7 @@ def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) 
         feeds_next.append(any(position + 1 in readers.get(value, ()) for value in outputs))
         last_use.append(size if leaves else last)
         dead_end.append(last < 0 and not leaves)
-        pinned.append(
-            next((pin for pin in (pins_opset(graph.layers[index]) for index in group) if pin is not None), None)
-        )
+        opsets.append(common_opsets(graph.layers[index].valid_opsets for index in group))
         for value in outputs:
             for reader in readers.get(value, ()):
                 if reader != position:
@@ -126,7 +123,7 @@ def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) 
         last_use=tuple(last_use),
         dead_end=tuple(dead_end),
         neighbours=tuple(map(tuple, neighbours)),
-        pinned=tuple(pinned),
+        opsets=tuple(opsets),
         detour=_detours(graph, position_of, size),
     )
 

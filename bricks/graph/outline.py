@@ -155,6 +155,7 @@ class Outline(ModelGraph):
                 opsets=(),
                 canonical=None,
                 canonical_opsets=(),
+                valid_opsets=None,
                 operands=tuple([operands[number] for number in fed]),
                 outputs=outputs,
                 output_types=tuple([types[of_value[number]] if values[number] else None for number in writes]),

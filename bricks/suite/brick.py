@@ -22,7 +22,7 @@ from ..canonical.schemas import CANONICAL_OPSET
 from ..constants import element_number
 from ..cost import Cost
 from ..cutting.wiring import Numbering, make_sequence, number_values
-from ..graph.flow import pins_opset
+from ..graph.flow import common_opsets
 from ..graph.graph import ModelGraph, build_graph
 from ..layer import Layer, LayerState, Operand, Role
 from ..sequence import LayerSequence
@@ -75,8 +75,8 @@ class Brick:
 def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
     """Write the brick of a sequence.
 
-    Nodes are in canonical form at the canonical opset, or at the first later one that all of them exist at. Layers
-    whose meaning is bound to older opsets, which share no window with others, are at the newest that they have.
+    Nodes are in canonical form at the canonical opset, at the first later one that all of them exist at, or at the last
+    earlier one where the meaning of some of them, or the kernel that runtimes have for it, is that of older opsets.
 
     Args:
         graph: The model.
@@ -250,12 +250,13 @@ class _Writer:
 
     def _opsets(self) -> dict[str, int]:
         """The version of each domain that all nodes are written for."""
-        pinned = any(pins_opset(layer) for layer in self._layers)
-        # Every file imports ONNX's own domain: runtimes expect it, whether or not a node is of it.
-        opsets = {"": 1 if pinned else CANONICAL_OPSET}
+        opsets: dict[str, int] = {}
         for layer in self._layers:
             for domain, version in layer.canonical_opsets:
                 opsets[domain] = max(version, opsets.get(domain, 1))
+        valid = common_opsets(layer.valid_opsets for layer in self._layers)
+        # Every file imports ONNX's own domain: runtimes expect it, whether or not a node is of it.
+        opsets[""] = CANONICAL_OPSET if valid is None else min(opsets[""], valid[1] - 1)
         return opsets
 
     def _node(self, layer: Layer) -> onnx.NodeProto:

@@ -153,7 +153,11 @@ def conduct(
             varied = [item.in_variant(choice.name) for item in items for choice in choices]
             variants = selected(varied)
             chosen = selected(sources.items)
-            cut = membership_of(sources, suite, oracle=oracle) if suite and chosen.pending else Membership({}, {})
+            cut = (
+                membership_of(sources, suite, stack, threads=settings.threads, oracle=oracle)
+                if suite and chosen.pending
+                else Membership({}, {})
+            )
             sources = sources.without(cut.apart)
             chosen, holds = chosen.among(sources.items), cut.bricks
             beside = companions(bricks, items, holds, chosen)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
+from ...db.values import Stack
 from ...errors import DlbricksError
 from ..decomposition.cutter import Cut, Cutter
 from .item import Item
@@ -34,26 +35,36 @@ class Membership:
     levels: Mapping[str, int] = field(default_factory=dict)
 
 
-def membership_of(sources: ModelItems, suite: Suite, *, oracle: ShapeOracle | None = None) -> Membership:
+def membership_of(
+    sources: ModelItems, suite: Suite, stack: Stack, *, threads: int = 1, oracle: ShapeOracle | None = None
+) -> Membership:
     """Find which bricks the models are made of.
 
-    What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was,
-    where their own graph says how.
+    What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was.
+
+    Args:
+        sources: The models.
+        suite: The bricks.
+        stack: The runtime that is asked what it fuses, or executes.
+        threads: Its threads.
+        oracle: Finds the shapes that inference does not.
     """
     known = frozenset(suite.keys)
     noted = suite.annotations or {}
     found: dict[str, frozenset[str]] = {}
     apart: dict[str, str] = {}
-    cut = Cut(suite.granularity, suite.overlap, suite.connected, "source")
+    own = suite.graph == "source"
+    cut = Cut(suite.granularity, suite.overlap, suite.connected, suite.graph)
+    if not own:
+        cut = replace(cut, backend=stack.backend, device=stack.device, options=stack.options, threads=threads)
     with Cutter(cut, oracle=oracle) as cutter:
         for name, key in sources.names:
             if key is None or key in found:
                 continue
             bound = sources.bound.get(name, {})
-            own = suite.graph == "source"
             if name in noted and not (own and bound):
                 keys = frozenset(noted[name])
-            elif own and name in sources.models:
+            elif name in sources.models:
                 try:
                     keys = frozenset(part.key for part in cutter(sources.models[name]).sequences)
                 except DlbricksError:  # it is visited beside other bricks; ``estimate`` says what is wrong with it

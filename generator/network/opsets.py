@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 import onnx
 
+from ...bricks.canonical import ANY, versions_around
 from ...models.names import plain_domain
 from ...models.subgraphs import all_nodes
 
-__all__ = ["ANY", "common_ranges", "opset_ranges"]
-
-ANY = 1 << 31
-"""Later than every version of an operator set."""
+__all__ = ["common_ranges", "opset_ranges"]
 
 
 def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
@@ -27,7 +24,7 @@ def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
     for node in all_nodes(model.graph.node):
         domain = plain_domain(node.domain)
         low, high = ranges.get(domain, (1, ANY))
-        since, until = _meaning(node.op_type, domain, imported.get(domain, 1))
+        since, until = versions_around(domain, node.op_type, imported.get(domain, 1))
         ranges[domain] = max(low, since), min(high, until)
     return ranges
 
@@ -41,22 +38,3 @@ def common_ranges(
         known = merged.get(domain, (low, high))
         merged[domain] = max(low, known[0]), min(high, known[1])
     return merged if all(low < high for low, high in merged.values()) else None
-
-
-@cache
-def _meaning(operator: str, domain: str, version: int) -> tuple[int, int]:
-    """The versions around one at which an operator means the same; that one alone where ONNX does not define it."""
-    changes = _history().get((domain, operator), ())
-    since = max((change for change in changes if change <= version), default=None)
-    if since is None:
-        return version, version + 1
-    return since, min((change for change in changes if change > version), default=ANY)
-
-
-@cache
-def _history() -> dict[tuple[str, str], tuple[int, ...]]:
-    """Versions in which each operator of ONNX was defined or changed."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
-    return {name: tuple(sorted(versions)) for name, versions in found.items()}

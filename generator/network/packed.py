@@ -25,11 +25,12 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.canonical import ANY
 from ...errors import BackendError
 from ...models.subgraphs import reads
 from .copies import distinct, renamed
 from .network import Network
-from .opsets import ANY, common_ranges, opset_ranges
+from .opsets import common_ranges, opset_ranges
 
 __all__ = ["PACKING", "Member", "Packed", "grouped", "pack", "parted", "united"]
 

@@ -265,3 +265,21 @@ def test_keys_do_not_change_between_releases() -> None:
     layer = _layer(Spelling(11, 'Conv<auto_pad = "SAME_UPPER">(x, w)', CONV))
 
     assert layer.key == "7f6a3a3787fa06fb97d1267a5fdf12f343d6d92eb79c18e852efc3afb81a2da9"
+
+
+def test_an_average_keeps_the_kernel_of_its_opset() -> None:
+    """ONNX Runtime has another, much slower one for windows that may be dilated."""
+    pool = "AveragePool<kernel_shape = [2, 2]>(x)"
+    old, new = _layer(Spelling(13, pool)), _layer(Spelling(20, pool))
+
+    assert (old.canonical_opsets, old.valid_opsets) == ((("", 18),), (10, 19))
+    assert new.canonical_opsets == (("", 21),)
+    assert old.key != new.key
+
+
+def test_what_differs_in_types_alone_is_written_for_older_opsets_too() -> None:
+    reshape = _layer(Spelling(17, "Reshape(x, k)", constants={"k": _ints(2, -1)}))
+
+    assert reshape.canonical_opsets == (("", 21),)
+    assert reshape.valid_opsets is not None
+    assert reshape.valid_opsets[0] == 14  # allowzero came then

@@ -9,8 +9,11 @@ import networkx as nx
 import onnx
 import pytest
 from dlbricks.bricks.cutting.split import split
+from dlbricks.bricks.cutting.windows import windows
+from dlbricks.bricks.cutting.wiring import make_sequence
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import InvalidSequence, UsageError
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given
@@ -131,3 +134,16 @@ def test_branches_are_no_path_but_may_be_connected(parse_graph: Callable[[str], 
     graph = parse_graph("agraph (float[4] x) => (float[4] y) { s = Abs(x) a = Relu(s) b = Tanh(s) y = Add(a, b) }")
     assert split(graph, 4) == [(0,), (1,), (2, 3)]
     assert split(graph, 4, connected=True) == [(0, 1, 2, 3)]
+
+
+def test_a_window_needs_an_opset_that_all_its_layers_can_be_written_for() -> None:
+    """A Softmax over several axes was withdrawn with the opset in which ReduceSum took its axes as an input."""
+    text = """<ir_version: 8, opset_import: ["": 12]> g (float[2,3,4] x) => (float[2,1,4] y) {
+        a = Relu(x) b = Softmax<axis=1>(a) y = ReduceSum<axes=[1]>(b) }"""
+    graph = build_graph(Skeleton(onnx.parser.parse_model(text)))
+
+    assert split(graph, 3) == [(0,), (1,), (2,)]
+    assert split(graph, 2) == [(0, 1), (2,)]
+    assert [(one.begin, one.end) for one in windows(graph, 3)] == [(0, 1), (0, 2), (1, 2), (2, 3)]
+    brick = onnx.load_from_string(build_brick(graph, make_sequence(graph, (0, 1))).model)
+    assert brick.opset_import[0].version == 12

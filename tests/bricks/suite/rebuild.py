@@ -114,25 +114,35 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
 
 
 def _common_opsets(pieces: list[_Piece]) -> dict[str, int]:
-    """The newest opset that any piece needs, per domain, once every other piece is found to mean the same there.
+    """Per domain the newest opset of any piece at which all other pieces mean the same.
 
     Raises:
-        UnsupportedModel: An operator changed in between.
+        UnsupportedModel: An operator changed between any two.
     """
-    newest: dict[str, int] = {}
+    versions: dict[str, set[int]] = {}
     for piece in pieces:
         for domain, version in piece.opsets.items():
-            newest[domain] = max(newest.get(domain, 0), version)
+            versions.setdefault(domain, set()).add(version)
+    found = {}
+    for domain, known in versions.items():
+        stuck = {target: _stuck(pieces, domain, target) for target in sorted(known, reverse=True)}
+        found[domain] = next((target for target, why in stuck.items() if why is None), 0)
+        if not found[domain]:
+            raise UnsupportedModel(str(next(iter(stuck.values()))))
+    return found
+
+
+def _stuck(pieces: list[_Piece], domain: str, target: int) -> str | None:
+    """Why not all operators of a domain can stand in a model of an opset; None where they can."""
     for piece in pieces:
-        for node in all_nodes(piece.nodes):
-            domain, op_type = "" if node.domain == "ai.onnx" else node.domain, node.op_type
-            version, target = piece.opsets.get(domain, newest.get(domain, 1)), newest.get(domain, 1)
-            old, new = find_schema(domain, op_type, version), find_schema(domain, op_type, target)
-            if version != target and (old is None or new is None or old.since != new.since):
-                raise UnsupportedModel(
-                    f"{piece.label}: {op_type} of opset {version} cannot stand in a model of opset {target}"
-                )
-    return newest
+        version = piece.opsets.get(domain, target)
+        for node in all_nodes(piece.nodes) if version != target else ():
+            if ("" if node.domain == "ai.onnx" else node.domain) != domain:
+                continue
+            old, new = find_schema(domain, node.op_type, version), find_schema(domain, node.op_type, target)
+            if old is None or new is None or not (old.since == new.since or old.reads_as(new)):
+                return f"{piece.label}: {node.op_type} of opset {version} cannot stand in a model of opset {target}"
+    return None
 
 
 def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str]) -> list[onnx.TensorProto]:

@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.bricks.suite.suite import Suite
+from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.membership import membership_of
 from dlbricks.generator.measurement.subjects import ModelItems, model_items
@@ -25,6 +26,9 @@ g (float[batch,past_sequence_length,8] past, float[batch,sequence_length,8] x) =
     y = MatMul(d, w)
 }
 """
+
+
+STACK = get("onnxruntime").stack("cpu", {})
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
 
     same = bound_to(decoder, tmp_path / "same", past_sequence_length=4)
     other = bound_to(decoder, tmp_path / "other")
-    alike, apart = (membership_of(items, Suite.open(suite)) for items in (same, other))
+    alike, apart = (membership_of(items, Suite.open(suite), STACK) for items in (same, other))
 
     assert same.bound["decoder"] == {"batch": 1, "past_sequence_length": 4, "sequence_length": 1}
     assert [len(keys) for keys in alike.bricks.values()] == [5]
@@ -60,3 +64,13 @@ def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
     left = other.without(apart.apart)
     assert (left.items, left.names) == ((), (("decoder", None),))
     assert left.problems == apart.apart
+
+
+@pytest.mark.parametrize("graph", ["fused", "runtime"])
+def test_what_a_runtime_fuses_is_asked_where_a_suite_notes_no_models(decoder: Path, tmp_path: Path, graph: str) -> None:
+    suite = tmp_path / "suite"
+    generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, graph=graph, out=suite)
+
+    found = membership_of(bound_to(decoder, tmp_path / "same", past_sequence_length=4), Suite.open(suite), STACK)
+
+    assert [set(keys) for keys in found.bricks.values()] == [set(Suite.open(suite).keys)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import onnx
-from dlbricks.generator.network.opsets import ANY, common_ranges, opset_ranges
+from dlbricks.bricks.canonical import ANY
+from dlbricks.generator.network.opsets import common_ranges, opset_ranges
 
 
 def softmax_at(version: int) -> onnx.ModelProto:
