@@ -7,7 +7,8 @@ it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) 
 in this model, and not those of the machine.
 
 Convolutions whose filters read one channel each (depthwise) use every number that they read a few times only, and no
-kernel multiplies as fast so: they are held against each other alone.
+kernel multiplies as fast so: they are held against each other alone. Recurrent layers read their recurrence weights
+once in every step, since no step can begin before the one before it.
 
 Where another stored runtime or algorithm runs the same brick faster, that is said.
 """
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ....bricks.cost import Cost
+from ....bricks.layer import Layer
 from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject, is_depthwise
@@ -30,6 +32,9 @@ _WORTH = 0.002
 _SEVERAL = 4
 _ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot"})
 """What has an analysis of its own."""
+_RECURRENT = frozenset({"DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"})
+_RECURRENCE = 2
+"""The input that holds the recurrence weights."""
 _FASTER_UNTIL = {"AveragePool": 18}
 """The last opset of an operator for which ONNX Runtime has the faster kernel on CPUs. Seen in 1.31: AveragePool of 3 by
 3 over 100 channels of 56 by 56 takes 0.26 ms as of opset 18, 2.6 ms as of 19; where channels fill blocks, the same."""
@@ -90,7 +95,7 @@ def _expected(subject: Subject, node: Node) -> float | None:
     cost, rate = node.layer.cost, subject.bytes_per_ms
     if cost is None or rate is None or not node.origins:
         return None
-    parts = [(cost.activation_bytes + cost.weight_bytes) / rate]
+    parts = [(cost.activation_bytes + cost.weight_bytes + _read_again(node.layer)) / rate]
     if cost.macs:
         macs = subject.depthwise_per_ms if is_depthwise(node.layer) else subject.macs_per_ms
         if macs is None:
@@ -102,6 +107,17 @@ def _expected(subject: Subject, node: Node) -> float | None:
             return None
         parts.append((cost.divisions + cost.exponentials) / special)
     return max(parts)
+
+
+def _read_again(layer: Layer) -> int:
+    """Bytes of recurrence weights that a recurrent layer reads after its first step."""
+    if layer.op_type not in _RECURRENT or len(layer.operands) <= _RECURRENCE:
+        return 0
+    sequence, recurrence = layer.operands[0].type, layer.operands[_RECURRENCE].type
+    if sequence is None or recurrence is None:
+        return 0
+    batch_first = next((attribute.i for attribute in layer.node.attribute if attribute.name == "layout"), 0)
+    return (sequence.shape[1 if batch_first else 0] - 1) * recurrence.nbytes
 
 
 def _is_mean(cost: Cost) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from dlbricks.analyzer.findings.analyses import branches, denormals, slow_kernels, threads
@@ -18,6 +19,7 @@ from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions
 from dlbricks.models import find_models
+from onnx import numpy_helper
 
 SubjectOf = Callable[[Any], Subject]
 
@@ -119,6 +121,29 @@ def test_an_operator_with_a_faster_kernel_of_an_older_opset_says_so(
 
     assert "AveragePool" in found.title
     assert found.remedy.settings == settings
+
+
+@pytest.mark.parametrize(("ms", "found"), [(0.8, 0), (3.0, 1)])
+def test_a_recurrent_layer_reads_its_weights_in_every_step(
+    bench: Any, tmp_path: Path, subject_of: SubjectOf, ms: float, found: int
+) -> None:
+    """Fifty steps of 64 units: by products and bytes once it would take 0.12 ms."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[50,1,64] x) => (float[50,1,1,64] y) {
+            o = Relu(x) a = Sigmoid(o) b = MatMul(a, w) c = MatMul(b, v) y = GRU<hidden_size=64>(c, g, r) }""")
+    for name, shape in (("w", (64, 1024)), ("v", (1024, 64)), ("g", (1, 192, 64)), ("r", (1, 192, 64))):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    onnx.save(model, tmp_path / "recurrent.onnx")
+    (source,) = find_models([tmp_path / "recurrent.onnx"])
+    latencies = {"Relu": 0.005, "Sigmoid": 0.005, "MatMul": 0.3, "GRU": ms}
+    graph = build_graph(source.skeleton())
+    bench.run(
+        ms=ms + 0.61,
+        key=graph.key,
+        bricks={part.key: latencies[graph.layers[part.layers[0]].op_type] for part in sequences(graph, 1)},
+    )
+
+    assert len(list(slow_kernels.ANALYSIS.run(subject_of(bench, source)))) == found
 
 
 def test_kernels_that_are_alike_are_none(bench: Any, subject_of: SubjectOf) -> None:
