@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .analyzer.frames import frame, to_json, to_markdown
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
+    from .analyzer.shell import shell_command
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
+    from .constructor.remedies import Task
     from .constructor.result import Estimate
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
@@ -76,6 +78,7 @@ __all__ = [
     "Store",
     "Suite",
     "System",
+    "Task",
     "__version__",
     "advise",
     "analyze",
@@ -95,6 +98,7 @@ __all__ = [
     "report",
     "run",
     "sequences",
+    "shell_command",
     "split",
     "to_json",
     "to_markdown",
@@ -131,6 +135,7 @@ __getattr__, __dir__ = lazy(
         "Store": "db.store",
         "Suite": "bricks.suite.suite",
         "System": "db.values",
+        "Task": "constructor.remedies",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -149,6 +154,7 @@ __getattr__, __dir__ = lazy(
         "report": "analyzer.reporting",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
+        "shell_command": "analyzer.shell",
         "split": "bricks.cutting.split",
         "to_json": "analyzer.frames",
         "to_markdown": "analyzer.frames",

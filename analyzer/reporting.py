@@ -299,7 +299,7 @@ def _is_open(found: Explained) -> bool:
     entry, model = found
     if model is None:
         return True
-    return entry.measured_ms is None or any(one.command is not None for one in entry.missing)
+    return entry.measured_ms is None or any(one.remedy is not None for one in entry.missing)
 
 
 def _runtime(how: Setup) -> dict[str, Any]:
