@@ -43,10 +43,12 @@ if TYPE_CHECKING:
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
+    from .generator.decomposition.cutter import Cut
     from .generator.decomposition.generate import GenerateReport, generate
     from .generator.measurement.agreement import AgreementReport, check_agreement
     from .generator.measurement.measure import MeasureReport, measure
     from .generator.measurement.run import RunReport, run
+    from .generator.measurement.settings import MeasurementSettings
     from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
 
@@ -57,6 +59,7 @@ __all__ = [
     "Brick",
     "Comparison",
     "Conditions",
+    "Cut",
     "DlbricksError",
     "Estimate",
     "Failure",
@@ -66,6 +69,7 @@ __all__ = [
     "LayerSequence",
     "MeasureReport",
     "Measurement",
+    "MeasurementSettings",
     "ModelGraph",
     "ModelKernels",
     "ModelSource",
@@ -114,6 +118,7 @@ __getattr__, __dir__ = lazy(
         "Brick": "bricks.suite.brick",
         "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
+        "Cut": "generator.decomposition.cutter",
         "DlbricksError": "errors",
         "Estimate": "constructor.result",
         "Failure": "db.values",
@@ -123,6 +128,7 @@ __getattr__, __dir__ = lazy(
         "LayerSequence": "bricks.sequence",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
+        "MeasurementSettings": "generator.measurement.settings",
         "ModelGraph": "bricks.graph.graph",
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...bricks.cutting.wiring import sequences
 from ...bricks.graph.graph import ModelGraph, build_graph
@@ -18,7 +18,7 @@ from ..worker.standby import Standby
 if TYPE_CHECKING:
     from ...bricks.graph.executed import ExecutedModel
 
-__all__ = ["Cut", "CutModel", "Cutter"]
+__all__ = ["Cut", "CutFields", "CutModel", "Cutter", "cut_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,11 @@ class Cut:
 
     Attributes:
         granularity: G, the most layers in a sequence; of a fused cut, the most units.
-        overlap: Sequences begin at every layer.
+        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
         connected: Weakly connected sequences count, not only paths.
-        graph: What is cut (``suite.GRAPHS``): ``source``, ``fused`` or ``runtime``.
+        graph: What is cut: ``source``, the model as it is; ``runtime``, the graph that a runtime executes for it, whose
+            bricks belong to that runtime and this machine; ``fused``, the model as it is, but along the fusions of a
+            runtime.
         backend: The runtime that executed graphs and fusions are learned from.
         device: Its device.
         options: Its options.
@@ -73,6 +75,39 @@ class Cut:
         backend = get(self.backend)
         require_available(backend, self.backend, self.device)
         return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
+
+
+class CutFields(TypedDict, total=False):
+    """The fields of a ``Cut`` as keywords of ``generate``; options are given by name."""
+
+    granularity: int
+    overlap: bool
+    connected: bool
+    graph: str
+    backend: str
+    device: str
+    options: Mapping[str, str] | None
+    threads: int
+
+
+def cut_from(settings: Cut | None, fields: CutFields) -> Cut:
+    """What the caller asked for: a cut, or fields of one.
+
+    Raises:
+        UsageError: Both are given, or neither says a granularity; or a value makes no sense.
+    """
+    if settings is not None and fields:
+        raise UsageError(f"settings are given, and {', '.join(fields)} beside them", remedy="give all of it in one")
+    if settings is None:
+        if "granularity" not in fields:
+            raise UsageError(
+                "no granularity is given", remedy="give granularity, the most layers in a brick, or settings"
+            )
+        options = tuple(sorted((fields.get("options") or {}).items()))
+        values: dict[str, Any] = {**fields, "options": options}
+        settings = Cut(**values)
+    settings.check()
+    return settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
