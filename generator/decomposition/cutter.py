@@ -145,8 +145,12 @@ class Cutter(Standby):
         """What it cuts, as ``Cut.graph``."""
         return self._cut.graph
 
-    def __call__(self, source: ModelSource) -> CutModel:
+    def __call__(self, source: ModelSource, executed: ExecutedModel | None = None) -> CutModel:
         """Read a model and cut it.
+
+        Args:
+            source: The model.
+            executed: What the runtime executes for it, where that was reported for another cut.
 
         Raises:
             DlbricksError: As ``ModelSource.skeleton``, ``build_graph`` and ``executed_model``.
@@ -156,7 +160,7 @@ class Cutter(Standby):
             graph = build_graph(source.skeleton(), oracle=self._oracle)
             found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
             return CutModel(graph, graph, tuple(found))
-        executed = self._execute(source)
+        executed = executed or self._execute(source)
         if cut.graph == "fused":
             from ...bricks.cutting.fused import fused_sequences
 

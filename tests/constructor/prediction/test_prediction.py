@@ -281,15 +281,30 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert balance(answer) == pytest.approx(8.0)
 
 
+def test_a_runtime_is_asked_once_what_it_executes_for_a_model(explained, windows, monkeypatch):
+    lab, model, *_ = explained
+    windows(lab)
+    asked, whole = [], Cutter._execute
+    monkeypatch.setattr(Cutter, "_execute", lambda self, source: asked.append(source) or whole(self, source))
+
+    answer = one(lab, model, cache="hot")
+
+    assert value(answer, "cache") is not None
+    assert value(answer, "fusion") is not None
+    assert asked == [model]
+    assert one(lab, model, cache="hot") == answer
+    assert asked == [model], "it is kept, the units with it"
+
+
 def test_a_model_whose_fusions_are_not_reported_costs_no_estimate(explained, windows, monkeypatch):
     lab, model, *_ = explained
     windows(lab)
     whole = survey._decomposed
 
-    def refused(source, cutter, cut, *others):
+    def refused(source, cutter, cut, *others, **more):
         if cut.graph == "fused":
             raise WorkerError("the worker ended")
-        return whole(source, cutter, cut, *others)
+        return whole(source, cutter, cut, *others, **more)
 
     monkeypatch.setattr(survey, "_decomposed", refused)
 
