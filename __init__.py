@@ -14,9 +14,11 @@ The names below are the public API. Each is imported when it is first used, so t
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .lazy import lazy
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -109,7 +111,35 @@ __all__ = [
     "write_suite",
 ]
 
-__getattr__, __dir__ = lazy(
+
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Make ``__getattr__`` and ``__dir__`` for a package whose public names are imported when first used (PEP 562).
+
+    A name must not be that of its own submodule: importing the submodule would hide it.
+
+    Args:
+        package: The package's ``__name__``.
+        homes: Public name to the submodule that defines it.
+
+    Example:
+        ``__getattr__, __dir__ = lazily(__name__, {"Store": "store"})``
+    """
+
+    def get(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f".{home}", package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names
+
+
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "Advice": "analyzer.advice",
