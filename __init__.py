@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.estimation.estimate import estimate
-    from .analyzer.estimation.selection import Query
+    from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
@@ -163,7 +163,7 @@ __getattr__, __dir__ = lazily(
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.library_plans",
-        "Query": "analyzer.estimation.selection",
+        "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",

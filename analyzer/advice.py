@@ -19,7 +19,7 @@ from .comparison.difference import MINIMUM_EFFECT, Relation
 from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
-from .estimation.selection import Query, QueryFields, asked
+from .estimation.query import Query, QueryFields, asked
 from .ranking import Candidate, candidate_of, default_of, ranked, remedies_of
 from .shell import spelled
 

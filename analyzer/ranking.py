@@ -14,7 +14,7 @@ from ..generator.decomposition.cutter import Cut
 from .comparison.difference import Relation
 from .comparison.results import Pair, Results
 from .comparison.sides import Side
-from .estimation.selection import Query
+from .estimation.query import Query
 from .estimation.tasks import Tasks, default_options
 from .shell import spelled
 

@@ -27,7 +27,7 @@ from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
 from .estimation.estimate import Explained, explained
-from .estimation.selection import Query
+from .estimation.query import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
 from .report.answers.estimates import estimates_answer

@@ -44,7 +44,7 @@ ROOMS = {
     "models": ["zoo"],
     "analyzer": ["shell", "estimation", "comparison", "ranking", "advice", "kernels", "findings", "report", "reporting",
                  "frames", "demo"],
-    "analyzer/estimation": ["selection", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
+    "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",

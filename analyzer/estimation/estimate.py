@@ -16,7 +16,7 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
 from .cutting import readable_of, settle
 from .lookup import look_up
-from .selection import Query, QueryFields, asked, choose
+from .query import Query, QueryFields, asked, choose
 from .survey import decompose_all, executed_graphs, wanted_bricks
 from .tasks import Tasks
 

@@ -16,8 +16,8 @@ from ...generator.backends.registry import get
 from ...generator.backends.requirements import dtypes_on, in_turn, walks
 from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
+from .query import Query
 from .runtime import executes_as_written
-from .selection import Query
 
 __all__ = ["Tasks", "default_options"]
 

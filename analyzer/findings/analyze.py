@@ -25,8 +25,8 @@ from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ..estimation.cutting import cut_of, readable_of
 from ..estimation.estimate import estimates_under
+from ..estimation.query import Query, QueryFields, asked, choose
 from ..estimation.runtime import Place, chosen_stack, executes_as_written
-from ..estimation.selection import Query, QueryFields, asked, choose
 from ..estimation.survey import decompose_all
 from ..shell import spelled, with_command
 from .analyses import slow_kernels

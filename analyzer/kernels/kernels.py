@@ -22,7 +22,7 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource
 from ..estimation.cutting import readable_of, settle
-from ..estimation.selection import Query, QueryFields, asked, matching, require_one
+from ..estimation.query import Query, QueryFields, asked, matching, require_one
 from ..estimation.survey import decompose_all
 from ..estimation.tasks import Tasks
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of

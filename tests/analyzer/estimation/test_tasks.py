@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.analyzer.estimation.selection import Query
+from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.tasks import Tasks, default_options
 from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.remedies import Task, TaskKind

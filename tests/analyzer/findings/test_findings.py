@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.estimation.cutting import cut_of
 from dlbricks.analyzer.estimation.estimate import estimates_under
-from dlbricks.analyzer.estimation.selection import Query, choose
+from dlbricks.analyzer.estimation.query import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.analysis import Analysis, Idea
 from dlbricks.analyzer.findings.analyze import analyze, shown_once
