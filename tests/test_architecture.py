@@ -47,7 +47,7 @@ ROOMS = {
     "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
-    "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
+    "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
     "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries",
            "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",

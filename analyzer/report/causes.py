@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...constructor.result import SIGNS
 from ..shell import with_command
-from .remedies import advised_for
+from .elsewhere import advised_for
 
 if TYPE_CHECKING:
     from ...constructor.remedies import Task

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...shell import spelled, why_unbounded, with_command
 from ..causes import written
+from ..elsewhere import advised_for
 from ..forms import form_cells, form_columns
-from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
