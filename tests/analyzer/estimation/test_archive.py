@@ -45,9 +45,9 @@ def counted(monkeypatch):
     made: list[str] = []
     call = cutter_module.Cutter.__call__
 
-    def counting(self, source):
+    def counting(self, source, executed=None):
         made.append(source.name)
-        return call(self, source)
+        return call(self, source, executed)
 
     monkeypatch.setattr(cutter_module.Cutter, "__call__", counting)
     return made
