@@ -14,21 +14,24 @@ The names below are the public API. Each is imported when it is first used, so t
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .lazy import lazy
 from .version import __version__
 
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.estimation.estimate import estimate
-    from .analyzer.estimation.selection import Query
+    from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
+    from .analyzer.shell import shell_command
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -37,14 +40,17 @@ if TYPE_CHECKING:
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
+    from .constructor.remedies import Task
     from .constructor.result import Estimate
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
+    from .generator.decomposition.cutter import Cut
     from .generator.decomposition.generate import GenerateReport, generate
     from .generator.measurement.agreement import AgreementReport, check_agreement
     from .generator.measurement.measure import MeasureReport, measure
     from .generator.measurement.run import RunReport, run
+    from .generator.measurement.settings import MeasurementSettings
     from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
 
@@ -55,6 +61,7 @@ __all__ = [
     "Brick",
     "Comparison",
     "Conditions",
+    "Cut",
     "DlbricksError",
     "Estimate",
     "Failure",
@@ -64,6 +71,7 @@ __all__ = [
     "LayerSequence",
     "MeasureReport",
     "Measurement",
+    "MeasurementSettings",
     "ModelGraph",
     "ModelKernels",
     "ModelSource",
@@ -76,6 +84,7 @@ __all__ = [
     "Store",
     "Suite",
     "System",
+    "Task",
     "__version__",
     "advise",
     "analyze",
@@ -95,13 +104,42 @@ __all__ = [
     "report",
     "run",
     "sequences",
+    "shell_command",
     "split",
     "to_json",
     "to_markdown",
     "write_suite",
 ]
 
-__getattr__, __dir__ = lazy(
+
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Make ``__getattr__`` and ``__dir__`` for a package whose public names are imported when first used (PEP 562).
+
+    A name must not be that of its own submodule: importing the submodule would hide it.
+
+    Args:
+        package: The package's ``__name__``.
+        homes: Public name to the submodule that defines it.
+
+    Example:
+        ``__getattr__, __dir__ = lazily(__name__, {"Store": "store"})``
+    """
+
+    def get(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f".{home}", package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names
+
+
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "Advice": "analyzer.advice",
@@ -110,6 +148,7 @@ __getattr__, __dir__ = lazy(
         "Brick": "bricks.suite.brick",
         "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
+        "Cut": "generator.decomposition.cutter",
         "DlbricksError": "errors",
         "Estimate": "constructor.result",
         "Failure": "db.values",
@@ -119,11 +158,12 @@ __getattr__, __dir__ = lazy(
         "LayerSequence": "bricks.sequence",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
+        "MeasurementSettings": "generator.measurement.settings",
         "ModelGraph": "bricks.graph.graph",
         "ModelKernels": "analyzer.kernels.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.library_plans",
-        "Query": "analyzer.estimation.selection",
+        "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
@@ -131,6 +171,7 @@ __getattr__, __dir__ = lazy(
         "Store": "db.store",
         "Suite": "bricks.suite.suite",
         "System": "db.values",
+        "Task": "constructor.remedies",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -149,6 +190,7 @@ __getattr__, __dir__ = lazy(
         "report": "analyzer.reporting",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
+        "shell_command": "analyzer.shell",
         "split": "bricks.cutting.split",
         "to_json": "analyzer.frames",
         "to_markdown": "analyzer.frames",

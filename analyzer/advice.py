@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.decomposition import Decomposition, Failed
 from ..constructor.form import Form
+from ..constructor.remedies import Task
 from ..db import Store
 from ..errors import UsageError
 from ..generator.decomposition.cutter import Cut
@@ -18,8 +19,9 @@ from .comparison.difference import MINIMUM_EFFECT, Relation
 from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
-from .estimation.selection import Query, QueryFields, asked
-from .ranking import Candidate, candidate_of, default_of, ranked, remedy_of
+from .estimation.query import Query, QueryFields, asked
+from .ranking import Candidate, candidate_of, default_of, ranked, remedies_of
+from .shell import spelled
 
 __all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
 
@@ -63,7 +65,7 @@ class ModelAdvice:
     Attributes:
         name: The model.
         best: Name of the fastest side.
-        command: Measures the model so.
+        measured_by: Measures the model so.
         ties: Names of those that cannot be distinguished from it.
         ranking: Every side, the fastest first; those that nothing is known of last.
         runner_up: Name of the fastest side that is slower than the best by more than chance; else of the second.
@@ -75,13 +77,13 @@ class ModelAdvice:
         mixing_ms: What choosing for every brick could gain beyond the best: the difference of these two.
         mixed: The bricks that gain, the largest gain first.
         reason: Why there is no advice, or none worth the name.
-        remedy: Commands that would help.
+        remedies: What would help.
         error: Why the model could not be decomposed.
     """
 
     name: str
     best: str | None = None
-    command: str | None = None
+    measured_by: Task | None = None
     ties: tuple[str, ...] = ()
     ranking: tuple[Candidate, ...] = ()
     runner_up: str | None = None
@@ -93,7 +95,7 @@ class ModelAdvice:
     mixing_ms: float | None = None
     mixed: tuple[Mixed, ...] = ()
     reason: str | None = None
-    remedy: tuple[str, ...] = ()
+    remedies: tuple[Task, ...] = ()
     error: str | None = None
 
     @property
@@ -103,7 +105,10 @@ class ModelAdvice:
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self)
+        plain = asdict(replace(self, measured_by=None, ranking=(), remedies=()))
+        ranking = [one.record() for one in self.ranking]
+        own = {"measured_by": self.measured_by, "ranking": ranking, "remedies": self.remedies}
+        return spelled(plain | own, measured_by="command", remedies="remedy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ def _advised(
         reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
         return ModelAdvice(
             model.source.name, ranking=tuple(candidates.values()), reason=reason,
-            remedy=remedy_of(model, sides, store, query),
+            remedies=remedies_of(model, sides, store, query),
         )  # fmt: skip
     best, rest = known[0], known[1:]
     pairs = {side.name: results.pair(model, best, side) for side in rest}
@@ -214,7 +219,7 @@ def _advised(
     row = ModelAdvice(
         model.source.name,
         best=best.name,
-        command=candidates[best.name].command,
+        measured_by=candidates[best.name].measured_by,
         ties=tuple(name for name, (verdict, _) in verdicts.items() if verdict is not Relation.SLOWER),
         ranking=ranking,
     )
@@ -223,7 +228,7 @@ def _advised(
         return replace(
             row,
             reason=f"nothing to compare with: only {best.name} is known",
-            remedy=remedy_of(model, sides, store, query),
+            remedies=remedies_of(model, sides, store, query),
         )
     slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
     runner_up, default = (slower or rest)[0], default_of(known, best)

@@ -1,21 +1,24 @@
-"""Stored combinations as ways to run a model: what each takes, and the command that measures it."""
+"""Stored combinations as ways to run a model: what each takes, and what measures it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..constructor.decomposition import Decomposition
+from ..constructor.remedies import Task
 from ..db import Store
 from ..generator.backends.registry import backends
 from ..generator.decomposition.cutter import Cut
 from .comparison.difference import Relation
 from .comparison.results import Pair, Results
 from .comparison.sides import Side
-from .estimation.commands import Commands, default_options
-from .estimation.selection import Query
+from .estimation.query import Query
+from .estimation.tasks import Tasks, default_options
+from .shell import spelled
 
-__all__ = ["Candidate", "candidate_of", "default_of", "ranked", "remedy_of"]
+__all__ = ["Candidate", "candidate_of", "default_of", "ranked", "remedies_of"]
 
 _DEFAULT_BACKEND = "onnxruntime"
 
@@ -39,7 +42,7 @@ class Candidate:
         ratio_ci95: Its interval.
         verdict: What it is beside the best; None for the best itself, and where nothing is known.
         reason: Why the verdict is UNCLEAR, or why nothing is known.
-        command: Measures the model so; None where no command does.
+        measured_by: Measures the model so; None where nothing here does.
     """
 
     name: str
@@ -56,7 +59,11 @@ class Candidate:
     ratio_ci95: tuple[float, float] | None = None
     verdict: Relation | None = None
     reason: str | None = None
-    command: str | None = None
+    measured_by: Task | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return spelled({name: getattr(self, name) for name in self.__slots__}, measured_by="command")
 
 
 def candidate_of(results: Results, model: Decomposition, side: Side, store: Store, query: Query) -> Candidate:
@@ -65,7 +72,6 @@ def candidate_of(results: Results, model: Decomposition, side: Side, store: Stor
     figure = results.measured(model, side)
     if figure.best_ms is None:
         figure = results.figure(model, side)
-    commands = Commands(store, place, query, Cut(1))
     return Candidate(
         name=side.name,
         stack=place.stack_key,
@@ -78,7 +84,7 @@ def candidate_of(results: Results, model: Decomposition, side: Side, store: Stor
         ci95_ms=figure.best_ci95_ms,
         basis=figure.basis,
         reason=None if figure.best_ms is not None else results.why_unknown(model, side),
-        command=commands.truth(model.source),
+        measured_by=Tasks(store, place, query, Cut(1)).truth(model.source),
     )
 
 
@@ -107,15 +113,15 @@ def default_of(known: Sequence[Side], best: Side) -> Side | None:
     return found[0] if found else None
 
 
-def remedy_of(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[str, ...]:
-    """Commands that measure the model on runtimes that can run here and that nothing is stored of."""
+def remedies_of(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[Task, ...]:
+    """Tasks that measure the model on runtimes that can run here and that nothing is stored of."""
     known = {side.choice.stack.backend for side in sides}
     if sides:  # under the same conditions
         like = sides[0].choice.conditions
         query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
-    commands = [
-        Commands(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
+    tasks = [
+        Tasks(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
         for name, availability in backends().items()
         if availability.ok and name not in known
     ]
-    return tuple(command for command in commands if command is not None)
+    return tuple(task for task in tasks if task is not None)

@@ -27,7 +27,7 @@ from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
 from .estimation.estimate import Explained, explained
-from .estimation.selection import Query
+from .estimation.query import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
 from .report.answers.estimates import estimates_answer
@@ -299,7 +299,7 @@ def _is_open(found: Explained) -> bool:
     entry, model = found
     if model is None:
         return True
-    return entry.measured_ms is None or any(one.command is not None for one in entry.missing)
+    return entry.measured_ms is None or any(one.remedy is not None for one in entry.missing)
 
 
 def _runtime(how: Setup) -> dict[str, Any]:

@@ -86,9 +86,9 @@ def _signature(of: str) -> str:
             parts.append(f"**{one.name}: {one.annotation},  # {', '.join(fields.__annotations__)}")
             continue
         value = str(one.default) if isinstance(one.default, StrEnum) else one.default
-        default = "" if value is one.empty else f" = {value!r}"
+        default = "" if value is one.empty else f" = {value!r}".replace("<factory>", "{}")  # settings have no other
         parts.append(f"{one.name}: {one.annotation}{default},")
-    end = f") -> {made.return_annotation}"
+    end = ")" if inspect.isclass(called) else f") -> {made.return_annotation}"
     line = f"dlbricks.{name}({' '.join(parts).removesuffix(',')}{end}"
     if len(line) > _WIDTH:
         line = "\n".join([f"dlbricks.{name}(", *(f"    {part}" for part in parts), end])

@@ -119,6 +119,7 @@ def construct(
             bounds=bounds,
             state=state,
             own_states={model.level, executed.level},
+            remedy=remedies.truth(model.source),
         ),
     )
     if prediction is not None:

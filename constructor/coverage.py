@@ -62,7 +62,7 @@ def missing_of(
             layers=tuple(layer.name for layer in layers),
             op_types=tuple(layer.op_type for layer in layers),
             reason=_unmeasured(key, bricks) if failure is None else f"{failure.kind}: {failure.reason}",
-            command=remedies.measure(source) if failure is None else remedies.again(source),
+            remedy=remedies.measure(source, again=None if failure is None else "failed"),
             form=form_of(model, first[key]),
         )
     yield from _skipped(graph)

@@ -48,7 +48,7 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
         dtype = NATIVE if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
-        return replace(estimate, roofline_reason=f"{reason}: {remedies.ceilings()}")
+        return replace(estimate, roofline_reason=reason, roofline_remedy=remedies.ceilings())
     if cannot_be_bricks(model.graph):
         return replace(estimate, roofline_reason="a layer cannot be a brick, and its work is not known")
     whole = sequential(bounds)

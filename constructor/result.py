@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .form import Form
+    from .remedies import Task
     from .roofline.roofline import Roofline
 
 __all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
@@ -27,14 +28,14 @@ class Term:
         ms: How much; counted with its sign in ``SIGNS``. None where it is not known.
         ci95_ms: Its interval.
         reason: Why it is not known; None where it is.
-        command: What would measure it; None where it is known, or no command does.
+        remedy: What would measure it; None where it is known, or nothing does.
         counted: Whether it is part of the sums; a cause whose interval includes nothing is not.
     """
 
     ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     reason: str | None = None
-    command: str | None = None
+    remedy: Task | None = None
     counted: bool = True
 
 
@@ -96,7 +97,7 @@ class Missing:
         layers: Names of the layers of the first of them.
         op_types: Their operators.
         reason: ``not measured``, or why measuring it failed.
-        command: What would measure it; None for a layer that cannot be a brick.
+        remedy: What would measure it; None for a layer that cannot be a brick.
         form: What the first of them looks like; None likewise.
     """
 
@@ -105,7 +106,7 @@ class Missing:
     layers: tuple[str, ...]
     op_types: tuple[str, ...]
     reason: str
-    command: str | None
+    remedy: Task | None
     form: Form | None = None
 
 
@@ -169,12 +170,14 @@ class Estimate:
             the bricks where the model is not measured.
         quiet: Share of the bricks' visits that were quiet, by the probes around them.
         ratio_reason: Why there is no ratio; None where there is one.
+        ratio_remedy: What would measure the model; None where it is measured, cannot be, or nothing does.
         benanza_ratio_reason: Why there are no Benanza ratios; likewise.
         benanza_note: Why the model takes less than its lower bound; None where it does not.
         roofline_ms: Least sum of its bricks that the machine's ceilings allow (``roofline``).
         roofline_critical_path_ms: The same along the critical path.
         roofline_headroom: ``sequential_ms / roofline_ms``.
-        roofline_reason: Why there is no roofline, with the command that measures what is missing; None where there is.
+        roofline_reason: Why there is no roofline; None where there is.
+        roofline_remedy: What would measure the ceilings that are missing.
         roofline: Every brick under the ceilings; without bounds where these are not known.
         coverage: How much of the model is measured; None on an error.
         known_ms: Sum over the measured sequences.
@@ -232,12 +235,14 @@ class Estimate:
     disturbance: float | None = None
     quiet: float | None = None
     ratio_reason: str | None = None
+    ratio_remedy: Task | None = None
     benanza_ratio_reason: str | None = None
     benanza_note: str | None = None
     roofline_ms: float | None = None
     roofline_critical_path_ms: float | None = None
     roofline_headroom: float | None = None
     roofline_reason: str | None = None
+    roofline_remedy: Task | None = None
     roofline: Roofline | None = None
     coverage: Coverage | None = None
     known_ms: float | None = None
@@ -252,35 +257,3 @@ class Estimate:
     def complete(self) -> bool:
         """Whether the whole model is measured."""
         return self.error is None and not self.missing
-
-    def record(self, *, explained: bool = True) -> dict[str, Any]:
-        """As a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
-
-        Args:
-            explained: With the path, and with what lies between bricks and model.
-        """
-        record = _shallow(self)
-        del record["roofline"]
-        record |= {
-            "dims": dict(self.dims),
-            "bound": dict(self.bound),
-            "coverage": None if self.coverage is None else _shallow(self.coverage),
-            "missing": [_formed(one) for one in self.missing],
-            "sequences": len(self.sequences),
-        }
-        if not explained:
-            return {name: value for name, value in record.items() if name not in _EXPLANATION}
-        terms = None if self.attribution is None else {name: _shallow(one) for name, one in self.attribution.items()}
-        return record | {"path": [_formed(one) for one in self.path], "attribution": terms}
-
-
-_EXPLANATION = ("path", "attribution", "attribution_absolute_ms")
-
-
-def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
-    return _shallow(value) | {"form": None if value.form is None else asdict(value.form)}
-
-
-def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
-    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
-    return {name: getattr(value, name) for name in value.__slots__}

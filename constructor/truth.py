@@ -9,6 +9,7 @@ from typing import Any
 from ..db import Measurement, Subject
 from .bounds import Bounds, benanza_ratio, not_of_one_state
 from .prediction.prediction import Prediction
+from .remedies import Task
 from .result import Estimate
 from .stored import Stored
 from .uncertainty.calibration import scatters
@@ -32,6 +33,7 @@ def beside_truth(
     bounds: Bounds | None,
     state: str,
     own_states: Collection[str],
+    remedy: Task | None,
 ) -> dict[str, Any]:
     """What was measured of the model itself, the ratios, and how disturbed both were.
 
@@ -44,6 +46,7 @@ def beside_truth(
         bounds: The lower bounds; None where there are none.
         state: Cache state of the bricks that they are of.
         own_states: Footprint classes of the model.
+        remedy: What would measure the model itself.
 
     Returns:
         Fields of ``Estimate``.
@@ -52,10 +55,10 @@ def beside_truth(
     truth = stored.truths.get(key)
     if truth is None:
         failure = stored.model_failures.get(key)
-        reason = "the model itself is not measured under these conditions; run `dlbricks measure MODEL`"
+        reason = "the model itself is not measured under these conditions"
         if failure is not None:
-            reason = f"the model itself could not be measured: {failure.kind}: {failure.reason}"
-        return said | {"ratio_reason": reason, "benanza_ratio_reason": reason}
+            reason, remedy = f"the model itself could not be measured: {failure.kind}: {failure.reason}", None
+        return said | {"ratio_reason": reason, "ratio_remedy": remedy, "benanza_ratio_reason": reason}
     low, high = truth.ci95_ns
     measured_ns = truth.latency_ns
     executed = bool(estimate.unique)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from .. import lazily
 
 if TYPE_CHECKING:
     from .exporting import export, frame
@@ -54,7 +54,7 @@ __all__ = [
     "upgrade",
 ]
 
-__getattr__, __dir__ = lazy(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "Block": "values",

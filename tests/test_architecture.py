@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lowest first. Root modules that are no stage stand beside the stage they serve.
 ORDER = [
-    "version", "lazy", "errors", "models", "bricks", "db", "generator", "constructor", "analyzer",
+    "version", "errors", "models", "bricks", "db", "generator", "constructor", "analyzer",
     "cli", "__main__",
 ]  # fmt: skip
 
@@ -42,12 +42,12 @@ ROOMS = {
     "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "result",
                     "stored", "coverage", "bounds", "prediction", "truth", "headroom", "construction"],
     "models": ["zoo"],
-    "analyzer": ["estimation", "comparison", "ranking", "advice", "kernels", "findings", "report", "reporting",
+    "analyzer": ["shell", "estimation", "comparison", "ranking", "advice", "kernels", "findings", "report", "reporting",
                  "frames", "demo"],
-    "analyzer/estimation": ["selection", "views", "profiled", "ceilings", "runtime", "commands", "lookup", "cutting",
+    "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
-    "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
+    "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
     "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries",
            "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
@@ -312,7 +312,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     loaded = {name for name in done.stdout.split() if name.split(".")[0] not in sys.stdlib_module_names}
-    assert loaded == {"dlbricks", "dlbricks.lazy", "dlbricks.version"}
+    assert loaded == {"dlbricks", "dlbricks.version"}
 
 
 def test_modules_stay_readable() -> None:

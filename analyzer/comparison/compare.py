@@ -12,7 +12,7 @@ from ...db import Store
 from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
-from ..estimation.selection import Query, QueryFields, asked
+from ..estimation.query import Query, QueryFields, asked
 from .difference import MINIMUM_EFFECT, Relation
 from .results import Figure, Pair, Results, open_results
 from .side_by_side import Absent, LayerComparison, judged, layers_of

@@ -19,7 +19,7 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
 from ..estimation.cutting import readable_of
 from ..estimation.estimate import estimates_under
-from ..estimation.selection import Query
+from ..estimation.query import Query
 from ..estimation.survey import decompose_all
 from .difference import Difference, difference
 from .sides import By, Side, SideResults, find_sides, read_side

@@ -11,7 +11,7 @@ from ...constructor.choice import COLD, MODEL, Choice
 from ...db import Failure, Measurement, Run, Store, Subject
 from ...db.values import DATA, PARTS
 from ...errors import AmbiguousQuery, UsageError
-from ..estimation.selection import Query, matching, require_one
+from ..estimation.query import Query, matching, require_one
 from .timeline import Timeline
 
 __all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]

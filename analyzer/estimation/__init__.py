@@ -2,6 +2,6 @@
 
 Here stands the public ``estimate``, which stored combination it is made from (``selection``), how models are cut
 (``cutting``, ``survey``) and their decompositions kept (``archive``, ``records``), what is looked up of their bricks
-(``lookup``, ``ceilings``, ``profiled``), and the commands that would measure what is missing. The arithmetic is the
+(``lookup``, ``ceilings``, ``profiled``), and the tasks that would measure what is missing. The arithmetic is the
 constructor's.
 """

@@ -19,8 +19,8 @@ from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut, CutModel
 from ...generator.machine.cores import physical_cores
 from ...models import ModelSource, require_known
+from .query import Query
 from .runtime import chosen_stack
-from .selection import Query
 
 __all__ = ["Settled", "cut_of", "decomposed", "readable_of", "settle"]
 

@@ -14,11 +14,11 @@ from ...db import Store
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
-from .commands import Commands
 from .cutting import readable_of, settle
 from .lookup import look_up
-from .selection import Query, QueryFields, asked, choose
+from .query import Query, QueryFields, asked, choose
 from .survey import decompose_all, executed_graphs, wanted_bricks
+from .tasks import Tasks
 
 __all__ = ["Explained", "estimate", "estimates_under", "explained"]
 
@@ -154,5 +154,5 @@ def estimates_under(
         bricks=wanted_bricks(models, choice, executed),
         models={model.own.key for model in models},
     )
-    commands, blank = Commands(store, choice, query, cut), _blank(query, cut)
-    return [construct(model, stored, executed[model.own.key], commands, blank) for model in models]
+    tasks, blank = Tasks(store, choice, query, cut), _blank(query, cut)
+    return [construct(model, stored, executed[model.own.key], tasks, blank) for model in models]

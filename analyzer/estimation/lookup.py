@@ -17,8 +17,8 @@ from ...db.values import DATA, HOST, INNER, PARTS
 from ...generator.measurement.data.data_effects import stored_data_effects
 from .ceilings import find_ceilings
 from .profiled import kernel_names
+from .query import Query
 from .runtime import executes_as_written
-from .selection import Query
 
 __all__ = ["UNFUSED", "Wanted", "look_up"]
 

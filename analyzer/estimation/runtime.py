@@ -9,7 +9,7 @@ from ...errors import BackendUnavailable, DlbricksError
 from ...generator.backends.base import EagerBackend
 from ...generator.backends.registry import get, names
 from ...generator.decomposition.executed import instruction_set
-from .selection import Query, matching, require_one
+from .query import Query, matching, require_one
 
 __all__ = ["Place", "chosen_stack", "executes_as_written", "why_not_here"]
 

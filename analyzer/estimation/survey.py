@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.outline import Outline
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL, Choice
 from ...constructor.decomposition import Decomposition, Failed, Interventions, as_written, intervened, state_of
@@ -57,13 +59,19 @@ def _archive(store: Store | None, cut: Cut, oracle: ShapeOracle) -> Archive | No
 
 
 def _decomposed(
-    source: ModelSource, cutter: Cutter, cut: Cut, archive: Archive | None, own: ModelGraph | None = None
+    source: ModelSource,
+    cutter: Cutter,
+    cut: Cut,
+    archive: Archive | None,
+    own: ModelGraph | None = None,
+    *,
+    executed: ExecutedModel | None = None,
 ) -> Decomposition:
-    """A model decomposed: as the archive has it, else now."""
+    """A model decomposed: as the archive has it, else now, from what is executed for it where that is at hand."""
     known = archive.find(source, own) if archive is not None else None
     if known is not None:
         return known
-    made = decomposed(source, cutter(source), cut)
+    made = decomposed(source, cutter(source, executed), cut)
     if archive is not None:
         archive.keep(made)
     return made
@@ -123,10 +131,12 @@ def _with_units(
     with Cutter(cut, oracle=oracle) as cutter:
         for model in models:
             key = model.own.key
-            if found[key].executed is None:
+            executed = found[key].executed
+            if executed is None:
                 continue
+            fresh = None if isinstance(executed.graph, Outline) else executed  # an outline cannot be cut
             try:
-                units = _decomposed(model.source, cutter, cut, archive, model.own).sequences
+                units = _decomposed(model.source, cutter, cut, archive, model.own, executed=fresh).sequences
             except DlbricksError as error:
                 added[key] = replace(found[key], reason=str(error))
             else:

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
+from ...constructor.remedies import Task
 from ...db import Conditions, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.cutter import Cut
@@ -24,9 +25,10 @@ from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ..estimation.cutting import cut_of, readable_of
 from ..estimation.estimate import estimates_under
+from ..estimation.query import Query, QueryFields, asked, choose
 from ..estimation.runtime import Place, chosen_stack, executes_as_written
-from ..estimation.selection import Query, QueryFields, asked, choose
 from ..estimation.survey import decompose_all
+from ..shell import spelled, with_command
 from .analyses import slow_kernels
 from .analysis import BRICKS, LATENCY, Idea
 from .cold_start import ColdStart, cold_start_in
@@ -65,7 +67,7 @@ class ModelFindings:
         tried: What was tried and saves nothing, or could not be tried.
         unasked: Analyses that could not be asked, each with the reason.
         cold_start: What loading and the first run cost; None where that is not stored.
-        commands: What would measure what is missing.
+        remedies: What would measure what is missing.
         error: Why the model could not be analysed.
     """
 
@@ -84,7 +86,7 @@ class ModelFindings:
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
     cold_start: ColdStart | None = None
-    commands: tuple[str, ...] = ()
+    remedies: tuple[Task, ...] = ()
     error: str | None = None
 
     @property
@@ -104,7 +106,7 @@ class ModelFindings:
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        record = {name: getattr(self, name) for name in self.__slots__}
+        record = spelled({name: getattr(self, name) for name in self.__slots__}, remedies="commands")
         record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
         parts = {"joint": self.joint, "cold_start": self.cold_start}
         return record | {name: None if one is None else one.record() for name, one in parts.items()}
@@ -243,7 +245,7 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
         cache=estimate.cache,
         dtype=estimate.dtype,
         cold_start=cold_start_in(subject),
-        commands=tuple(dict.fromkeys(one.command for one in estimate.missing if one.command)),
+        remedies=tuple(dict.fromkeys(one.remedy for one in estimate.missing if one.remedy)),
     )
     lacking = _lacking(subject)
     found: list[Finding] = []
@@ -294,7 +296,8 @@ def _lacking(subject: Subject) -> dict[str, str]:
     """What analyses may require and is not stored, each with the reason."""
     lacking = {}
     if subject.latency_ms is None:
-        lacking[LATENCY] = subject.estimate.ratio_reason or "neither the model nor its bricks are measured"
+        why = with_command(subject.estimate.ratio_reason, subject.estimate)
+        lacking[LATENCY] = why or "neither the model nor its bricks are measured"
     missing = len(subject.estimate.missing)
     if missing or not subject.estimate.sequences:
         lacking[BRICKS] = f"{missing} bricks of what is executed are not measured"

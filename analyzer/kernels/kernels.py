@@ -13,6 +13,7 @@ from ...bricks.layer import LayerState
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
+from ...constructor.remedies import Task
 from ...db import KernelView, Store, Subject
 from ...db.queries import Filter
 from ...errors import UsageError
@@ -20,10 +21,10 @@ from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource
-from ..estimation.commands import Commands
 from ..estimation.cutting import readable_of, settle
-from ..estimation.selection import Query, QueryFields, asked, matching, require_one
+from ..estimation.query import Query, QueryFields, asked, matching, require_one
 from ..estimation.survey import decompose_all
+from ..estimation.tasks import Tasks
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of
 from .units import Use
 
@@ -58,7 +59,7 @@ class ModelKernels:
         kernels: The longest first; those whose time is not known last.
         time_ms: Of all of them; None where one is not known.
         missing: What is not known. The kernels are then those of the rest.
-        command: What would profile that; None where nothing here does.
+        remedy: What would profile that; None where nothing here does.
         error: Why nothing can be said.
     """
 
@@ -70,7 +71,7 @@ class ModelKernels:
     kernels: tuple[KernelShare, ...] = ()
     time_ms: float | None = None
     missing: tuple[MissingView, ...] = ()
-    command: str | None = None
+    remedy: Task | None = None
     error: str | None = None
 
     @property
@@ -137,9 +138,9 @@ def kernels(
     keys = {part.key for model in readable for part in parts(model) if part.key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
-    commands = Commands(store, choice, query, cut)
+    tasks = Tasks(store, choice, query, cut)
     return [
-        _kernels_of(model, parts(model), choice, views, commands, whole=whole)
+        _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
         if isinstance(model, Decomposition)
         else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
         for model in found
@@ -192,7 +193,7 @@ def _kernels_of(
     parts: Sequence[_Wanted],
     choice: Choice | None,
     views: Mapping[str, KernelView],
-    commands: Commands,
+    tasks: Tasks,
     *,
     whole: bool,
 ) -> ModelKernels:
@@ -205,9 +206,9 @@ def _kernels_of(
     rows, time_ms = shares_of(known, device)
     if not whole:
         rows = _with_layers(rows, model, views)
-    command = None
+    remedy = None
     if any(one.key is not None for one in missing):
-        command = commands.truth(model.source) if whole else commands.measure(model.source)
+        remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
     return ModelKernels(
         name=model.source.name,
         whole=whole,
@@ -217,7 +218,7 @@ def _kernels_of(
         kernels=rows,
         time_ms=time_ms if known else None,
         missing=missing,
-        command=None if command is None else f"{command} --kernels",
+        remedy=None if remedy is None else replace(remedy, kernels=True),
     )
 
 

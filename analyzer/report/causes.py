@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...constructor.result import SIGNS
-from .remedies import advised_for
+from ..shell import with_command
+from .elsewhere import advised_for
 
 if TYPE_CHECKING:
+    from ...constructor.remedies import Task
     from ...constructor.result import Estimate
 
 __all__ = ["Row", "rows_of", "written"]
@@ -29,7 +31,7 @@ class Row:
         half_ms: Half of its 95 % interval; None likewise.
         total: Whether it is a total.
         reason: Why it is not known, or not counted.
-        command: What would measure it.
+        remedy: What would measure it.
         counted: Whether it is part of the sums.
     """
 
@@ -38,7 +40,7 @@ class Row:
     half_ms: float | None
     total: bool = False
     reason: str | None = None
-    command: str | None = None
+    remedy: Task | None = None
     counted: bool = True
 
 
@@ -51,8 +53,8 @@ def rows_of(entry: Estimate) -> Iterator[Row]:
         if name == "unexplained":
             yield _explained(entry, term.ms)
         ms = None if term.ms is None else sign * term.ms
-        reason = term.reason if term.counted else "not counted: its interval includes zero"
-        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.command, term.counted)
+        reason = with_command(term.reason, entry) if term.counted else "not counted: its interval includes zero"
+        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.remedy, term.counted)
     if entry.attribution:
         yield Row("measured", entry.measured_ms, _half(entry.measured_ci95_ms), total=True, reason="not measured")
 
@@ -78,13 +80,12 @@ def written(entry: Estimate) -> list[str]:
     lines += [_line(row, digits) for row in rows]
     if entry.attribution_absolute_ms is not None:
         lines.append(f"  {'sizes of all causes':<20}{entry.attribution_absolute_ms:>12,.{digits}f} ms")
-    unknown: dict[str, list[str]] = {}
+    unknown: dict[Task, list[str]] = {}
     for row in rows:
-        if row.ms is None and row.command is not None:
-            unknown.setdefault(row.command, []).append(row.label)
+        if row.ms is None and row.remedy is not None:
+            unknown.setdefault(row.remedy, []).append(row.label)
     lines += [
-        f"  {' and '.join(names)} would be known after: {advised_for(entry, command)}"
-        for command, names in unknown.items()
+        f"  {' and '.join(names)} would be known after: {advised_for(entry, task)}" for task, names in unknown.items()
     ]
     found = entry.attribution or {}
     left, data = found.get("unexplained"), found.get(_ABSENT)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..shell import why_unbounded
 from .forms import FORM, form_cells
 from .plots import Dot, Roof, roofline_chart
 from .tables import MOST, Answer, Column, table_lines, unlisted
@@ -151,7 +152,7 @@ def _reached(name: str, ceiling: Ceiling) -> dict[str, Any]:
 def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
     if entry.roofline is None:
-        return [f"{entry.name}: no layers, since {entry.error or entry.roofline_reason}"]
+        return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
     intervals, forms = {part.key: part.ci95_ms for part in entry.sequences}, _forms(entry)
     rows = [
         {
@@ -193,7 +194,7 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
 
 def _headline(entry: Estimate) -> str:
     if entry.roofline_ms is None:
-        return f"no bounds, since {entry.roofline_reason}"
+        return f"no bounds, since {why_unbounded(entry)}"
     headroom = "" if entry.roofline_headroom is None else f", headroom {ratio(entry.roofline_headroom)}"
     return f"roofline {milliseconds(entry.roofline_ms)} ms{headroom}"
 

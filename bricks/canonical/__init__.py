@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from . import elementwise, layout, recurrent, resampling, selection, spatial
+from . import axes, elementwise, layout, recurrent, resampling, spatial
 from .form import canonical_form, source_form
 from .schemas import ANY, CANONICAL_OPSET, versions_around
 from .signature import Form, Signature
@@ -15,12 +15,12 @@ __all__ = [
     "CANONICAL_OPSET",
     "Form",
     "Signature",
+    "axes",
     "canonical_form",
     "elementwise",
     "layout",
     "recurrent",
     "resampling",
-    "selection",
     "source_form",
     "spatial",
     "versions_around",

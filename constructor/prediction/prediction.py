@@ -34,6 +34,7 @@ from ...bricks.sequence import LayerSequence
 from ..choice import COLD, MODEL
 from ..composition.composition import Quotient
 from ..decomposition import Interventions
+from ..remedies import Task
 from ..result import SIGNS, Term
 from ..stored import Stored
 from ..uncertainty.calibration import Method, method_error_sd
@@ -115,7 +116,7 @@ class Prediction:
 
 
 def predict(
-    asked: Asked, stored: Stored, interventions: Interventions, command: Callable[[str, str], str | None]
+    asked: Asked, stored: Stored, interventions: Interventions, remedy: Callable[[str, str], Task | None]
 ) -> Prediction:
     """Predict a model all of whose bricks are measured.
 
@@ -123,12 +124,12 @@ def predict(
         asked: What it is composed of.
         stored: What is known.
         interventions: The bricks of the executed graph.
-        command: The command that measures bricks, given graph and cache state; given ``data`` as the graph, the one
-            that examines the model's values.
+        remedy: What measures bricks, given graph and cache state; given ``data`` as the graph, what examines the
+            model's values.
     """
     total = total_of(asked.parts, asked.quotient, stored.bricks_in(asked.state), asked.state, parallel=asked.parallel)
-    there = executed_total(interventions, stored, asked.level, command, parallel=asked.parallel)
-    call = call_cost(stored, asked.state, command(asked.kind, asked.state))
+    there = executed_total(interventions, stored, asked.level, remedy, parallel=asked.parallel)
+    call = call_cost(stored, asked.state, remedy(asked.kind, asked.state))
     written = interventions.written is not None
     layout: Known = {}
     if asked.kind != "runtime" and not written:
@@ -136,18 +137,18 @@ def predict(
     fusion: Known = {}
     cache: Known = {}
     if asked.state != asked.level:
-        same = executed_total(interventions, stored, asked.state, command, parallel=asked.parallel)
+        same = executed_total(interventions, stored, asked.state, remedy, parallel=asked.parallel)
         cache = change(there, same, call)
     if asked.kind == "source" and not written:
-        measured = command("fusion", asked.state)
-        fusion = fusion_saving(stored.bricks_in(asked.state), interventions, asked.parts, measured)
+        windows = remedy("fusion", asked.state)
+        fusion = fusion_saving(stored.bricks_in(asked.state), interventions, asked.parts, windows)
     terms: dict[str, Known] = {
         "bricks": total.weights,
         "fusion": fusion,
         "layout": layout,
         "overhead": call if isinstance(call, Unknown) else combined((total.calls - 1, call)),
         "cache": cache,
-        "data": data_effect(stored, asked.model, command("data", asked.level)),
+        "data": data_effect(stored, asked.model, remedy("data", asked.level)),
     }
     counted = {name: term if name in _ALWAYS else significant(term, stored) for name, term in terms.items()}
     # The nearest to the model that is stored, plus what it lacks, as far as that is known.

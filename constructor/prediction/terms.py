@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...bricks.cutting.fused import edge_layouts
 from ...bricks.graph.footprint import is_level
@@ -14,6 +14,7 @@ from ...db import Measurement
 from ..choice import COLD
 from ..composition.composition import Quotient, critical_path
 from ..decomposition import Interventions, quotient_of
+from ..remedies import Task
 from ..result import Term
 from ..stored import BrickMeasurements, Stored
 from ..uncertainty.interval import Weights, combined
@@ -42,10 +43,10 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A term whose intervention is not stored: why, and the command that would measure it."""
+    """A term whose intervention is not stored: why, and what would measure it."""
 
     reason: str
-    command: str | None = None
+    remedy: Task | None = None
 
 
 Known = Weights | Unknown
@@ -108,28 +109,30 @@ def executed_total(
     interventions: Interventions,
     stored: Stored,
     state: str,
-    command: Callable[[str, str], str | None],
+    remedy: Callable[[str, str], Task | None],
     *,
     parallel: bool,
 ) -> Total | Unknown:
     """The bricks of the executed graph in a cache state."""
     if interventions.graph is None:
-        return Unknown(interventions.reason, command("runtime", state))
+        return Unknown(interventions.reason, remedy("runtime", state))
     bricks = stored.bricks_in(state)
     keys = {part.key for part in interventions.parts}
     missing = sum(key not in bricks.latest for key in keys)
     if missing:
         text = f"{missing} of {len(keys)} bricks of the executed graph are not measured with cache {state}"
-        return Unknown(text, command("runtime", state))
+        return Unknown(text, remedy("runtime", state))
     quotient = quotient_of(interventions.graph, interventions.parts)
     return total_of(interventions.parts, quotient, bricks, state, parallel=parallel)
 
 
-def call_cost(stored: Stored, state: str, command: str | None) -> Known:
+def call_cost(stored: Stored, state: str, remedy: Task | None) -> Known:
     """What one call costs; in cold caches that of a call in cold caches."""
     found = (stored.overheads.get(COLD) if state == COLD else None) or stored.overheads.get("hot")
     if found is None:
-        return Unknown("what a call costs is not measured", _anew(command))
+        # A run measures this beside bricks: where these are stored, they must be measured again for it.
+        anew = None if remedy is None else replace(remedy, again="all")
+        return Unknown("what a call costs is not measured", anew)
     return {found.id: 1.0}
 
 
@@ -154,7 +157,7 @@ def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
 
 
 def fusion_saving(
-    bricks: BrickMeasurements, interventions: Interventions, parts: Iterable[LayerSequence], command: str | None
+    bricks: BrickMeasurements, interventions: Interventions, parts: Iterable[LayerSequence], remedy: Task | None
 ) -> Known:
     """What the runtime saves by fusing layers that are in different bricks.
 
@@ -162,12 +165,12 @@ def fusion_saving(
     fused, both in the network's own layout.
     """
     if interventions.executed is None or interventions.units is None:
-        return Unknown(interventions.reason or "what fusion saves is not measured", command)
+        return Unknown(interventions.reason or "what fusion saves is not measured", remedy)
     home = {layer: number for number, part in enumerate(parts) for layer in part.layers}
     cut = [unit.key for unit in interventions.units if len({home.get(layer) for layer in unit.layers}) > 1]
     missing = {key for key in cut if key not in bricks.fusion}
     if missing:
-        return Unknown(f"{len(missing)} of {len({*cut})} windows are not measured with and without fusion", command)
+        return Unknown(f"{len(missing)} of {len({*cut})} windows are not measured with and without fusion", remedy)
     both = (bricks.fusion[key] for key in cut)
     return combined(*((1, {plain.id: 1.0, fused.id: -1.0}) for plain, fused in both))
 
@@ -195,11 +198,11 @@ def layout_changes(
     )
 
 
-def data_effect(stored: Stored, model: str, command: str | None) -> Known:
+def data_effect(stored: Stored, model: str, remedy: Task | None) -> Known:
     """What the model's own values cost more than synthetic ones, over all layers that its runtime executes."""
     found = stored.data.get(model)
     if found is None:
-        return Unknown("what the model's own values cost is not measured", command)
+        return Unknown("what the model's own values cost is not measured", remedy)
     return {found.id: 1.0}
 
 
@@ -209,11 +212,6 @@ def significant(found: Known, stored: Stored) -> Known:
         return found
     ms, half = value_ms(found, stored)
     return found if abs(ms) > half else {}
-
-
-def _anew(command: str | None) -> str | None:
-    """A run measures this beside bricks: where these are stored, they must be measured again for it."""
-    return None if command is None else f"{command} --again all"
 
 
 def value_ms(weights: Weights, stored: Stored) -> tuple[float, float]:
@@ -230,6 +228,6 @@ def term_of(found: Known, stored: Stored, *, counted: bool) -> Term:
         counted: Whether it is part of the sums.
     """
     if isinstance(found, Unknown):
-        return Term(reason=found.reason, command=found.command)
+        return Term(reason=found.reason, remedy=found.remedy)
     ms, half = value_ms(found, stored)
     return Term(ms, (ms - half, ms + half), counted=counted)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...bricks.cutting.wiring import sequences
 from ...bricks.graph.graph import ModelGraph, build_graph
@@ -18,7 +18,7 @@ from ..worker.standby import Standby
 if TYPE_CHECKING:
     from ...bricks.graph.executed import ExecutedModel
 
-__all__ = ["Cut", "CutModel", "Cutter"]
+__all__ = ["Cut", "CutFields", "CutModel", "Cutter", "cut_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,11 @@ class Cut:
 
     Attributes:
         granularity: G, the most layers in a sequence; of a fused cut, the most units.
-        overlap: Sequences begin at every layer.
+        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
         connected: Weakly connected sequences count, not only paths.
-        graph: What is cut (``suite.GRAPHS``): ``source``, ``fused`` or ``runtime``.
+        graph: What is cut: ``source``, the model as it is; ``runtime``, the graph that a runtime executes for it, whose
+            bricks belong to that runtime and this machine; ``fused``, the model as it is, but along the fusions of a
+            runtime.
         backend: The runtime that executed graphs and fusions are learned from.
         device: Its device.
         options: Its options.
@@ -75,6 +77,39 @@ class Cut:
         return runtime_salt(backend.stack(self.device, dict(self.options)), instruction_set())
 
 
+class CutFields(TypedDict, total=False):
+    """The fields of a ``Cut`` as keywords of ``generate``; options are given by name."""
+
+    granularity: int
+    overlap: bool
+    connected: bool
+    graph: str
+    backend: str
+    device: str
+    options: Mapping[str, str] | None
+    threads: int
+
+
+def cut_from(settings: Cut | None, fields: CutFields) -> Cut:
+    """What the caller asked for: a cut, or fields of one.
+
+    Raises:
+        UsageError: Both are given, or neither says a granularity; or a value makes no sense.
+    """
+    if settings is not None and fields:
+        raise UsageError(f"settings are given, and {', '.join(fields)} beside them", remedy="give all of it in one")
+    if settings is None:
+        if "granularity" not in fields:
+            raise UsageError(
+                "no granularity is given", remedy="give granularity, the most layers in a brick, or settings"
+            )
+        options = tuple(sorted((fields.get("options") or {}).items()))
+        values: dict[str, Any] = {**fields, "options": options}
+        settings = Cut(**values)
+    settings.check()
+    return settings
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CutModel:
     """One model, cut.
@@ -110,8 +145,12 @@ class Cutter(Standby):
         """What it cuts, as ``Cut.graph``."""
         return self._cut.graph
 
-    def __call__(self, source: ModelSource) -> CutModel:
+    def __call__(self, source: ModelSource, executed: ExecutedModel | None = None) -> CutModel:
         """Read a model and cut it.
+
+        Args:
+            source: The model.
+            executed: What the runtime executes for it, where that was reported for another cut.
 
         Raises:
             DlbricksError: As ``ModelSource.skeleton``, ``build_graph`` and ``executed_model``.
@@ -121,7 +160,7 @@ class Cutter(Standby):
             graph = build_graph(source.skeleton(), oracle=self._oracle)
             found = sequences(graph, cut.granularity, overlap=cut.overlap, connected=cut.connected)
             return CutModel(graph, graph, tuple(found))
-        executed = self._execute(source)
+        executed = executed or self._execute(source)
         if cut.graph == "fused":
             from ...bricks.cutting.fused import fused_sequences
 

@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Unpack
 
 from ...bricks.suite.brick import Brick
 from ...bricks.suite.decoys import decoys as draw_decoys
@@ -20,7 +21,7 @@ from ...errors import UsageError
 from ...models import ModelSource, require_known
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.sandbox import confine
-from .cutter import Cut, Cutter
+from .cutter import Cut, CutFields, Cutter, cut_from
 from .model_bricks import ModelBricks, SkippedLayer, model_bricks, unforeseen
 from .oracle import WorkerOracle
 
@@ -102,20 +103,14 @@ class GenerateReport:
 def generate(
     models: Sequence[ModelSource],
     *,
-    granularity: int,
     out: str | os.PathLike[str],
+    settings: Cut | None = None,
     jobs: int = 1,
-    overlap: bool = False,
-    connected: bool = False,
     annotate: bool = False,
     decoys: int = 0,
     decoy_seed: str | int | None = None,
-    graph: str = "source",
-    backend: str = "onnxruntime",
-    device: str = "cpu",
-    options: Mapping[str, str] | None = None,
-    threads: int = 1,
     progress: ProgressCallback | None = None,
+    **fields: Unpack[CutFields],
 ) -> GenerateReport:
     """Cut models into sequences and write the suite of unique bricks.
 
@@ -124,38 +119,29 @@ def generate(
 
     Args:
         models: What to decompose (``find_models``).
-        granularity: G, the most layers in a sequence.
         out: Folder of the suite.
+        settings: How models are cut.
         jobs: Processes; 1 works in this one.
-        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
-        connected: Accept weakly connected sequences, not only paths.
         annotate: Note in the suite which model holds which brick how often; it names the models.
         decoys: Dummy bricks to mix in.
         decoy_seed: Secret that they are drawn from.
-        graph: What to cut: ``source``, the model as it is; ``runtime``, the graph that a runtime executes for it,
-            whose bricks belong to that runtime and this machine; ``fused``, the model as it is, but along the fusions
-            of a runtime.
-        backend: That runtime.
-        device: Its device.
-        options: Its options.
-        threads: Its threads; 0: all physical cores.
         progress: Called after each model.
+        **fields: Fields of a ``Cut``, in place of ``settings``: ``granularity`` at least; ``options`` by name.
 
     Returns:
         One row per model; a broken model is a row with ``error``, and the others go on.
 
     Raises:
-        UsageError: An option has a wrong value, options contradict each other, or none of the models has a dimension
-            that was given.
+        UsageError: An option has a wrong value or is given beside ``settings``, options contradict each other, or none
+            of the models has a dimension that was given.
         SuiteError: The suite cannot be written.
 
     Example:
         >>> generate(find_models(["squeezenet"]), granularity=1, out="suite").unique  # doctest: +SKIP
     """
     begun = time.monotonic()
-    cut = Cut(granularity, overlap, connected, graph, backend, device, tuple(sorted((options or {}).items())), threads)
-    cut.check()
-    if decoys and graph == "runtime":
+    cut = cut_from(settings, fields)
+    if decoys and cut.graph == "runtime":
         raise UsageError("decoys hide models in a suite that travels, and executed graphs stay", remedy="leave out one")
     if jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}", remedy="use 1 or more")
@@ -190,19 +176,19 @@ def generate(
         suite = write_suite(
             Path(out),
             bricks | dummies,
-            granularity=granularity,
-            overlap=overlap,
-            connected=connected,
+            granularity=cut.granularity,
+            overlap=cut.overlap,
+            connected=cut.connected,
             annotations={result.name: result.occurrences for result in ordered} if annotate else None,
             levels={result.name: result.distance for result in ordered if result.distance} if annotate else None,
-            graph=graph,
+            graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
         )
     return GenerateReport(
         rows=tuple(_row(result) for result in ordered),
         suite=suite,
-        granularity=granularity,
+        granularity=cut.granularity,
         layers=sum(result.layers for result in ordered),
         folded=sum(result.folded for result in ordered),
         sequences=sum(result.sequences for result in ordered),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from ...db.store import Store
 from ...db.values import Measurement
@@ -16,7 +17,7 @@ from .costs import RunCosts
 from .data.data_effects import measure_data
 from .data.model_effect import DataLayer
 from .profiling import ProfileReport
-from .settings import MeasurementSettings
+from .settings import MeasurementFields, MeasurementSettings, settings_from
 
 __all__ = ["MeasureReport", "MeasureRow", "measure"]
 
@@ -106,22 +107,11 @@ def measure(
     models: Sequence[ModelSource],
     *,
     store: Store,
-    backend: str = "onnxruntime",
-    device: str = "cpu",
-    options: Mapping[str, str] | None = None,
-    threads: int = 1,
-    cache: str = "model",
-    dtype: str = "float32",
-    visits: int = 24,
-    budget_s: float | None = None,
-    item_timeout_s: float = 120.0,
-    processes: int = 2,
-    sessions: int = 2,
-    seed: int = 0,
-    memory_bytes: int | None = None,
+    settings: MeasurementSettings | None = None,
     data: bool = False,
     kernels: bool = False,
     progress: ProgressCallback | None = None,
+    **fields: Unpack[MeasurementFields],
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
 
@@ -130,46 +120,22 @@ def measure(
     Args:
         models: What to measure (``find_models``).
         store: Open database.
-        backend: Name of the runtime.
-        device: ``cpu`` or ``cuda``.
-        options: The backend's own options.
-        threads: Threads of the runtime; 0: all physical cores.
-        cache: ``model`` or ``hot`` (both are plain repetition), or ``cold``.
-        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
-        visits: How often each model is visited.
-        budget_s: Total time, filled with as many visits as fit. None: ``visits``.
-        item_timeout_s: Hard limit of one visit.
-        processes: Worker processes, one after the other.
-        sessions: Sessions per process, each committed as a whole.
-        seed: Of weights, inputs and orders.
-        memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
+        settings: How to measure.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
         kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
         progress: Called between requests.
+        **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
 
     Raises:
         DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.
     """
+    how = settings_from(settings, fields)
     if data:  # before the models are measured without them
-        runtime = get(backend)
-        require_walking(runtime, device, runtime.resolve(device, options or {}))
+        runtime = get(how.backend)
+        require_walking(runtime, how.device, runtime.resolve(how.device, how.options))
     campaign = conduct(
-        MeasurementSettings(
-            backend=backend,
-            device=device,
-            options=dict(options or {}),
-            threads=threads,
-            cache=cache,
-            dtype=dtype,
-            visits=visits,
-            budget_s=budget_s,
-            item_timeout_s=item_timeout_s,
-            processes=processes,
-            sessions=sessions,
-            seed=seed,
-            memory_bytes=memory_bytes,
-        ),
+        how,
         command="measure",
         store=store,
         models=models,
@@ -181,25 +147,25 @@ def measure(
     rows, used = [], campaign.conditions.threads
     for name, key in campaign.sources.names:
         if key is None:
-            rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name], threads=used))
+            rows.append(MeasureRow(name, None, how.backend, error=campaign.sources.problems[name], threads=used))
             continue
         item, bound = items[key], campaign.sources.bound.get(name, {})
         if item.result is not None:
-            rows.append(replace(_row(name, backend, item.result), bound=bound, threads=used))
+            rows.append(replace(_row(name, how.backend, item.result), bound=bound, threads=used))
         else:
             reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
-            rows.append(MeasureRow(name, key, backend, error=reason, bound=bound, threads=used))
+            rows.append(MeasureRow(name, key, how.backend, error=reason, bound=bound, threads=used))
     wall_s = campaign.wall_s
     if data:
         effects = measure_data(
             models,
             store=store,
-            backend=backend,
-            device=device,
-            options=options,
-            threads=threads,
-            dtype=dtype,
-            seed=seed,
+            backend=how.backend,
+            device=how.device,
+            options=how.options,
+            threads=how.threads,
+            dtype=how.dtype,
+            seed=how.seed,
             progress=progress,
         )
         wall_s += effects.wall_s

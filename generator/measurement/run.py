@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 from ...bricks.suite.suite import Suite
 from ...db.store import Store
@@ -17,7 +18,7 @@ from .campaign import Campaign, conduct
 from .costs import RunCosts
 from .pending import Selection
 from .profiling import ProfileReport
-from .settings import MeasurementSettings
+from .settings import MeasurementFields, MeasurementSettings, settings_from
 
 __all__ = ["RunReport", "run"]
 
@@ -108,25 +109,14 @@ def run(
     suite: Suite | str | os.PathLike[str],
     *,
     store: Store,
-    backend: str = "onnxruntime",
-    device: str = "cpu",
-    options: Mapping[str, str] | None = None,
-    threads: int = 1,
-    cache: str = "model",
-    dtype: str = "float32",
     models: Sequence[ModelSource] = (),
-    visits: int = 24,
-    budget_s: float | None = None,
-    item_timeout_s: float = 120.0,
-    processes: int = 2,
-    sessions: int = 2,
-    seed: int = 0,
-    memory_bytes: int | None = None,
+    settings: MeasurementSettings | None = None,
     again: Collection[str] = (),
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
+    **fields: Unpack[MeasurementFields],
 ) -> RunReport:
     """Measure the bricks of a suite, and ground truth of whole models between their visits.
 
@@ -136,21 +126,8 @@ def run(
     Args:
         suite: The suite, or its folder.
         store: Open database.
-        backend: Name of the runtime.
-        device: ``cpu`` or ``cuda``.
-        options: The backend's own options.
-        threads: Threads of the runtime; 0: all physical cores.
-        cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
-            evicted before each sample).
-        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
         models: Whole models to be measured beside the bricks, visited in turn with them.
-        visits: How often each brick and each model is visited.
-        budget_s: Total time, filled with as many visits as fit. None: ``visits``.
-        item_timeout_s: Hard limit of one visit.
-        processes: Worker processes, one after the other.
-        sessions: Sessions per process, each with orders of its own and committed as a whole.
-        seed: Of weights, inputs and orders.
-        memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
+        settings: How to measure.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
             names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
@@ -159,13 +136,14 @@ def run(
             measured and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.
         progress: Called between requests, never while a sample is timed.
+        **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
 
     Returns:
         Counts, failures with reasons, and where the time went.
 
     Raises:
-        UsageError: An option has a wrong value, the backend offers no choice of algorithms, or does not report its
-            kernels.
+        UsageError: An option has a wrong value, or is given beside ``settings``; the backend offers no choice of
+            algorithms, or does not report its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
         SuiteError: The suite cannot be read.
@@ -176,23 +154,10 @@ def run(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     report = run("suite", store=store)
     """
+    how = settings_from(settings, fields)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     campaign = conduct(
-        MeasurementSettings(
-            backend=backend,
-            device=device,
-            options=dict(options or {}),
-            threads=threads,
-            cache=cache,
-            dtype=dtype,
-            visits=visits,
-            budget_s=budget_s,
-            item_timeout_s=item_timeout_s,
-            processes=processes,
-            sessions=sessions,
-            seed=seed,
-            memory_bytes=memory_bytes,
-        ),
+        how,
         command="run",
         store=store,
         suite=opened,
@@ -203,7 +168,7 @@ def run(
         dry_run=dry_run,
         progress=progress,
     )
-    return _report(campaign, budget_s=budget_s, dry_run=dry_run)
+    return _report(campaign, budget_s=how.budget_s, dry_run=dry_run)
 
 
 def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from ...db.values import Conditions
 from ...errors import UsageError
 from ..machine.cores import physical_cores
 
-__all__ = ["CACHE_MODES", "MeasurementSettings"]
+__all__ = ["CACHE_MODES", "MeasurementFields", "MeasurementSettings", "settings_from"]
 
 CACHE_MODES = ("model", "hot", "cold")
 """Cache states that can be asked for."""
@@ -25,13 +26,15 @@ class MeasurementSettings:
         device: ``cpu`` or ``cuda``.
         options: The backend's own options.
         threads: Threads of the runtime; 0: all physical cores.
-        cache: ``model``, ``hot`` or ``cold`` (docs/measuring.md).
-        dtype: Precision to compute in; ``float32``: that of each network itself.
+        cache: ``model`` (as in a running model, docs/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything
+            evicted before each sample); of whole models the first two are the same.
+        dtype: Precision to compute in, one of the backend's; ``float32``: that of each network itself.
         visits: How often each brick and each model is visited.
         budget_s: Total time: as many visits as fit into it, at least as many as make a measurement; None: ``visits``.
         item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
-        sessions: Sessions of each process: in each, the bricks of a pack have an order of their own.
+        sessions: Sessions of each process, each committed as a whole: in each, the bricks of a pack have an order of
+            their own.
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; None: half of the memory that is available.
     """
@@ -77,3 +80,35 @@ class MeasurementSettings:
     def conditions(self) -> Conditions:
         """What is part of every measurement's identity."""
         return Conditions(threads=self.threads or len(physical_cores()), cache=self.cache, dtype=self.dtype)
+
+
+class MeasurementFields(TypedDict, total=False):
+    """The fields of ``MeasurementSettings`` as keywords of the functions that measure."""
+
+    backend: str
+    device: str
+    options: Mapping[str, str] | None
+    threads: int
+    cache: str
+    dtype: str
+    visits: int
+    budget_s: float | None
+    item_timeout_s: float
+    processes: int
+    sessions: int
+    seed: int
+    memory_bytes: int | None
+
+
+def settings_from(settings: MeasurementSettings | None, fields: MeasurementFields) -> MeasurementSettings:
+    """What the caller asked for: settings, or fields of them.
+
+    Raises:
+        UsageError: Both are given.
+    """
+    if settings is None:
+        values: dict[str, Any] = {**fields, "options": dict(fields.get("options") or {})}
+        return MeasurementSettings(**values)
+    if fields:
+        raise UsageError(f"settings are given, and {', '.join(fields)} beside them", remedy="give all of it in one")
+    return settings

@@ -10,6 +10,7 @@ from dlbricks.analyzer.advice import Advice, advise
 from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.report.answers.comparison import advice_answer
 from dlbricks.analyzer.report.tables import render
+from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions, Store, System
@@ -67,11 +68,11 @@ def test_the_command_measures_the_model_as_the_best_did(bench) -> None:
 
     (row,) = of(bench).rows
 
-    words = shlex.split(row.command)
+    words = shlex.split(shell_command(row.measured_by))
     assert words[:2] == ["dlbricks", "measure"]
     assert words[2] == str(bench.source.path)
     for option in ("--backend onnxruntime", "--option optimization=disabled", "--threads 2", "--cache hot"):
-        assert option in row.command
+        assert option in shell_command(row.measured_by)
 
 
 def test_layers_decide_over_the_runner_up_and_the_default(bench) -> None:
@@ -124,7 +125,7 @@ def test_one_combination_is_nothing_to_choose_from(bench) -> None:
 
     assert row.best == "torch"
     assert row.reason == "nothing to compare with: only torch is known"
-    assert any("--backend onnxruntime" in command and "--threads 1" in command for command in row.remedy)
+    assert any((task.backend, task.threads) == ("onnxruntime", 1) for task in row.remedies)
     assert not of(bench).complete
     assert "run: dlbricks measure" in render(advice_answer(of(bench)))
 
@@ -199,7 +200,7 @@ def test_nothing_stored_is_said(bench) -> None:
     (row,) = of(bench).rows
 
     assert (row.best, row.reason, row.ranking) == (None, "nothing is stored", ())
-    assert row.remedy
+    assert row.remedies
 
 
 def test_a_broken_model_is_a_row_with_its_error(bench, tmp_path: Path) -> None:

@@ -46,8 +46,17 @@ def test_a_signature_is_what_python_can_call():
                    ("library_plans", "run"))  # fmt: skip
 
     assert "dlbricks.library_plans(" in short
-    assert "    *,\n    store: Store,\n    backend: str = 'onnxruntime',\n" in long
+    assert "    *,\n    store: Store,\n    models: Sequence[ModelSource] = (),\n" in long
+    assert "    **fields: Unpack[MeasurementFields],  # backend, device, options, " in long
     assert long.endswith(") -> RunReport\n```\n<!-- /signature-run -->")
+
+
+def test_a_value_is_made_as_its_signature_says():
+    made = listings.rendered("<!-- signature-MeasurementSettings --><!-- /signature-MeasurementSettings -->")
+
+    assert "dlbricks.MeasurementSettings(\n    backend: str = 'onnxruntime',\n" in made
+    assert "    options: Mapping[str, str] = {},\n" in made
+    assert made.endswith("\n)\n```\n<!-- /signature-MeasurementSettings -->")
 
 
 def test_a_page_is_written_or_checked(monkeypatch, tmp_path):

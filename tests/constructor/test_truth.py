@@ -68,7 +68,7 @@ def test_bricks_alone_show_how_disturbed_they_were(beside):
     assert (answer.ratio, answer.paired, answer.measured_ms) == (None, None, None)
     assert (answer.disturbed, answer.undisturbed_ms) == (True, pytest.approx(31))
     assert answer.disturbance == pytest.approx(0.4)
-    assert "dlbricks measure" in answer.ratio_reason
+    assert answer.ratio_remedy.kind == "model"
 
 
 def test_another_session_gives_a_ratio_that_is_not_paired(lab, fork, graph_of, beside, later):
@@ -100,7 +100,7 @@ def test_what_an_earlier_version_measured_enters_no_estimate(lab, fork, keys_of,
     assert {missing.reason for missing in earlier.missing} == {
         "measured by an earlier version only, which is never combined with this one"
     }
-    assert all("dlbricks run" in missing.command for missing in earlier.missing)
+    assert all(missing.remedy.kind == "bricks" for missing in earlier.missing)
     lab.put([(keys_of(fork)[0], 1.0)])
     (answer,) = estimate([fork], store=lab.store)
     assert len(answer.missing) == 4
@@ -114,7 +114,7 @@ def test_a_model_of_an_earlier_version_is_no_ground_truth(lab, fork, graph_of, b
     (answer,) = estimate([fork], store=lab.store)
 
     assert (answer.measured_ms, answer.ratio) == (None, None)
-    assert "dlbricks measure" in answer.ratio_reason
+    assert answer.ratio_remedy.kind == "model"
 
 
 def test_a_brick_that_was_measured_again_does_not_part_bricks_and_model(beside, lab, fork, keys_of, later):

@@ -6,11 +6,12 @@ merges or removes by itself is no finding. All places that one rewrite changes a
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterable
 
+from ....constructor.remedies import Task, TaskKind
 from ....generator.rewriting.pattern import Match
 from ....generator.rewriting.rewrite import matches
+from ...shell import shell_command
 from ..analysis import Analysis, Idea, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject
@@ -120,11 +121,5 @@ def remedy_of(subject: Subject, rewrite: str, text: str, places: int) -> Remedy:
         action="rewrite",
         text=text,
         settings={"rewrite": rewrite, "places": str(places)},
-        code=f"dlbricks analyze {shlex.quote(_spelt(subject))} --prove --write improved",
+        code=shell_command(Task(TaskKind.PROOFS, subject.source)),
     )
-
-
-def _spelt(subject: Subject) -> str:
-    """The model as a command names it."""
-    source = subject.source
-    return source.zoo or str(source.path or source.name)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ...shell import shell_command
 from ..forms import FORM, form_cells
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
@@ -84,7 +85,7 @@ def advice_answer(advice: Advice) -> Answer:
     several = len(advice.rows) > 1
     rows = [row.record() for row in advice.rows]
     ranked = [
-        {"model": row.name, **asdict(one), "rank": place if one.latency_ms is not None else None}
+        {"model": row.name, **one.record(), "rank": place if one.latency_ms is not None else None}
         for row in advice.rows
         for place, one in enumerate(row.ranking, 1)
     ]
@@ -183,8 +184,8 @@ def _advice(row: ModelAdvice) -> list[str]:
         lines.append(f"{row.name}: best is {row.best}, {milliseconds(first.latency_ms or 0.0)} ms ({first.basis})")
         if row.ties:
             lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
-        if row.command is not None:
-            lines.append(f"  measured by: {row.command}")
+        if row.measured_by is not None:
+            lines.append(f"  measured by: {shell_command(row.measured_by)}")
     for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):
         if other is not None and layers:
             lines.append(f"  layers that decide it over {other}{' (the default)' if other == row.default else ''}:")
@@ -199,7 +200,7 @@ def _advice(row: ModelAdvice) -> list[str]:
     lines += [f"{row.name}, {one.name}: {one.reason}" for one in row.ranking if one.reason]
     if row.reason is not None:
         lines.append(f"{row.name}: {row.reason}")
-    lines += [f"  run: {command}" for command in row.remedy]
+    lines += [f"  run: {shell_command(task)}" for task in row.remedies]
     return lines
 
 

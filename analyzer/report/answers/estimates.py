@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...shell import spelled, why_unbounded, with_command
 from ..causes import written
+from ..elsewhere import advised_for
 from ..forms import form_cells, form_columns
-from ..remedies import advised_for
 from ..roofs import roofline_lines, roofline_record
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
@@ -16,9 +17,13 @@ from .bindings import bound_lines, values_of
 from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
-    from ....constructor.result import Estimate, SequenceLatency
+    from ....constructor.result import Coverage, Estimate, Missing, SequenceLatency, Term
 
-__all__ = ["estimates_answer"]
+__all__ = ["estimate_record", "estimates_answer"]
+
+_EXPLANATION = frozenset({"path", "attribution", "attribution_absolute_ms"})
+_UNSPELLED = frozenset({"roofline", "ratio_remedy", "roofline_remedy"})
+"""What a record leaves out: the bricks' roofline has rows of its own, and remedies stand in the reasons."""
 
 _NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
@@ -47,7 +52,7 @@ def estimates_answer(
     """
     rows = []
     for entry in estimates:
-        row = entry.record(explained=explain)
+        row = estimate_record(entry, explained=explain)
         if explain:
             row |= {"parts": [asdict(part) for part in entry.sequences]}
             row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
@@ -89,6 +94,44 @@ def estimates_answer(
     )
 
 
+def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any]:
+    """An estimate as a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
+
+    Args:
+        entry: The estimate.
+        explained: With the path, and with what lies between bricks and model.
+    """
+    left_out = _UNSPELLED if explained else _UNSPELLED | _EXPLANATION
+    record = {name: value for name, value in _shallow(entry).items() if name not in left_out}
+    record |= {
+        "dims": dict(entry.dims),
+        "bound": dict(entry.bound),
+        "coverage": None if entry.coverage is None else _shallow(entry.coverage),
+        "ratio_reason": with_command(entry.ratio_reason, entry),
+        "benanza_ratio_reason": with_command(entry.benanza_ratio_reason, entry),
+        "roofline_reason": why_unbounded(entry),
+        "missing": [_formed(one) for one in entry.missing],
+        "sequences": len(entry.sequences),
+    }
+    if not explained:
+        return record
+    terms = {
+        name: spelled(_shallow(term), remedy="command") | {"reason": with_command(term.reason, entry)}
+        for name, term in (entry.attribution or {}).items()
+    }
+    attribution = None if entry.attribution is None else terms
+    return record | {"path": [_formed(one) for one in entry.path], "attribution": attribution}
+
+
+def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
+    return spelled(_shallow(value), remedy="command") | {"form": None if value.form is None else asdict(value.form)}
+
+
+def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
+    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def _remarks(entry: Estimate) -> list[str]:
     if entry.error is not None:
         return [f"{entry.name}: {entry.error}"]
@@ -98,9 +141,9 @@ def _remarks(entry: Estimate) -> list[str]:
         known = any(part.latency_ms is not None for part in entry.sequences)
         rest = f"; the rest takes {milliseconds(entry.known_ms)} ms" if known and entry.known_ms is not None else ""
         lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
-        reasons = dict.fromkeys((missing.reason, missing.command) for missing in entry.missing)
-        for reason, command in list(reasons)[:_REASONS]:
-            lines.append(f"  {reason}" + (f": {advised_for(entry, command)}" if command else ""))
+        reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in entry.missing)
+        for reason, remedy in list(reasons)[:_REASONS]:
+            lines.append(f"  {reason}" + (f": {advised_for(entry, remedy)}" if remedy else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
         if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
@@ -108,7 +151,7 @@ def _remarks(entry: Estimate) -> list[str]:
                 f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
             )
     elif entry.measured_ms is not None and entry.ratio is None:
-        lines.append(f"{entry.name}: no ratio, since {entry.ratio_reason}")
+        lines.append(f"{entry.name}: no ratio, since {with_command(entry.ratio_reason, entry)}")
     if entry.benanza_note is not None:
         lines.append(f"{entry.name}: {entry.benanza_note}")
     elif above_estimate(entry):

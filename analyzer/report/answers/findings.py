@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...shell import shell_command
 from ..tables import MOST, Answer, Column
 from ..units import counted, milliseconds, percent
 
@@ -99,7 +100,7 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     for found in row.tried:
         yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
-    yield from (f"  run: {command}" for command in row.commands)
+    yield from (f"  run: {shell_command(task)}" for task in row.remedies)
 
 
 def _explained(found: Finding) -> Iterator[str]:

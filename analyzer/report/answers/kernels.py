@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...kernels.shares import KernelShare, matrix_share, shares_of
 from ...kernels.units import Use
+from ...shell import shell_command
 from ..forms import form_cells
 from ..tables import MOST, Answer, Column, nested_rows
 from ..units import counted, milliseconds, percent, short
@@ -84,7 +85,7 @@ def _record(one: ModelKernels) -> dict[str, object]:
         "kernels": [_kernel_record(kernel) for kernel in one.kernels],
         "elsewhere": [_kernel_record(kernel) for kernel in one.elsewhere],
         "missing": [asdict(missing) for missing in one.missing],
-        "command": one.command,
+        "command": None if one.remedy is None else shell_command(one.remedy),
         "error": one.error,
     }
 
@@ -132,7 +133,10 @@ def _remarks(one: ModelKernels, most: int | None) -> list[str]:
         lines += [f"  {kernel.calls:>4} x {_label(kernel)} on {kernel.place}" for kernel in one.elsewhere[:_LISTED]]
     if one.missing:
         what = "the model" if one.whole else counted(sum(missing.count for missing in one.missing), "sequence")
-        lines.append(f"{one.name}: the kernels of {what} are not known" + (f": {one.command}" if one.command else ""))
+        lines.append(
+            f"{one.name}: the kernels of {what} are not known"
+            + (f": {shell_command(one.remedy)}" if one.remedy else "")
+        )
         if not one.whole:
             kinds = Counter[str]()
             for missing in one.missing:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ....version import __version__
 from ...findings.finding import Finding
 from ...findings.joint import Joint
+from ...shell import why_unbounded
 from ..causes import Row, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import counted, margin, milliseconds, percent, short
@@ -93,6 +94,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "findings": section.findings,
         "top": [one for one in section.findings or () if not one.at_most][:_TOP],
         "joint": section.joint,
+        "unbounded": why_unbounded(section.estimate),
     }
 
 

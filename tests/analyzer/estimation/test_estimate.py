@@ -11,6 +11,8 @@ import uuid
 
 import pytest
 from dlbricks import estimate
+from dlbricks.analyzer.report.answers.estimates import estimate_record
+from dlbricks.analyzer.shell import shell_command
 from dlbricks.db import Conditions, Run, Stack, Store, Subject, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -77,9 +79,9 @@ def test_what_is_missing_makes_totals_null(lab, fork, keys_of):
     failed, absent = answer.missing
     assert (failed.key, failed.op_types, failed.count) == (keys[3], ("Exp",), 1)
     assert failed.reason == "timeout: no answer within 30 s"
-    assert failed.command.endswith("--again failed")
+    assert shell_command(failed.remedy).endswith("--again failed")
     assert (absent.key, absent.reason) == (keys[4], "not measured")
-    generate, run = absent.command.split(" && ")
+    generate, run = shell_command(absent.remedy).split(" && ")
     suite = shlex.split(generate)[-1]
     assert re.fullmatch("suite-g1-[0-9a-f]{8}", suite)  # never a suite that the user has
     assert shlex.split(generate) == ["dlbricks", "generate", str(fork.path), "-g", "1", "-o", suite]
@@ -93,20 +95,22 @@ def test_commands_name_options_that_are_not_the_default(lab, fork, keys_of):
     stack = Stack("onnxruntime", "cpu", (), (("optimization", "basic"),))
     lab.store.put_stack(stack)
     lab.put([(keys_of(fork)[0], 1.0)], stack=stack.key)
-    assert "--option optimization=basic" in one(lab, fork).missing[0].command
-    asked = one(lab, fork, stack=stack.key[:8], cache="cold").missing[0].command  # nothing is stored so
+    assert "--option optimization=basic" in shell_command(one(lab, fork).missing[0].remedy)
+    asked = shell_command(one(lab, fork, stack=stack.key[:8], cache="cold").missing[0].remedy)  # nothing is stored so
     assert "--option optimization=basic --cache cold" in asked
 
 
 def test_no_command_measures_in_a_precision_that_run_has_not(lab, fork):
-    assert {missing.command for missing in one(lab, fork, dtype="float16").missing} == {None}
+    assert {missing.remedy for missing in one(lab, fork, dtype="float16").missing} == {None}
 
 
 def test_commands_measure_in_the_precision_that_was_asked_for(lab, fork, keys_of):
     lab.put([(keys_of(fork)[0], 1.0)], conditions=Conditions(threads=1, dtype="int8"))
-    assert "--cache hot --dtype int8 --db" in one(lab, fork).missing[0].command
-    assert "--dtype int8" in one(lab, fork, dtype="int8", threads=2).missing[0].command  # nothing is stored so
-    assert "--dtype" not in one(lab, fork, dtype="float32").missing[0].command
+    assert "--cache hot --dtype int8 --db" in shell_command(one(lab, fork).missing[0].remedy)
+    assert "--dtype int8" in shell_command(
+        one(lab, fork, dtype="int8", threads=2).missing[0].remedy
+    )  # nothing is stored so
+    assert "--dtype" not in shell_command(one(lab, fork, dtype="float32").missing[0].remedy)
 
 
 def test_the_executed_graph_is_that_of_the_model_s_own_precision(lab, fork):
@@ -119,7 +123,7 @@ def test_nothing_is_stored_at_all(lab, fork):
     assert (answer.system, answer.stack, answer.backend, answer.threads) == (None, None, "openvino", 4)
     assert (answer.coverage.sequences, answer.known_ms, answer.sequential_ms) == (0.0, 0.0, None)
     assert len(answer.missing) == 5
-    assert "--backend openvino --threads 4" in answer.missing[0].command
+    assert "--backend openvino --threads 4" in shell_command(answer.missing[0].remedy)
 
 
 def test_failures_are_reported_where_nothing_was_measured(lab, fork, keys_of):
@@ -158,7 +162,7 @@ def test_a_layer_that_cannot_be_a_brick_is_missing_and_not_free(lab, keys_of):
     assert answer.coverage.sequences == pytest.approx(1 / 2)
     assert answer.sequential_ms is None
     (skipped,) = answer.missing
-    assert (skipped.key, skipped.op_types, skipped.command) == (None, ("NonZero",), None)
+    assert (skipped.key, skipped.op_types, skipped.remedy) == (None, ("NonZero",), None)
     assert "cannot be a brick" in skipped.reason
 
 
@@ -168,7 +172,7 @@ def test_longer_sequences_are_other_bricks(lab, fork, keys_of):
     answer = one(lab, fork, granularity=2)
     assert answer.sequential_ms == 3.0 * len(keys)
     assert max(len(row.layers) for row in answer.sequences) == 2
-    assert "-g 3" in one(lab, fork, granularity=3).missing[0].command
+    assert "-g 3" in shell_command(one(lab, fork, granularity=3).missing[0].remedy)
 
 
 def test_overlapping_sequences_give_the_cheapest_cover(lab, chain, keys_of):
@@ -298,7 +302,7 @@ def test_a_model_that_was_not_measured_has_no_ratio(measured, fork, graph_of):
     measured.put([(graph_of(fork).key, 62.0)], subject=Subject.MODEL, conditions=Conditions(threads=2))
     answer = one(measured, fork)
     assert answer.measured_ms is answer.ratio is None
-    assert "dlbricks measure" in answer.ratio_reason
+    assert answer.ratio_remedy.kind == "model"
 
 
 def test_a_model_that_could_not_be_measured_says_why(measured, fork, graph_of):
@@ -329,7 +333,7 @@ def test_a_broken_model_does_not_stop_the_others(measured, fork, tmp_path):
 
 
 def test_the_record_is_json_with_the_documented_keys(measured, fork):
-    record = json.loads(json.dumps(one(measured, fork).record()))
+    record = json.loads(json.dumps(estimate_record(one(measured, fork))))
     documented = (
         "name system stack backend device threads cache dtype granularity graph batch dims estimate_ms ci95_ms "
         "sequential_ms critical_path_ms lower_bound_sequential_ms lower_bound_critical_path_ms "
@@ -357,10 +361,10 @@ def test_the_private_round_trip(lab, fork, keys_of, tmp_path):
         merge(home, tmp_path / "latencies.db")
         (answer,) = estimate([fork], store=home)
     here = one(lab, fork)
-    places = {"attribution": None, "roofline_reason": None}  # both name the database in a command
+    places = dict.fromkeys(("attribution", "ratio_remedy", "roofline_remedy"))  # they name the database
     assert dataclasses.replace(answer, **places) == dataclasses.replace(here, **places)
-    for name, term in answer.attribution.items():  # the commands name the database
-        assert dataclasses.replace(term, command=None) == dataclasses.replace(here.attribution[name], command=None)
+    for name, term in answer.attribution.items():  # the remedies name the database
+        assert dataclasses.replace(term, remedy=None) == dataclasses.replace(here.attribution[name], remedy=None)
 
 
 def test_the_whole_built_in_zoo_from_one_database(lab):

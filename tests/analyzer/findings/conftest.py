@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dlbricks.analyzer.estimation.cutting import cut_of
 from dlbricks.analyzer.estimation.estimate import estimates_under
-from dlbricks.analyzer.estimation.selection import Query, choose
+from dlbricks.analyzer.estimation.query import Query, choose
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.analyzer.findings.subject import Subject
 from dlbricks.constructor.decomposition import Decomposition

@@ -9,6 +9,7 @@ import pytest
 from dlbricks.analyzer.kernels.kernels import kernels
 from dlbricks.analyzer.kernels.shares import device_of, matrix_share, shares_of
 from dlbricks.analyzer.kernels.units import Use
+from dlbricks.analyzer.shell import shell_command
 from dlbricks.db import Conditions, Kernel, KernelView, Stack, Subject
 from dlbricks.db.identity import Identity
 from dlbricks.errors import AmbiguousQuery, UsageError
@@ -103,8 +104,8 @@ def test_what_is_missing_is_named_with_the_command_that_shows_it(lab, fork, keys
         (keys[4], ("Add",), 1),
     ]
     assert sum(one.calls for one in found.kernels) == 3
-    assert found.command is not None
-    generate, run = (shlex.split(part) for part in found.command.split("&&"))
+    assert found.remedy is not None
+    generate, run = (shlex.split(part) for part in shell_command(found.remedy).split("&&"))
     assert generate[:2] == ["dlbricks", "generate"]
     assert run[:2] == ["dlbricks", "run"]
     assert "--kernels" in run
@@ -122,8 +123,8 @@ def test_the_whole_model_as_it_was_profiled(lab, chain, graph_of, put_views):
     key = graph_of(chain).key
     lab.put([(key, 5.0)], subject=Subject.MODEL)
     (found,) = kernels([chain], store=lab.store, whole=True)
-    assert found.command is not None
-    assert shlex.split(found.command)[:2] == ["dlbricks", "measure"]
+    assert found.remedy is not None
+    assert shlex.split(shell_command(found.remedy))[:2] == ["dlbricks", "measure"]
 
     put_views({key: view(kernel("fused", calls=3))}, subject=Subject.MODEL)
     (found,) = kernels([chain], store=lab.store, whole=True)

@@ -23,7 +23,7 @@ def test_only_some_of_many_bindings_are_listed() -> None:
 
 
 def test_an_estimate_without_bricks_says_what_it_was_bound_to() -> None:
-    missing = Missing("k", 3, ("a",), ("Conv",), "not measured", "dlbricks run suite")
+    missing = Missing("k", 3, ("a",), ("Conv",), "not measured", None)
     entry = Estimate(
         name="m", granularity=1, missing=(missing,), coverage=Coverage(0.2, None), bound={"batch": 1, "past": 127}
     )  # fmt: skip

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from dlbricks.analyzer.report.causes import rows_of, written
+from dlbricks.constructor.remedies import Task, TaskKind
 from dlbricks.constructor.result import Estimate, Term
 from dlbricks.generator.machine.system import probe_system
+from dlbricks.models import ModelSource
 
 
 def explained(**changes: Term) -> Estimate:
@@ -63,12 +66,12 @@ def test_short_latencies_have_more_decimals() -> None:
 
 
 def test_commands_stand_below_once_each() -> None:
-    unknown = Term(reason="not measured", command="dlbricks run suite")
+    unknown = Term(reason="not measured", remedy=Task(TaskKind.CEILINGS, database="my home.db"))
 
     lines = written(explained(fusion=unknown, cache=unknown, unexplained=Term(reason="no")))
 
-    assert [line for line in lines if "dlbricks run suite" in line] == [
-        "  fusion and cache would be known after: dlbricks run suite"
+    assert [line for line in lines if "would be known" in line] == [
+        "  fusion and cache would be known after: dlbricks system --ceilings --db 'my home.db'"
     ]
 
 
@@ -78,13 +81,14 @@ def test_without_an_attribution_nothing_is_said() -> None:
 
 
 def test_what_another_system_lacks_is_not_measured_into_the_database_here() -> None:
-    command = "dlbricks generate m -o s && dlbricks run s --threads 1 --db 'my home.db'"
-    there = dataclasses.replace(explained(fusion=Term(reason="not measured", command=command)), system="e" * 64)
+    task = Task(TaskKind.BRICKS, ModelSource("m", None, "m"), "my home.db", threads=1, again="all")
+    there = dataclasses.replace(explained(fusion=Term(reason="not measured", remedy=task)), system="e" * 64)
     here = dataclasses.replace(there, system=probe_system().key)
 
     (line,) = [line for line in written(there) if "would be known" in line]
-    assert line.endswith(
-        "here, dlbricks generate m -o s; on system eeeeeeeeeeee, dlbricks run s --threads 1; "
-        "then export and merge what it stores"
+    assert re.search(
+        r"here, dlbricks generate m -g 1 -o (suite\S+); on system eeeeeeeeeeee, "
+        r"dlbricks run \1 --threads 1 --again all; then export and merge what it stores$",
+        line,
     )
-    assert any(line.endswith(command) for line in written(here))
+    assert any(line.endswith("--threads 1 --db 'my home.db' --again all") for line in written(here))

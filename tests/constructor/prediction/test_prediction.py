@@ -11,6 +11,8 @@ import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation import survey
 from dlbricks.analyzer.estimation.runtime import why_not_here
+from dlbricks.analyzer.report.answers.estimates import estimate_record
+from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
@@ -107,7 +109,7 @@ def test_where_a_call_is_not_measured_the_sum_stands(lab, fork, keys_of):
     assert one(lab, fork).estimate_ms == 5.0
     assert term.ms is None
     assert "call" in term.reason
-    assert term.command.endswith("--again all")
+    assert shell_command(term.remedy).endswith("--again all")
 
 
 def test_cold_calls_are_cold(lab, fork, keys_of):
@@ -279,15 +281,30 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert balance(answer) == pytest.approx(8.0)
 
 
+def test_a_runtime_is_asked_once_what_it_executes_for_a_model(explained, windows, monkeypatch):
+    lab, model, *_ = explained
+    windows(lab)
+    asked, whole = [], Cutter._execute
+    monkeypatch.setattr(Cutter, "_execute", lambda self, source: asked.append(source) or whole(self, source))
+
+    answer = one(lab, model, cache="hot")
+
+    assert value(answer, "cache") is not None
+    assert value(answer, "fusion") is not None
+    assert asked == [model]
+    assert one(lab, model, cache="hot") == answer
+    assert asked == [model], "it is kept, the units with it"
+
+
 def test_a_model_whose_fusions_are_not_reported_costs_no_estimate(explained, windows, monkeypatch):
     lab, model, *_ = explained
     windows(lab)
     whole = survey._decomposed
 
-    def refused(source, cutter, cut, *others):
+    def refused(source, cutter, cut, *others, **more):
         if cut.graph == "fused":
             raise WorkerError("the worker ended")
-        return whole(source, cutter, cut, *others)
+        return whole(source, cutter, cut, *others, **more)
 
     monkeypatch.setattr(survey, "_decomposed", refused)
 
@@ -334,13 +351,13 @@ def test_every_cause_is_what_was_done_about_it(explained):
     assert value(answer, "overhead") == pytest.approx((layers - 1) * 0.1)
     assert value(answer, "fusion") is None
     assert "what fusion saves is not measured" in answer.attribution["fusion"].reason
-    assert "--algorithm unfused --algorithm extended" in answer.attribution["fusion"].command
+    assert "--algorithm unfused --algorithm extended" in shell_command(answer.attribution["fusion"].remedy)
     assert value(answer, "cache") == pytest.approx(nodes * (1.2 - 0.9))
     assert answer.attribution["layout"].ms is None
     assert "not measured by themselves" in answer.attribution["layout"].reason
     for term in answer.attribution.values():
         assert term.ms is None or term.ci95_ms[0] <= term.ms <= term.ci95_ms[1]
-    assert json.loads(json.dumps(answer.record()))["attribution"]["bricks"]["reason"] is None
+    assert json.loads(json.dumps(estimate_record(answer)))["attribution"]["bricks"]["reason"] is None
 
 
 def test_a_model_that_is_asked_for_cold_stays_cold(explained, keys_of, executed):
@@ -438,10 +455,10 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
     for name in ("fusion", "cache", "unexplained"):
         assert answer.attribution[name].ms is None
         assert answer.attribution[name].reason
-    assert "--graph fused" in answer.attribution["fusion"].command
-    assert "--data" in answer.attribution["data"].command
+    assert "--graph fused" in shell_command(answer.attribution["fusion"].remedy)
+    assert "--data" in shell_command(answer.attribution["data"].remedy)
     assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
-    assert "--cache model" in answer.attribution["cache"].command
+    assert "--cache model" in shell_command(answer.attribution["cache"].remedy)
     assert answer.attribution["unexplained"].reason.startswith("it cannot be separated from fusion and cache")
     assert answer.estimate_ms == pytest.approx(answer.sequential_ms - value(answer, "overhead"))
 
@@ -484,8 +501,8 @@ def test_nothing_is_stored_of_the_executed_graph(home, model):
     answer = one(home, model, graph="runtime", cache="model")
 
     assert answer.sequential_ms is None
-    assert "--graph runtime" in answer.missing[0].command
-    assert "--cache model" in answer.missing[0].command
+    assert "--graph runtime" in shell_command(answer.missing[0].remedy)
+    assert "--cache model" in shell_command(answer.missing[0].remedy)
 
 
 # Where the executed graph cannot be had -------------------------------------------------------------------------------
@@ -528,7 +545,7 @@ def test_two_stacks_that_are_installed_here_are_not_guessed_among(home, model):
         one(home, model, graph="runtime")
     answer = one(home, model, graph="runtime", stack=basic.key[:12])
     assert answer.error is None
-    assert "--option optimization=basic" in answer.missing[0].command
+    assert "--option optimization=basic" in shell_command(answer.missing[0].remedy)
 
 
 def test_a_broken_model_does_not_stop_the_others(home, model, tmp_path):

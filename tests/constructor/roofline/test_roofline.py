@@ -13,6 +13,7 @@ from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.bricks.sequence import LayerSequence
+from dlbricks.constructor.remedies import Task, TaskKind
 from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
 from dlbricks.constructor.roofline.roofline import memory_ms, roofline
 from dlbricks.constructor.roofline.work import Work, work_of
@@ -280,7 +281,7 @@ def test_the_bandwidth_of_what_is_nearer_is_never_less(lab, fork, keys_of):
 
 
 @pytest.mark.parametrize("threads", [2, None])
-def test_missing_ceilings_are_named_with_the_command_that_measures_them(lab, fork, keys_of, threads):
+def test_missing_ceilings_are_named_with_what_measures_them(lab, fork, keys_of, threads):
     lab.put((key, 0.5) for key in keys_of(fork))
     if threads is not None:  # those of other threads do not count
         put_ceilings(lab, threads=threads)
@@ -288,7 +289,7 @@ def test_missing_ceilings_are_named_with_the_command_that_measures_them(lab, for
     (answer,) = estimate([fork], store=lab.store)
 
     assert answer.roofline_ms is answer.roofline_headroom is None
-    assert f"dlbricks system --ceilings --threads 1 --db {lab.store.place}" in answer.roofline_reason
+    assert answer.roofline_remedy == Task(TaskKind.CEILINGS, database=str(lab.store.place), threads=1)
     assert all(row.gbytes_s is not None for row in answer.roofline.layers)
 
 

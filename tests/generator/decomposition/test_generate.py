@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
 from dlbricks.generator.decomposition import cutter
+from dlbricks.generator.decomposition.cutter import Cut, CutFields, cut_from
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.progress import Stage
 from dlbricks.models import find_models
@@ -191,6 +193,27 @@ def test_decoys_are_mixed_in_and_not_counted(small_models, tmp_path):
 def test_wrong_options_are_usage_errors(small_models, tmp_path, wrong):
     with pytest.raises(UsageError):
         generate(small_models, **{"granularity": 1, "out": tmp_path / "suite", **wrong})
+
+
+def test_settings_cut_as_keywords_do(small_models, tmp_path):
+    keywords = generate(small_models, granularity=3, connected=True, out=tmp_path / "keywords")
+    settings = generate(small_models, settings=Cut(3, connected=True), out=tmp_path / "settings")
+
+    assert _content(settings.suite) == _content(keywords.suite)
+    assert settings.granularity == keywords.granularity == 3
+
+
+def test_settings_and_keywords_together_are_wrong_usage(small_models, tmp_path):
+    with pytest.raises(UsageError, match="connected, graph beside them"):
+        generate(small_models, settings=Cut(3), connected=True, graph="fused", out=tmp_path / "suite")
+    with pytest.raises(UsageError, match="no granularity is given"):
+        generate(small_models, out=tmp_path / "suite")
+    assert not (tmp_path / "suite").exists()
+
+
+def test_every_field_of_a_cut_is_a_keyword():
+    assert list(CutFields.__annotations__) == [one.name for one in dataclasses.fields(Cut)]
+    assert cut_from(None, {"granularity": 1, "options": {"b": "2", "a": "1"}}).options == (("a", "1"), ("b", "2"))
 
 
 def test_a_foreign_folder_is_not_overwritten(small_models, tmp_path):

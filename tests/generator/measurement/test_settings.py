@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 from dlbricks.errors import UsageError
-from dlbricks.generator.measurement.settings import MeasurementSettings
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.measurement.settings import MeasurementFields, MeasurementSettings, settings_from
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,36 @@ def test_times_are_positive_numbers(name, seconds):
 def test_there_is_one_of_each_at_least(name):
     with pytest.raises(UsageError, match=f"{name} cannot be 0"):
         MeasurementSettings(**{name: 0}).check()
+
+
+def test_every_setting_is_a_keyword():
+    assert list(MeasurementFields.__annotations__) == [one.name for one in dataclasses.fields(MeasurementSettings)]
+
+
+def test_keywords_and_settings_are_the_same():
+    settings = MeasurementSettings(threads=2, options={"execution": "parallel"})
+
+    assert settings_from(None, {}) == MeasurementSettings()
+    assert settings_from(None, {"options": None}) == MeasurementSettings()
+    assert settings_from(None, {"threads": 2, "options": {"execution": "parallel"}}) == settings
+    assert settings_from(settings, {}) is settings
+    with pytest.raises(TypeError, match="'thread'"):
+        settings_from(None, {"thread": 2})
+
+
+@pytest.mark.parametrize("call", [run, measure])
+def test_settings_and_keywords_together_are_wrong_usage(call, store):
+    with pytest.raises(UsageError, match="threads, cache beside them"):
+        call("suite", store=store, settings=MeasurementSettings(), threads=2, cache="hot")
+    assert not store.runs()
+
+
+def test_what_is_measured_has_the_settings_that_were_given(small_suite, small_models, store):
+    settings = MeasurementSettings(cache="hot", visits=6, processes=1, sessions=1)
+
+    ran = run(small_suite, store=store, settings=settings)
+    measured = measure(small_models, store=store, settings=settings)
+
+    assert (ran.measured, ran.remaining, measured.complete) == (10, 0, True)
+    assert {one.conditions for one in store.measurements()} >= {settings.conditions}
+    assert run(small_suite, store=store, cache="hot", visits=6).reused == 10

@@ -22,7 +22,7 @@ Symbol = Any
 Array = npt.NDArray[Any]
 ValueType = tuple[np.dtype[Any], tuple[int, ...]]
 
-MODULES = ("elementwise", "linear", "logic", "normalization", "pooling", "reduction", "selection", "shape", "spatial")
+MODULES = ("elementwise", "indexing", "linear", "logic", "normalization", "pooling", "reduction", "shape", "spatial")
 """Modules that hold translations."""
 
 DOMAINS = ("", "ai.onnx")

@@ -1,13 +1,14 @@
-"""The commands that are printed are ones that the code takes."""
+"""What would measure what is missing is what the runtime can do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.analyzer.estimation.commands import Commands, default_options
-from dlbricks.analyzer.estimation.selection import Query
+from dlbricks.analyzer.estimation.query import Query
+from dlbricks.analyzer.estimation.tasks import Tasks, default_options
 from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.remedies import Task, TaskKind
 from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names
@@ -15,19 +16,19 @@ from dlbricks.generator.backends.requirements import in_turn
 from dlbricks.generator.decomposition.cutter import Cut
 
 
-def commands(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Commands:
-    """Commands of a stack that nothing is stored of, or with bricks in a cache state."""
+def tasks(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Tasks:
+    """Tasks of a stack that nothing is stored of, or with bricks in a cache state."""
     if stored is None:
-        return Commands(lab.store, None, query or Query(backend=backend), Cut(1))
+        return Tasks(lab.store, None, query or Query(backend=backend), Cut(1))
     effective = get(backend).resolve("cpu", options)
     stack = Stack(backend, "cpu", (), tuple(sorted(effective.items())))
     choice = Choice("system", stack.key, lab.system, stack, Conditions(1, stored), 1)
-    return Commands(lab.store, choice, Query(), Cut(1))
+    return Tasks(lab.store, choice, Query(), Cut(1))
 
 
-def printed(found: Commands, source) -> Iterator[str]:
+def all_of(found: Tasks, source) -> Iterator[Task]:
     """All of them."""
-    for command in (
+    for task in (
         found.truth(source),
         found.examine(source),
         found.measure(source),
@@ -37,70 +38,70 @@ def printed(found: Commands, source) -> Iterator[str]:
         found.measure(source, graph="runtime", cache="model"),
         found.measure(source, graph="fused"),
     ):
-        if command is not None:
-            yield command
+        if task is not None:
+            yield task
 
 
 @pytest.mark.parametrize("stored", [None, "hot", "cold", "model", "8MiB"])
 @pytest.mark.parametrize("name", [name for name in names() if "cpu" in get(name).devices])
-def test_no_command_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
+def test_no_task_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
     backend = get(name)
-    found = list(printed(commands(lab, name, stored=stored), fork))
+    found = list(all_of(tasks(lab, name, stored=stored), fork))
 
-    assert all(f"--backend {name}" in command for command in found)
+    assert all(task.backend == name for task in found)
     assert len(found) >= 2
     if not in_turn(backend, default_options(name, "cpu")):
         # ``run`` measures at reuse distances where no cache state is given.
-        assert not any("--cache model" in command or "--data" in command for command in found)
-        assert all("--cache" in command for command in found)
+        assert not any(task.cache == "model" or task.kind is TaskKind.DATA for task in found)
+        assert all(task.cache for task in found)
     if not isinstance(backend, GraphBackend):
-        assert not any("--graph" in command for command in found)
+        assert {task.graph for task in found} == {"source"}
 
 
 def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph_and_no_single_layers(lab, fork):
-    found = commands(lab, "mxnet", Query(backend="mxnet", cache="model"))
+    found = tasks(lab, "mxnet", Query(backend="mxnet", cache="model"))
 
-    assert "--cache hot" not in found.measure(fork)
-    assert "--cache model" in found.measure(fork, cache="model")
+    assert found.measure(fork).cache != "hot"
+    assert found.measure(fork, cache="model").cache == "model"
     assert found.examine(fork) is found.measure(fork, graph="runtime") is None
 
 
 def test_a_runtime_that_shows_what_it_fuses_is_asked_for_units_where_these_are_cut(lab, fork):
-    units = Commands(lab.store, None, Query(backend="openvino"), Cut(1, graph="fused"))
-    layers = commands(lab, "openvino", Query(backend="openvino"))
+    units = Tasks(lab.store, None, Query(backend="openvino"), Cut(1, graph="fused"))
+    layers = tasks(lab, "openvino", Query(backend="openvino"))
 
-    assert "--graph fused --backend openvino" in units.measure(fork)
+    assert (units.measure(fork).graph, units.measure(fork).backend) == ("fused", "openvino")
     assert units.measure(fork, graph="runtime") is None
     assert layers.measure(fork, graph="fused", algorithms=("unfused", "extended")) is None
 
 
 def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
-    eager, compiled = (commands(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
+    eager, compiled = (tasks(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
 
-    assert "--cache model" in eager.measure(fork, cache="model")
-    assert "--data" in eager.examine(fork)
+    assert eager.measure(fork, cache="model").cache == "model"
+    assert eager.examine(fork).kind is TaskKind.DATA
     assert compiled.measure(fork, cache="model") is compiled.examine(fork) is None
     assert compiled.measure(fork, cache="128MiB") is None
-    assert "--cache hot" in compiled.measure(fork)
-    assert "--cache hot" in compiled.truth(fork)
+    assert compiled.measure(fork).cache == "hot"
+    assert compiled.truth(fork).cache == "hot"
 
 
 def test_the_graph_that_an_eager_runtime_executes_is_the_model_s_own(lab, fork):
-    eager, compiled = (commands(lab, "torch", stored="hot", mode=mode) for mode in ("eager", "compile"))
+    eager, compiled = (tasks(lab, "torch", stored="hot", mode=mode) for mode in ("eager", "compile"))
 
     assert eager.measure(fork, graph="runtime") == eager.measure(fork)
     assert compiled.measure(fork, graph="runtime") is None
 
 
 def test_a_runtime_that_does_all_is_asked_for_all(lab, fork):
-    found = commands(lab, "onnxruntime", stored="hot")
+    found = tasks(lab, "onnxruntime", stored="hot")
 
-    assert "--data" in found.examine(fork)
-    assert "--graph runtime" in found.measure(fork, graph="runtime", cache="model")
-    assert found.measure(fork, graph="runtime", cache="model").count("--cache model") == 1
+    assert found.examine(fork).kind is TaskKind.DATA
+    executed = found.measure(fork, graph="runtime", cache="model")
+    assert (executed.graph, executed.cache) == ("runtime", "model")
 
 
 def test_a_stack_whose_runtime_is_not_known_here_is_asked_as_before(lab, fork):
-    found = commands(lab, "elsewhere", Query(backend="elsewhere", cache="model"))
+    found = tasks(lab, "elsewhere", Query(backend="elsewhere", cache="model"))
 
-    assert "--backend elsewhere --cache model" in found.measure(fork)
+    assert (found.measure(fork).backend, found.measure(fork).cache) == ("elsewhere", "model")

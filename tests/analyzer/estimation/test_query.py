@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from dlbricks.analyzer.estimation.selection import Query, QueryFields, asked, choose
+from dlbricks.analyzer.estimation.query import Query, QueryFields, asked, choose
 from dlbricks.db import Conditions, Stack, System
 from dlbricks.errors import AmbiguousQuery, UsageError
 

@@ -1,0 +1,111 @@
+"""Tasks as commands of a shell: the one place that knows how the command line calls them and their options."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..constructor.remedies import Task, TaskKind
+from ..constructor.result import Estimate
+from ..models import ModelSource
+
+__all__ = ["shell_command", "shell_steps", "spelled", "why_unbounded", "with_command"]
+
+_DEFAULT_RUNTIME = {("--backend", "onnxruntime"), ("--device", "cpu")}
+
+
+def shell_command(task: Task) -> str:
+    """The line that does a task in a shell.
+
+    Example:
+        >>> from dlbricks.constructor.remedies import Task, TaskKind
+        >>> shell_command(Task(TaskKind.CEILINGS, threads=2))
+        'dlbricks system --ceilings --threads 2'
+    """
+    return " && ".join(shell_steps(task))
+
+
+def shell_steps(task: Task, *, database: bool = True) -> list[str]:
+    """The commands of a task, to be called one after the other.
+
+    Args:
+        task: The task.
+        database: Name the database that the results go to.
+    """
+    model = [] if task.source is None else _model(task.source)
+    runtime = [
+        *_given([("--backend", task.backend), ("--device", task.device)]),
+        *(("--option", f"{name}={value}") for name, value in task.options),
+    ]
+    conditions = _given([("--threads", task.threads), ("--cache", task.cache), ("--dtype", task.dtype)])
+    how = _words([*runtime, *conditions])
+    match task.kind:
+        case TaskKind.BRICKS:
+            cut = [*model, "-g", str(task.granularity), *(["--overlap"] if task.overlap else [])]
+            cut += ["--connected"] if task.connected else []
+            if task.graph != "source":
+                cut += ["--graph", task.graph, *_words(one for one in runtime if one not in _DEFAULT_RUNTIME)]
+            # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
+            digest = hashlib.sha256("\0".join(cut).encode("utf-8", "surrogateescape")).hexdigest()
+            suite = f"suite-g{task.granularity}-{digest[:8]}"
+            algorithms = _words(("--algorithm", name) for name in task.algorithms)
+            steps = [["generate", *cut, "-o", suite], ["run", suite, *how, *algorithms]]
+        case TaskKind.MODEL:
+            steps = [["measure", *model, *how]]
+        case TaskKind.DATA:
+            steps = [["measure", *model, "--data", *how]]
+        case TaskKind.CEILINGS:
+            steps = [["system", "--ceilings", *how]]
+        case TaskKind.PROOFS:
+            steps = [["analyze", *model, "--prove", "--write", "improved"]]
+    steps[-1] += _words(_given([("--db", task.database if database else None), ("--again", task.again)]))
+    steps[-1] += ["--kernels"] if task.kernels else []
+    return [shlex.join(["dlbricks", *words]) for words in steps]
+
+
+def _model(source: ModelSource) -> list[str]:
+    """A model as it was asked for."""
+    words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
+    return [*words, *_words(("--dim", f"{name}={size}") for name, size in source.dims)]
+
+
+def _given(options: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in options if value is not None]
+
+
+def _words(options: Iterable[tuple[str, str]]) -> list[str]:
+    return [word for option in options for word in option]
+
+
+def spelled(fields: Mapping[str, Any], **keys: str) -> dict[str, Any]:
+    """Fields of a result as JSON has them, as far as tasks are concerned: each is a command there.
+
+    Args:
+        fields: Values by name.
+        keys: Key by name, where that is another.
+    """
+    return {keys.get(name, name): _spelled(value) for name, value in fields.items()}
+
+
+def _spelled(value: object) -> object:
+    match value:
+        case Task():
+            return shell_command(value)
+        case (Task(), *_):
+            return tuple(map(_spelled, value))
+        case _:
+            return value
+
+
+def with_command(reason: str | None, entry: Estimate) -> str | None:
+    """A reason why an estimate lacks something, with what to call where it is that the model is not measured."""
+    unmeasured = entry.ratio_remedy is not None and reason is not None and reason == entry.ratio_reason
+    return f"{reason}; run `dlbricks measure MODEL`" if unmeasured else reason
+
+
+def why_unbounded(entry: Estimate) -> str | None:
+    """Why an estimate has no roofline, with the command that measures what is missing; None where it has one."""
+    task = entry.roofline_remedy
+    return entry.roofline_reason if task is None else f"{entry.roofline_reason}: {shell_command(task)}"

@@ -1,0 +1,91 @@
+"""Tasks as commands: what is printed is what the command line takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from dlbricks.analyzer.shell import shell_command, shell_steps, spelled, with_command
+from dlbricks.cli import commands
+from dlbricks.constructor.remedies import Task, TaskKind
+from dlbricks.constructor.result import Estimate
+from dlbricks.models import ModelSource
+
+MODEL = ModelSource("a b", Path("my models/a b.onnx"), None, batch=4, dims=(("length", 128),))
+WHOLE = Task(
+    TaskKind.BRICKS, MODEL, "my home.db", 3, connected=True, graph="runtime",
+    backend="onnxruntime", device="cpu", options=(("optimization", "basic"),), threads=2, cache="model", dtype="int8",
+    algorithms=("unfused", "extended"), again="failed", kernels=True,
+)  # fmt: skip
+
+
+def test_bricks_are_generated_and_run() -> None:
+    generate, run = shell_steps(WHOLE)
+
+    suite = re.search(r"-o (suite-g3-[0-9a-f]{8})$", generate)
+    assert suite is not None
+    assert generate == (
+        "dlbricks generate 'my models/a b.onnx' --batch 4 --dim length=128 -g 3 --connected --graph runtime "
+        f"--option optimization=basic -o {suite[1]}"
+    )
+    assert run == (
+        f"dlbricks run {suite[1]} --backend onnxruntime --device cpu --option optimization=basic --threads 2 "
+        "--cache model --dtype int8 --algorithm unfused --algorithm extended --db 'my home.db' --again failed --kernels"
+    )
+    assert shell_command(WHOLE) == f"{generate} && {run}"
+
+
+def test_a_suite_has_a_name_for_how_it_is_cut() -> None:
+    zoo = ModelSource("m", None, "m")
+    names = {
+        shlex.split(shell_steps(Task(TaskKind.BRICKS, zoo, **more))[0])[-1]
+        for more in (
+            {},
+            {"overlap": True},
+            {"graph": "fused"},
+            {"granularity": 2},
+            {"graph": "fused", "device": "cuda"},
+        )
+    }
+
+    assert len(names) == 5
+
+
+@pytest.mark.parametrize("kind", TaskKind)
+def test_every_command_and_option_is_one_that_the_command_line_has(kind: TaskKind) -> None:
+    task = {
+        TaskKind.BRICKS: WHOLE,
+        TaskKind.CEILINGS: Task(kind, database="my home.db", threads=2, dtype="int8"),
+        TaskKind.PROOFS: Task(kind, MODEL),
+    }.get(kind, replace(WHOLE, kind=kind, algorithms=(), again=None))
+
+    for step in shell_steps(task):
+        program, name, *words = shlex.split(step)
+        command = commands.commands[name]
+        known = {option for one in command.params if isinstance(one, click.Option) for option in one.opts}
+
+        assert program == "dlbricks"
+        assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_records_have_commands_in_the_place_of_tasks() -> None:
+    task = Task(TaskKind.CEILINGS)
+    record = spelled(
+        {"name": "m", "remedy": task, "more": (task, task), "none": None}, remedy="command", none="nothing"
+    )
+
+    line = "dlbricks system --ceilings"
+    assert list(record.items()) == [("name", "m"), ("command", line), ("more", (line, line)), ("nothing", None)]
+
+
+def test_only_that_the_model_is_not_measured_is_followed_by_what_measures_it() -> None:
+    entry = Estimate("m", 1, ratio_reason="not measured", ratio_remedy=Task(TaskKind.MODEL, MODEL))
+    failed = Estimate("m", 1, ratio_reason="it failed")
+
+    assert with_command("not measured", entry) == "not measured; run `dlbricks measure MODEL`"
+    assert [with_command("another", entry), with_command("it failed", failed)] == ["another", "it failed"]
+    assert with_command(None, entry) is None
