@@ -126,7 +126,7 @@ CANDIDATES = (
     Candidate("dlbricks", "Student's t test of the newest runs, run by run", None, (2e-4,), ours),
     Candidate(
         "apache-otava", "windowed E-divisive; threshold: p", "apache-otava",
-        (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6), otava, fewer=4,
+        (1e-3, 3e-4, 2e-4, 1e-4, 5e-5, 1e-5), otava, fewer=4,
     ),
     Candidate(
         "ruptures", "KernelCPD, squared loss; threshold: penalty in variances", "ruptures",

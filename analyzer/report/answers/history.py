@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..forms import FORM, form_cells
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
-from ..units import counted, milliseconds, ratio_within
+from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
     from ...history.result import Change, History, ModelHistory
@@ -84,7 +84,7 @@ def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
     for change in row.changes:
         lines.append(
             f"{where}, {_moment(change.started)}: {change.verdict}, {milliseconds(change.before_ms)} to "
-            f"{milliseconds(change.after_ms)} ms, ratio {ratio_within(change.ratio, change.ratio_ci95)}; "
+            f"{milliseconds(change.after_ms)} ms, ratio {_within(change.ratio, change.ratio_ci95)}; "
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
@@ -100,6 +100,9 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
     shown = change.bricks if most is None else change.bricks[:_TO_BLAME]
     whole = sum(brick.contribution_ms for brick in change.bricks)
     unknown = f"; {counted(change.bricks_missing, 'brick')} not on both sides" if change.bricks_missing else ""
+    together = f"bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
+    if change.cause == "machine" and most is not None:
+        return [together]
     rows = [
         {
             "contribution_ms": brick.contribution_ms,
@@ -120,7 +123,7 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
         FORM,
     ]
     return [
-        f"bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}; to blame:",
+        f"{together}; to blame:",
         *table_lines(rows, columns),
     ]
 
@@ -163,6 +166,11 @@ def _named(row: ModelHistory, report: History) -> str:
 
 def _moment(started: str) -> str:
     return started[:_MOMENT].replace("T", " ")
+
+
+def _within(ratio: float, bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    return f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _percent(value: float) -> str:

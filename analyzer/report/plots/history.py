@@ -20,6 +20,9 @@ __all__ = ["Mark", "Past", "over_time"]
 
 _COLOURS = {"SLOWER": RED, "FASTER": GREEN}
 _LINES = (ORANGE, BLUE, GREEN, GREY)
+_HEIGHTS = (0.92, 0.85, 0.78)
+"""Where changes are written: those that follow each other one below the other."""
+
 _LABELS = 8
 """Runs whose time is written below the plot."""
 
@@ -93,16 +96,16 @@ def _draw_latencies(axes: Axes, past: Past, ylabel: str) -> None:
         axes.plot([begin - 0.4, end - 0.6], [level, level], color="#37474F", linewidth=1.4, zorder=1, label=label)
     low, high = min(past.latencies_ms), max(past.latencies_ms)
     room = max(high - low, 0.02 * high)
-    axes.set_ylim(low - 0.25 * room, high + 0.45 * room)
-    for mark in past.marks:
+    axes.set_ylim(low - 0.25 * room, high + 0.5 * room)
+    for number, mark in enumerate(past.marks):
         colour = _COLOURS.get(mark.verdict, GREY)
         axes.plot(
             mark.at, past.latencies_ms[mark.at], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour,
             markeredgewidth=1.8, linestyle="", fillstyle="none",
         )  # fmt: skip
-        _write(axes, mark.at, 0.90, mark.text, colour, hollow=mark.hollow)
-    for at, text in past.versions:
-        _write(axes, at - 0.5, 0.02, shorten(text, 48), "#5F6B73")
+        _write(axes, mark.at, _HEIGHTS[number % len(_HEIGHTS)], mark.text, colour, hollow=mark.hollow)
+    for number, (at, text) in enumerate(past.versions):
+        _write(axes, at - 0.5, 0.02 + 0.06 * (number % 2), shorten(text, 48), "#5F6B73")
     axes.set_ylabel(ylabel)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.12), ncols=2, fontsize=9, frameon=False)
 
