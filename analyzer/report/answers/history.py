@@ -38,9 +38,10 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
     ]
     summary: list[str] = []
     for row in report.rows:
-        summary += _remarks(row, report, most)
+        lines = _remarks(row, report, most)
         if runs and row.points:
-            summary += ["", *_by_run(row, report, most)]
+            lines += [*([""] if lines else []), *_by_run(row, report, most)]
+        summary += [*([""] if summary and lines else []), *lines]
     if kinds := {row.basis for row in report.rows if row.basis}:
         of_quiet = "latencies are those while the machine was quiet (undisturbed)"
         of_means = "latencies are means: not every run knows what it takes on a quiet machine"
