@@ -121,7 +121,7 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
     points = points_of(measurements, basis, known.runs, known.stacks)
     latencies = [point.latency_ms for point in points]
     found = shifts(latencies, minimum_effect=known.minimum_effect)
-    seen = witnesses(known.store, track, measurements, known.stacks)
+    seen = witnesses(known.store, track, measurements, known.stacks, basis=basis)
     bricks = brick_runs(known.store, track, model, known.stacks) if found else {}
     series = _Series(model, points, seen, bricks, {run: number for number, run in enumerate(known.runs)})
     changes = [_change(series, shift) for shift in found]

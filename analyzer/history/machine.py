@@ -10,13 +10,15 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...db import Measurement, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
+from ...db.values import Visit
 from ..comparison.difference import Difference
 from .changes import moved
-from .series import Track, basis_of, value_ns
+from .series import UNDISTURBED, Track, basis_of, value_ns
 
 __all__ = ["PROBE", "REFERENCE", "Evidence", "Witness", "evidence", "witnesses"]
 
@@ -70,7 +72,7 @@ class Evidence:
 
 
 def witnesses(
-    store: Store, track: Track, measurements: Sequence[Measurement], stacks: Mapping[str, Stack]
+    store: Store, track: Track, measurements: Sequence[Measurement], stacks: Mapping[str, Stack], *, basis: str
 ) -> tuple[Witness, ...]:
     """What the runs of a series tell of the machine.
 
@@ -79,9 +81,10 @@ def witnesses(
         track: Where the runs were made.
         measurements: Of the model, of each run one.
         stacks: By key.
+        basis: What the latencies of the series are.
     """
     order = [one.run for one in measurements]
-    return (*_probes(store, measurements), *_references(store, track, order, stacks))
+    return (*_probes(store, measurements, basis), *_references(store, track, order, stacks))
 
 
 def evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int) -> Evidence:
@@ -109,16 +112,23 @@ def _parts(
     return values[begin:at], values[at:end]
 
 
-def _probes(store: Store, measurements: Sequence[Measurement]) -> list[Witness]:
-    """The probes at their quietest, as a run's own baseline has them."""
+def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> list[Witness]:
+    """The probes as the latencies are: at their quietest, as a run's own baseline has them, or their means."""
     blocks = store.blocks_of([one.id for one in measurements])
-    found = [Baseline.of([visit for block in blocks.get(one.id, []) for visit in block.visits]) for one in measurements]
+    visits = [[visit for block in blocks.get(one.id, []) for visit in block.visits] for one in measurements]
     kinds = {"probe of arithmetic": "compute_ns", "probe of memory": "memory_ns"}
     made = [
-        Witness(name, PROBE, tuple([None if one is None else getattr(one, field) / _NS_PER_US for one in found]))
-        for name, field in kinds.items()
+        Witness(name, PROBE, tuple(_probe_us(one, field, basis) for one in visits)) for name, field in kinds.items()
     ]
     return [one for one in made if any(one.latencies_us)]
+
+
+def _probe_us(visits: Sequence[Visit], field: str, basis: str) -> float | None:
+    quietest = Baseline.of(visits)
+    if quietest is None:
+        return None
+    level: float = getattr(quietest, field) if basis == UNDISTURBED else fmean(getattr(one, field) for one in visits)
+    return level / _NS_PER_US
 
 
 def _references(store: Store, track: Track, order: Sequence[str], stacks: Mapping[str, Stack]) -> list[Witness]:

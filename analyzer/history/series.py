@@ -10,7 +10,7 @@ from ...constructor.choice import COLD
 from ...db import Measurement, Run, Stack, Store, Subject
 from ..estimation.selection import Query, matching
 
-__all__ = ["Point", "Track", "basis_of", "points_of", "tracks", "value_ns"]
+__all__ = ["MEAN", "UNDISTURBED", "Point", "Track", "basis_of", "points_of", "tracks", "value_ns"]
 
 MEAN, UNDISTURBED = "mean", "undisturbed"
 """What the latencies of a series are: means, or those of a quiet machine."""

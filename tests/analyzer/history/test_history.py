@@ -171,6 +171,16 @@ def test_one_run_without_an_undisturbed_latency_makes_means_of_all(nights):
     assert row.changes == ()
 
 
+def test_of_means_the_machine_is_told_by_means_of_the_probes(nights):
+    for number in range(25):
+        nights.run(machine=1.0 if number < 20 else 1.08, undisturbed=False, reference_us=None)
+
+    (row,) = history([nights.source], store=nights.store).rows
+
+    assert row.changes[0].cause is Cause.MACHINE
+    assert row.machine[0].latencies_us[0] == pytest.approx(50.5, abs=0.3), "the mean of 50 to 51; its least is 50.0"
+
+
 def test_since_lists_later_changes_and_still_learns_from_earlier_runs(nights):
     for level in (1.0, 1.06, 1.0):
         for _ in range(15):
