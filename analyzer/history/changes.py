@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..comparison.difference import Difference, difference, two_sided
 
-__all__ = ["FEWEST", "LEVEL", "MINIMUM_EFFECT", "Shift", "moved", "shifts"]
+__all__ = ["FEWEST", "LEVEL", "MINIMUM_EFFECT", "Shift", "moved", "shifts", "standing"]
 
 LEVEL = 2e-4
 """Probability of a cut by chance below which it is a change: with that a series without changes raises less than one
@@ -77,7 +77,7 @@ class Shift:
 
 
 def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
-    """The changes of level of a series, oldest first.
+    """The changes of level of a series, oldest first: each alarm that was raised run by run, whatever came later.
 
     Args:
         latencies: Of each run, oldest first; positive, in any unit.
@@ -96,6 +96,32 @@ def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT
         if cut is not None:
             begin += cut
             found.append((begin, last))
+    return _described(logs, found)
+
+
+def standing(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
+    """The same without alarms that later runs did not bear out: whose levels, over all their runs, hardly differ.
+
+    Args:
+        latencies: As of ``shifts``.
+        minimum_effect: Relative change that matters.
+    """
+    logs, least = np.log(np.asarray(latencies, dtype=np.float64)), math.log1p(minimum_effect)
+    found = shifts(latencies, minimum_effect=minimum_effect)
+    while found:
+        weakest = min(found, key=_size)
+        if _size(weakest) >= least:
+            break
+        found = _described(logs, [(one.at, one.found) for one in found if one is not weakest])
+    return found
+
+
+def _size(shift: Shift) -> float:
+    return abs(math.log(shift.seen.ratio))
+
+
+def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
+    """The changes at some cuts that were found with some runs, with what all runs say of them."""
     cuts = [at for at, _ in found]
     places = [
         _places(logs, begin, at, end) for begin, at, end in zip([0, *cuts], cuts, [*cuts[1:], logs.size], strict=False)

@@ -22,7 +22,7 @@ from ..estimation.cutting import readable_of
 from ..estimation.selection import Query, QueryFields, asked
 from ..estimation.survey import decompose_all
 from .blame import BrickRuns, blamed, brick_runs
-from .changes import FEWEST, MINIMUM_EFFECT, Shift, moved, shifts
+from .changes import FEWEST, MINIMUM_EFFECT, Shift, moved, standing
 from .machine import PROBE, Evidence, Witness, evidence, witnesses
 from .result import Cause, Change, History, ModelHistory, VersionChange
 from .series import Point, Track, basis_of, points_of, tracks
@@ -120,7 +120,7 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
     basis = basis_of(measurements)
     points = points_of(measurements, basis, known.runs, known.stacks)
     latencies = [point.latency_ms for point in points]
-    found = shifts(latencies, minimum_effect=known.minimum_effect)
+    found = standing(latencies, minimum_effect=known.minimum_effect)
     seen = witnesses(known.store, track, measurements, known.stacks, basis=basis)
     bricks = brick_runs(known.store, track, model, known.stacks) if found else {}
     series = _Series(model, points, seen, bricks, {run: number for number, run in enumerate(known.runs)})

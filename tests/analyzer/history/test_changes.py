@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.analyzer.history.changes import FEWEST, moved, shifts
+from dlbricks.analyzer.history.changes import FEWEST, moved, shifts, standing
 
 
 def series(seed: int, *levels: tuple[float, int], scatter: float = 0.01) -> list[float]:
@@ -56,6 +56,17 @@ def test_one_slow_run_is_no_change():
 def test_a_change_smaller_than_what_matters_is_none():
     assert found(0, (1.0, 30), (1.03, 30)) == [30]
     assert found(0, (1.0, 30), (1.03, 30), minimum_effect=0.05) == []
+
+
+def test_an_alarm_that_later_runs_do_not_bear_out_is_withdrawn():
+    quiet = series(2, (1.0, 30))
+    slow = [*quiet, *series(3, (1.04, 3), scatter=0.003)]
+    later = [*slow, *series(4, (1.0, 40), (1.1, 10))]
+
+    assert [one.at for one in standing(slow)] == [one.at for one in shifts(slow)] == [30]
+    assert len(shifts(later)) == 2
+    (one,) = standing(later)
+    assert (one.at, one.begin, one.end) == (73, 0, 83)
 
 
 def test_what_is_known_of_a_change():
