@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
+    from .analyzer.history.history import history
+    from .analyzer.history.result import History
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
@@ -67,6 +69,7 @@ __all__ = [
     "Failure",
     "Finding",
     "GenerateReport",
+    "History",
     "Layer",
     "LayerSequence",
     "MeasureReport",
@@ -96,6 +99,7 @@ __all__ = [
     "find_models",
     "frame",
     "generate",
+    "history",
     "kernels",
     "library_plans",
     "load_brick",
@@ -154,6 +158,7 @@ __getattr__, __dir__ = lazily(
         "Failure": "db.values",
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
+        "History": "analyzer.history.result",
         "Layer": "bricks.layer",
         "LayerSequence": "bricks.sequence",
         "MeasureReport": "generator.measurement.measure",
@@ -182,6 +187,7 @@ __getattr__, __dir__ = lazily(
         "find_models": "models.source",
         "frame": "analyzer.frames",
         "generate": "generator.decomposition.generate",
+        "history": "analyzer.history.history",
         "kernels": "analyzer.kernels.kernels",
         "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",

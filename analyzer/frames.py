@@ -19,11 +19,13 @@ from ..generator.planning.library_plans import PlanReport
 from .advice import Advice
 from .comparison.compare import Comparison
 from .findings.analyze import AnalyzeReport
+from .history.result import History
 from .kernels.kernels import ModelKernels
 from .report.answers.comparison import advice_answer, comparison_answer
 from .report.answers.estimates import estimates_answer
 from .report.answers.findings import analyze_answer
 from .report.answers.generation import generate_answer
+from .report.answers.history import history_answer
 from .report.answers.kernels import kernels_answer
 from .report.answers.plans import plans_answer
 from .report.answers.resources import agreement_answer
@@ -44,6 +46,7 @@ Reported = (
     | Sequence[Estimate]
     | Sequence[ModelKernels]
     | Comparison
+    | History
     | Advice
     | AnalyzeReport
     | Report
@@ -61,8 +64,8 @@ def frame(report: Reported, *, inner: bool = False) -> pd.DataFrame:
 
     Args:
         report: What a public function returned.
-        inner: A row for each layer, brick, kernel or finding of each result instead, as ``--format csv`` has them; a
-            result that has nothing of this kind stays a row.
+        inner: A row for each layer, brick, kernel, run or finding of each result instead, as ``--format csv`` has
+            them; a result that has nothing of this kind stays a row.
 
     Raises:
         UsageError: It is no report.
@@ -104,7 +107,7 @@ def to_markdown(report: Reported) -> str:
     return render(_answer(report), Format.MARKDOWN)
 
 
-def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911  (one for each kind)
+def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911, PLR0912  (one for each kind)
     match report:
         case GenerateReport():
             return generate_answer(report)
@@ -114,6 +117,8 @@ def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR091
             return measure_answer(report)
         case Comparison():
             return comparison_answer(report)
+        case History():
+            return history_answer(report)
         case Advice():
             return advice_answer(report)
         case AnalyzeReport():

@@ -22,7 +22,7 @@ from ..version import __version__
 from .console import Reporter, answer, drawn, note
 from .findings import analyze
 from .inventory import backends, brick, models, system
-from .latencies import advise, compare, estimate, kernels
+from .latencies import advise, compare, estimate, history, kernels
 from .options import (
     PLACE,
     binding_options,
@@ -278,5 +278,5 @@ def measure(
     answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
-for command in (report, estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
+for command in (report, estimate, analyze, kernels, compare, history, advise, models, brick, backends, system, db):
     commands.add_command(command)

@@ -1,4 +1,4 @@
-"""Commands that answer from what is stored: estimates, kernels, comparisons and advice. Nothing is measured."""
+"""Commands that answer from what is stored: estimates, kernels, comparisons, history, advice. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .options import (
     database_option,
     estimated_options,
     format_options,
+    history_options,
     kernel_options,
     model_arguments,
     plot_option,
@@ -23,7 +24,7 @@ from .options import (
 )
 from .threads import each_estimated
 
-__all__ = ["advise", "compare", "estimate", "kernels"]
+__all__ = ["advise", "compare", "estimate", "history", "kernels"]
 
 
 @click.command()
@@ -150,6 +151,53 @@ def compare(
         form,
         complete=comparison.complete,
         crossed=crossed,
+    )
+
+
+@click.command()
+@model_arguments
+@history_options
+@click.option("--since", metavar="DATE", help="Only changes from then on (2026-11-23, or with a time; UTC).")
+@click.option("--runs", is_flag=True, help="Also list the runs.")
+@all_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["change", "slower", "faster"]),
+    multiple=True,
+    help="End with exit code 4 where a model changed so, unless the machine did; repeatable.",
+)
+@plot_option
+@database_option
+@format_options
+def history(
+    *,
+    runs: bool,
+    every: bool,
+    fail_on: tuple[str, ...],
+    plot: Path | None,
+    database: str,
+    form: str,
+    **options: Any,
+) -> None:
+    """Every stored run of models over time, and where their latency changed: by versions or by the machine.
+
+    \b
+    Example:
+        dlbricks history squeezenet --fail-on change
+    """
+    from ..analyzer.history.history import history as find_history
+    from ..analyzer.report.answers.history import history_answer
+    from ..db.decompositions import open_keeping
+
+    with open_keeping(database) as store:
+        found = find_history(take_models(options), store=store, **options)
+    if plot is not None:
+        from ..analyzer.report.drawing import draw_history
+
+        drawn(draw_history(found, plot))
+    crossed = any({"change", str(one.verdict).lower()} & {*fail_on} for one in found.alarms)
+    answer(
+        history_answer(found, runs=runs, most=None if every else MOST), form, complete=found.complete, crossed=crossed
     )
 
 

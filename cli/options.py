@@ -27,6 +27,7 @@ __all__ = [
     "device_options",
     "estimated_options",
     "format_options",
+    "history_options",
     "kernel_options",
     "measured_options",
     "model_arguments",
@@ -248,18 +249,23 @@ kernel_options = _stacked(
 )
 """What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
 
+
+def _minimum_effect(default: str, text: str) -> Callable[[Command], Command]:
+    return click.option("--minimum-effect", type=share, default=default, show_default=True, metavar="SHARE", help=text)
+
+
 comparison_options = _stacked(
     _granularity,
     _connected,
     *_measured.values(),
-    click.option(
-        "--minimum-effect",
-        type=share,
-        default="3%",
-        show_default=True,
-        metavar="SHARE",
-        help="Difference that matters, for example 3% or 0.03; anything less is SAME.",
-    ),
+    _minimum_effect("3%", "Difference that matters, for example 3% or 0.03; anything less is SAME."),
+)
+
+history_options = _stacked(
+    _granularity,
+    _connected,
+    *_measured.values(),
+    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; a smaller one is no change."),
 )
 
 

@@ -160,8 +160,9 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     assert estimate.complete
     assert [side.backend for side in (one.choice.stack for one in left["comparison"].sides)] == ["onnxruntime"] * 2
     frames = [value for value in values if type(value).__name__ == "DataFrame"]
-    made, estimated, _missed, measured, compared = frames
+    made, estimated, _missed, measured, compared, past = frames
     assert [len(frame) for frame in (made, estimated, measured, compared)] == [1, 1, 1, 1]
+    assert len(past) == sum(row.runs for row in left["past"].rows) >= 2
     assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
     assert list(dlbricks.frame(left["made"])["name"]) == ["model"]
     assert dlbricks.to_json(left["made"])["page"] == "report.html"

@@ -5,20 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from .causes import rows_of
 from .plots import (
     Fall,
+    Mark,
     ModelLatency,
     ModelShare,
+    Past,
     Rival,
     Step,
     estimate_beside_measured,
     forest,
     latency_by_layer,
+    over_time,
     save,
     similarity_grid,
     unique_share,
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     from ...constructor.result import Estimate
     from ...generator.decomposition.generate import GenerateReport
     from ..comparison.compare import Comparison, ModelComparison
+    from ..history.result import History, ModelHistory
 
-__all__ = ["draw_comparison", "draw_estimates", "draw_generated"]
+__all__ = ["draw_comparison", "draw_estimates", "draw_generated", "draw_history"]
 
 _MOST_BRICKS = 25
 """Bricks that a comparison of one model shows, those that differ most."""
@@ -122,6 +128,60 @@ def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
     plots |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
     alone = next(iter(named)) if len(rows) == 1 and named else "models"
     return _draw(plots, place, alone=alone)
+
+
+def draw_history(report: History, place: Path) -> list[Path]:
+    """The runs of every model over time, with versions and changes.
+
+    Args:
+        report: The history.
+        place: A folder for all plots; or one image file, for a single series.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file, several series are for one file, or there is none.
+        OSError: A file cannot be written.
+    """
+    rows = [row for row in report.rows if row.points]
+    if not rows:
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    named = {_slug(f"{row.name}-{report.place_of(row)}"): row for row in rows}
+    if len(rows) > 1 and place.suffix and not place.is_dir():
+        raise UsageError(f"{len(rows)} series do not fit into {place}", remedy="give --plot a folder")
+    plots = {f"history-{name}": partial(_past, row, report) for name, row in named.items()}
+    return _draw(plots, place, alone=next(iter(plots)))
+
+
+def _past(row: ModelHistory, report: History) -> Figure:
+    points = row.points
+    order = {point.run: index for index, point in enumerate(points)}
+    levels = [(order[one.run] - one.runs_before, order[one.run], one.before_ms) for one in row.changes]
+    levels += [(order[one.run], order[one.run] + one.runs_after, one.after_ms) for one in row.changes[-1:]]
+    levels = levels or [(0, len(points), fmean(point.latency_ms for point in points))]
+    versions = []
+    for index, (old, new) in enumerate(pairwise(points), 1):
+        changed = [f"{name} {version}" for name, version in new.versions.items() if old.versions.get(name) != version]
+        versions += [(index, ", ".join(changed))] if changed else []
+    past = Past(
+        started=[point.started[5:16].replace("T", " ") for point in points],
+        latencies_ms=[point.latency_ms for point in points],
+        levels=levels,
+        marks=[
+            Mark(
+                order[one.run],
+                str(one.verdict),
+                f"{one.verdict} x {one.ratio:.3f} ({one.cause})",
+                one.cause == "machine",
+            )
+            for one in row.changes
+        ],
+        versions=versions,
+        machine=[(one.name, one.latencies_us) for one in row.machine],
+    )
+    title = f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}"
+    return over_time(past, title=title, ylabel=f"ms ({row.basis})")
 
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:

@@ -7,6 +7,7 @@ figure is made.
 from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granularity, estimate_beside_measured
 from .figure import save
 from .forest import Rival, forest
+from .history import Mark, Past, over_time
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
 from .roofline import Dot, Roof, roofline_chart
@@ -16,8 +17,10 @@ __all__ = [
     "Dot",
     "Fall",
     "GranularityPoint",
+    "Mark",
     "ModelLatency",
     "ModelShare",
+    "Past",
     "Rival",
     "Roof",
     "Step",
@@ -25,6 +28,7 @@ __all__ = [
     "estimate_beside_measured",
     "forest",
     "latency_by_layer",
+    "over_time",
     "roofline_chart",
     "save",
     "similarity_grid",

@@ -12,8 +12,10 @@ from dlbricks.analyzer.report.plots import (
     Dot,
     Fall,
     GranularityPoint,
+    Mark,
     ModelLatency,
     ModelShare,
+    Past,
     Rival,
     Roof,
     Step,
@@ -21,6 +23,7 @@ from dlbricks.analyzer.report.plots import (
     estimate_beside_measured,
     forest,
     latency_by_layer,
+    over_time,
     roofline_chart,
     save,
     similarity_grid,
@@ -325,3 +328,23 @@ def test_a_plot_without_gains_says_why(gain: float | None, text: str, tmp_path: 
 
     assert [found.get_text() for found in figure.axes[1].texts] == [text]
     assert save(figure, tmp_path / "forest.png").is_file()
+
+
+def test_runs_over_time_show_levels_versions_and_the_machine() -> None:
+    past = Past(
+        started=[f"09-{day:02} 02:00" for day in range(1, 31)],
+        latencies_ms=[1.0] * 20 + [1.1] * 10,
+        levels=[(0, 20, 1.0), (20, 30, 1.1)],
+        marks=[Mark(20, "SLOWER", "SLOWER x 1.100 (versions)"), Mark(29, "FASTER", "once more", hollow=True)],
+        versions=[(20, "onnxruntime 1.31.0")],
+        machine=[("probe of arithmetic", [50.0] * 29 + [None])],
+    )
+
+    figure = over_time(past, title="squeezenet", ylabel="ms")
+
+    above, below = figure.axes
+    texts = [text.get_text().strip() for text in above.texts]
+    assert texts == ["SLOWER x 1.100 (versions)", "once more", "onnxruntime 1.31.0"]
+    assert above.lines[0].get_ydata().tolist() == past.latencies_ms
+    assert len(below.lines[1].get_ydata()) == 29, "the run that did not probe is no zero"
+    assert len(over_time(Past(["now"], [1.0]), title="", ylabel="ms").axes) == 1

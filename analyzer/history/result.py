@@ -1,0 +1,172 @@
+"""What ``history`` returns: models over time, where their level changed, and what that goes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from ..comparison.difference import Relation
+from .blame import BrickChange
+from .machine import Evidence, Witness
+from .series import Point
+
+__all__ = ["Cause", "Change", "History", "ModelHistory", "VersionChange"]
+
+_SHOWN = 8
+"""Characters of a key."""
+
+
+class Cause(StrEnum):
+    """What a change goes with, as far as it is recorded."""
+
+    MACHINE = "machine"
+    """The machine moved as well, and no version changed."""
+    VERSIONS = "versions"
+    """A version changed, and nothing shows that the machine moved."""
+    UNKNOWN = "unknown"
+    """Neither is seen, or both."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """A package of another version than in the run before; None where it was not there.
+
+    Attributes:
+        package: Its name: a package of the runtime, ``dlbricks``, or the operating system's ``kernel``.
+        before: Its version in the run before.
+        after: In this one.
+    """
+
+    package: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a model's level.
+
+    Attributes:
+        run: Id of the first run at the new level.
+        started: When that began.
+        found: Id of the run with which it became known.
+        verdict: ``SLOWER`` or ``FASTER``.
+        before_ms: The old level: geometric mean of its runs.
+        after_ms: The new one.
+        ratio: ``after_ms / before_ms``.
+        ratio_ci95: Its interval, by what runs scatter.
+        runs_before: Runs at the old level.
+        runs_after: Runs at the new one, until the next change.
+        cause: What it goes with.
+        reason: What that rests on, in words.
+        versions: What changed with that run.
+        machine: What the probes and our own networks did meanwhile.
+        bricks: What each brick that is measured on both sides contributes, the one to blame first.
+        bricks_missing: Number of unique bricks that are not.
+    """
+
+    run: str
+    started: str
+    found: str
+    verdict: Relation
+    before_ms: float
+    after_ms: float
+    ratio: float
+    ratio_ci95: tuple[float, float]
+    runs_before: int
+    runs_after: int
+    cause: Cause
+    reason: str
+    versions: tuple[VersionChange, ...] = ()
+    machine: tuple[Evidence, ...] = ()
+    bricks: tuple[BrickChange, ...] = ()
+    bricks_missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHistory:
+    """One model in one place; None is what is not known.
+
+    Attributes:
+        name: The model.
+        system: Key of the system.
+        backend: Name of the backend.
+        device: Its device.
+        options: Options of the runtime.
+        threads: Its threads.
+        cache: ``cold``, or ``model``: whatever a model that is repeated leaves in the caches.
+        dtype: Precision.
+        basis: What latencies are: ``undisturbed`` where all runs know that, else ``mean``.
+        runs: Number of runs.
+        latest_ms: The newest.
+        scatter: Relative standard deviation of runs around the level they are at.
+        points: The runs, oldest first.
+        changes: Where the level changed, oldest first; since when, was asked for.
+        machine: The probes and our own networks over the same runs.
+        reason: Why no change can be found.
+        error: Why the model could not be decomposed.
+    """
+
+    name: str
+    system: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    options: Mapping[str, str] | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
+    basis: str | None = None
+    runs: int = 0
+    latest_ms: float | None = None
+    scatter: float | None = None
+    points: tuple[Point, ...] = ()
+    changes: tuple[Change, ...] = ()
+    machine: tuple[Witness, ...] = ()
+    reason: str | None = None
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Models over time.
+
+    Attributes:
+        rows: One per model and place.
+        minimum_effect: Relative change that matters.
+        since: Only changes from then on are listed; None for all.
+    """
+
+    rows: tuple[ModelHistory, ...]
+    minimum_effect: float
+    since: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether something is stored of every model."""
+        return all(row.runs for row in self.rows)
+
+    @property
+    def alarms(self) -> tuple[Change, ...]:
+        """The changes that nothing explains but the runtime: all those that are not the machine's."""
+        return tuple(change for row in self.rows for change in row.changes if change.cause is not Cause.MACHINE)
+
+    def place_of(self, row: ModelHistory) -> str:
+        """The backend, and what else distinguishes where a row was measured from other places of its model."""
+        alike = [other for other in self.rows if other.name == row.name and other.options is not None]
+        words = [row.backend or ""]
+        words += [
+            f"{name}={value}"
+            for name, value in (row.options or {}).items()
+            if len({dict(other.options or {}).get(name) for other in alike if other.backend == row.backend}) > 1
+        ]
+        threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
+        properties = {"device": row.device, "threads": threads, "cache": row.cache, "dtype": row.dtype}
+        words += [text or "" for name, text in properties.items() if len({getattr(other, name) for other in alike}) > 1]
+        words += [(row.system or "")[:_SHOWN]] if len({other.system for other in alike}) > 1 else []
+        return " ".join(words)

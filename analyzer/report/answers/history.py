@@ -1,0 +1,178 @@
+"""What ``history`` answers: rows with the documented keys (docs/cli.md), and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..forms import FORM, form_cells
+from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..units import counted, milliseconds
+
+if TYPE_CHECKING:
+    from ...history.result import Change, History, ModelHistory
+
+__all__ = ["history_answer"]
+
+_TO_BLAME = 3
+"""Bricks that are named for a change where not all are asked for."""
+
+_MOMENT = 16
+"""Characters of a time that are shown: to the minute."""
+
+
+def history_answer(report: History, *, runs: bool = False, most: int | None = MOST) -> Answer:
+    """The answer of ``history``: one row per model and place.
+
+    Args:
+        report: What was found.
+        runs: List every run below the table; JSON and CSV hold them anyway.
+        most: Runs and bricks that are listed, the newest and those to blame; None: all.
+    """
+    rows = [row.record() for row in report.rows]
+    places = {row.name: sum(other.name == row.name for other in report.rows) for row in report.rows}
+    several = any(count > 1 for count in places.values())
+    table = [
+        {**record, "place": report.place_of(row), "last": _last(row.changes), "count": len(row.changes)}
+        for row, record in zip(report.rows, rows, strict=True)
+    ]
+    summary: list[str] = []
+    for row in report.rows:
+        lines = _remarks(row, report, most)
+        if runs and row.points:
+            lines += [*([""] if lines else []), *_by_run(row, report, most)]
+        summary += [*([""] if summary and lines else []), *lines]
+    if kinds := {row.basis for row in report.rows if row.basis}:
+        of_quiet = "latencies are those while the machine was quiet (undisturbed)"
+        of_means = "latencies are means: not every run knows what it takes on a quiet machine"
+        summary += [
+            of_quiet if kinds == {"undisturbed"} else of_means if kinds == {"mean"} else "basis: --json says which"
+        ]
+    return Answer(
+        rows,
+        totals={"minimum_effect": report.minimum_effect, "since": report.since},
+        columns=[
+            Column("name", "model"),
+            *([Column("place", "measured")] if several else []),
+            Column("runs", "runs"),
+            Column("latest_ms", "latest ms", milliseconds),
+            Column("scatter", "scatter", _percent),
+            Column("count", "changes"),
+            Column("last", "last change"),
+        ],
+        summary=summary,
+        table=table,
+        flat=[
+            line
+            for row in rows
+            for line in nested_rows(row, "run", row["points"], without={"points", "changes", "machine"})
+        ],
+    )
+
+
+def _last(changes: Sequence[Change]) -> str | None:
+    if not changes:
+        return None
+    one = changes[-1]
+    return f"{one.verdict} x {one.ratio:.3f}, {_moment(one.started)} ({one.cause})"
+
+
+def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
+    where = _named(row, report)
+    if row.error is not None:
+        return [f"{row.name}: {row.error}"]
+    lines = [f"{where}: {row.reason}"] if row.reason else []
+    for change in row.changes:
+        lines.append(
+            f"{where}, {_moment(change.started)}: {change.verdict}, {milliseconds(change.before_ms)} to "
+            f"{milliseconds(change.after_ms)} ms, ratio {_within(change.ratio, change.ratio_ci95)}; "
+            f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
+        )
+        lines.append(f"  {change.cause}: {change.reason}")
+        lines += [f"  {line}" for line in _to_blame(change, most)]
+    return lines
+
+
+def _to_blame(change: Change, most: int | None) -> list[str]:
+    """The bricks that moved most, with what they explain."""
+    total = change.after_ms - change.before_ms
+    if not change.bricks:
+        return ["no brick is measured on both sides"]
+    shown = change.bricks if most is None else change.bricks[:_TO_BLAME]
+    whole = sum(brick.contribution_ms for brick in change.bricks)
+    unknown = f"; {counted(change.bricks_missing, 'brick')} not on both sides" if change.bricks_missing else ""
+    together = f"bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
+    if change.cause == "machine" and most is not None:
+        return [together]
+    rows = [
+        {
+            "contribution_ms": brick.contribution_ms,
+            "share": brick.contribution_ms / total,
+            "occurrences": brick.occurrences,
+            "before_ms": brick.before_ms,
+            "after_ms": brick.after_ms,
+            **form_cells(brick.operators, brick.names, brick.form),
+        }
+        for brick in shown
+    ]
+    columns = [
+        Column("contribution_ms", "adds ms", milliseconds),
+        Column("share", "of the change", "{:.0%}".format),
+        Column("occurrences", "x"),
+        Column("before_ms", "before ms", milliseconds),
+        Column("after_ms", "after ms", milliseconds),
+        FORM,
+    ]
+    return [
+        f"{together}; to blame:",
+        *table_lines(rows, columns),
+    ]
+
+
+def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
+    """The runs, the newest last, with what changed at each."""
+    marks = {change.run: f"{change.verdict} x {change.ratio:.3f}" for change in row.changes}
+    before = [None, *row.points[:-1]]
+    rows = [
+        {
+            "started": _moment(point.started),
+            "latency_ms": point.latency_ms,
+            "ci95_ms": point.ci95_ms,
+            "quiet": point.quiet,
+            "versions": " ".join(
+                f"{name} {version}"
+                for name, version in point.versions.items()
+                if old is None or old.versions.get(name) != version
+            )
+            or None,
+            "change": marks.get(point.run),
+        }
+        for old, point in zip(before, row.points, strict=True)
+    ]
+    columns = [
+        Column("started", "run (UTC)"),
+        Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
+        Column("quiet", "quiet", _percent),
+        Column("versions", "new version"),
+        Column("change", "change"),
+    ]
+    newest = rows if most is None else rows[-most:]
+    return [f"{_named(row, report)}: every run", *table_lines(newest, columns), *unlisted(rows, most)]
+
+
+def _named(row: ModelHistory, report: History) -> str:
+    several = sum(other.name == row.name for other in report.rows) > 1
+    return f"{row.name}, {report.place_of(row)}" if several else row.name
+
+
+def _moment(started: str) -> str:
+    return started[:_MOMENT].replace("T", " ")
+
+
+def _within(ratio: float, bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    return f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"

@@ -1,0 +1,100 @@
+"""A database with many runs of one model, whose latencies, versions and machine are chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.reference import OVERHEAD, built_in_key
+from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
+from dlbricks.db.values import Visit
+from dlbricks.models import ModelSource, find_models
+
+WARM = Conditions(1, "model")
+SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
+
+
+def stack(version: str = "1.30.0", **options: str) -> Stack:
+    return Stack("onnxruntime", "cpu", (("onnxruntime", version),), tuple(sorted(options.items())))
+
+
+@dataclass
+class Nights:
+    """A run every night, with 1 % of scatter between them."""
+
+    store: Store
+    source: ModelSource
+    key: str
+    """Of the model."""
+    bricks: Mapping[str, int]
+    """Key of each brick to its occurrences, in the model's order."""
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    nights: int = 0
+
+    def run(
+        self,
+        ms: float = 1.0,
+        *,
+        version: str = "1.30.0",
+        machine: float = 1.0,
+        probe: bool = True,
+        reference_us: float | None = 2.0,
+        bricks: Mapping[str, float] | None = None,
+        undisturbed: bool = True,
+        conditions: Conditions = WARM,
+        kernel: str = "6.1",
+        **options: str,
+    ) -> str:
+        """Store a run; what it measured is ``machine`` times as long as given."""
+        id_, used = str(uuid.uuid4()), stack(version, **options)
+        begun = datetime(2026, 9, 1, 2, tzinfo=UTC) + timedelta(days=self.nights)
+        self.nights += 1
+        self.store.put_system(SYSTEM)
+        self.store.put_stack(used)
+        state = {"kernel": kernel}
+        self.store.begin_run(Run(id_, begun.isoformat(), "0.1", "run", None, SYSTEM.key, used.key, {}, before=state))
+        when = tuple(
+            Visit(int(begun.timestamp() * 1e6) + 1000 * place, *(self._probe(ns * machine) for ns in (50_000, 80_000)))
+            for place in range(12)
+        )
+
+        def taken(subject: Subject, key: str, latency_ms: float) -> tuple[Measurement, list[Block]]:
+            ns = latency_ms * 1e6 * machine * float(self.rng.normal(1, 0.01))
+            made = Measurement(
+                id=str(uuid.uuid4()), run=id_, subject=subject, key=key, system=SYSTEM.key, stack=used.key,
+                conditions=dataclasses.replace(conditions, cache="hot") if subject is Subject.REFERENCE else conditions,
+                unroll=1, median_ns=ns, mean_ns=1.2 * ns, trimmed_mean_ns=ns, min_ns=ns, p90_ns=ns, p99_ns=ns,
+                ci95_ns=(1.19 * ns, 1.21 * ns), samples=12, block_medians_ns=(ns,), verdict=Verdict.STABLE,
+                stop=Stop.VISITS, undisturbed_ns=ns if undisturbed else None, quiet=0.5 if undisturbed else None,
+            )  # fmt: skip
+            return made, [Block(0, 0, ((int(ns), 1),) * 12, visits=when if probe else ())]
+
+        wanted = [taken(Subject.MODEL, self.key, ms)]
+        wanted += [] if reference_us is None else [taken(Subject.REFERENCE, built_in_key(OVERHEAD), reference_us / 1e3)]
+        self.store.add(wanted)
+        level = dataclasses.replace(conditions, cache="hot")
+        self.store.add(
+            (dataclasses.replace(one, conditions=level), blocks)
+            for one, blocks in (taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items())
+        )
+        return id_
+
+    def _probe(self, ns: float) -> int:
+        return int(ns * self.rng.uniform(1.0, 1.02))
+
+
+@pytest.fixture
+def nights(tmp_path: Path, write_branches: Callable[[Path], Path]) -> Iterator[Nights]:
+    (source,) = find_models([write_branches(tmp_path / "branches.onnx")])
+    graph = build_graph(source.skeleton())
+    with Store.open(tmp_path / "nights.db") as store:
+        yield Nights(store, source, graph.key, Counter(part.key for part in sequences(graph, 1)))

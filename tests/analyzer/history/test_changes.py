@@ -1,0 +1,93 @@
+"""Changes of level: found where they are, in time, and not where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from dlbricks.analyzer.history.changes import FEWEST, moved, shifts, standing
+
+
+def series(seed: int, *levels: tuple[float, int], scatter: float = 0.01) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return [float(level * np.exp(rng.normal(0, scatter))) for level, count in levels for _ in range(count)]
+
+
+def found(*arguments, **more):
+    return [one.at for one in shifts(series(*arguments), **more)]
+
+
+@pytest.mark.parametrize("factor", [1.05, 1 / 1.05])
+def test_a_step_of_five_percent_is_found_within_three_runs(factor):
+    hits = sum(20 in found(seed, (1.0, 20), (factor, 3)) for seed in range(100))
+
+    assert hits >= 95
+
+
+@pytest.mark.parametrize("factor", [1.03, 1 / 1.03])
+def test_a_step_of_three_percent_is_found_within_six_runs(factor):
+    near = {18, 19, 20, 21, 22}
+    hits = sum(bool(near & {*found(seed, (1.0, 20), (factor, 6))}) for seed in range(200))
+
+    assert hits >= 180
+
+
+def test_what_does_not_change_raises_hardly_an_alarm():
+    alarms = sum(len(found(seed, (1.0, 100))) for seed in range(100))
+
+    assert alarms <= 10, "in 10,000 runs"
+
+
+def test_up_and_down_are_alike():
+    up = series(3, (1.0, 20), (1.1, 10), (1.0, 20))
+    down = [1 / one for one in up]
+
+    assert [one.at for one in shifts(up)] == [one.at for one in shifts(down)] == [20, 30]
+    assert shifts(up)[0].seen.ratio == pytest.approx(1 / shifts(down)[0].seen.ratio)
+
+
+def test_one_slow_run_is_no_change():
+    latencies = series(1, (1.0, 40))
+    latencies[30] *= 1.5
+
+    assert shifts(latencies) == []
+    assert shifts(latencies[:31]) == []
+
+
+def test_a_change_smaller_than_what_matters_is_none():
+    assert found(0, (1.0, 30), (1.03, 30)) == [30]
+    assert found(0, (1.0, 30), (1.03, 30), minimum_effect=0.05) == []
+
+
+def test_an_alarm_that_later_runs_do_not_bear_out_is_withdrawn():
+    quiet = series(2, (1.0, 30))
+    slow = [*quiet, *series(3, (1.04, 3), scatter=0.003)]
+    later = [*slow, *series(4, (1.0, 40), (1.1, 10))]
+
+    assert [one.at for one in standing(slow)] == [one.at for one in shifts(slow)] == [30]
+    assert len(shifts(later)) == 2
+    (one,) = standing(later)
+    assert (one.at, one.begin, one.end) == (73, 0, 83)
+
+
+def test_what_is_known_of_a_change():
+    (one,) = shifts(series(5, (2.0, 25), (2.2, 10)))
+
+    assert (one.begin, one.at, one.end) == (0, 25, 35)
+    assert 25 <= one.found < 35
+    assert one.at in one.places
+    assert one.seen.ci95[0] < 1.1 < one.seen.ci95[1]
+
+
+def test_series_of_equal_runs_and_short_ones():
+    assert shifts([]) == shifts([1.0]) == shifts([1.0] * 40) == []
+    assert shifts([1.0] * (FEWEST - 2) + [2.0]) == []
+    assert [one.at for one in shifts([1.0] * 10 + [1.1] * 10)] == [10]
+
+
+def test_two_groups_of_runs():
+    seen = moved([1.0, 1.01, 0.99], [1.1, 1.11, 1.09])
+
+    assert seen is not None
+    assert seen.ratio == pytest.approx(1.1, abs=0.001)
+    assert seen.p < 0.001
+    assert moved([1.0], [1.1, 1.2]) is None

@@ -1,0 +1,148 @@
+"""``history`` on the command line: keys and exit codes that scripts rely on, tables, and the plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import dlbricks
+import pytest
+
+HISTORY = {
+    "name", "system", "backend", "device", "options", "threads", "cache", "dtype", "basis", "runs", "latest_ms",
+    "scatter", "points", "changes", "machine", "reason", "error",
+}  # fmt: skip
+POINT = {"run", "started", "latency_ms", "ci95_ms", "quiet", "stack", "versions"}
+CHANGE = {
+    "run", "started", "found", "verdict", "before_ms", "after_ms", "ratio", "ratio_ci95", "runs_before", "runs_after",
+    "cause", "reason", "versions", "machine", "bricks", "bricks_missing",
+}  # fmt: skip
+BRICK = {
+    "key", "operators", "names", "occurrences", "before_ms", "after_ms", "ratio", "ratio_ci95", "contribution_ms",
+    "form",
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(nights) -> tuple[str, Path]:
+    """The model, and a database in which a new version made it 6 % slower, by its Conv."""
+    usual = dict.fromkeys(nights.bricks, 0.1)
+    conv, *_ = nights.bricks
+    for _ in range(20):
+        nights.run(bricks=usual)
+    for _ in range(5):
+        nights.run(1.06, version="1.31.0", bricks=usual | {conv: 0.13})
+    path = nights.store.place.path
+    assert path is not None
+    return str(nights.source.path), path
+
+
+def test_history_answers_with_the_documented_keys(cli, place) -> None:
+    model, database = place
+
+    done = cli("history", model, "--db", database, "--json")
+
+    (row,) = done.json["results"]
+    (change,) = row["changes"]
+    assert done.code == 0
+    assert set(row) == HISTORY
+    assert set(row["points"][0]) == POINT
+    assert set(change) == CHANGE
+    assert set(change["bricks"][0]) == BRICK
+    assert set(row["machine"][0]) == {"name", "kind", "latencies_us"}
+    assert set(change["machine"][0]) == {"name", "kind", "ratio", "ratio_ci95", "moved"}
+    assert (change["verdict"], change["cause"]) == ("SLOWER", "versions")
+    assert change["versions"] == [{"package": "onnxruntime", "before": "1.30.0", "after": "1.31.0"}]
+    assert done.json["minimum_effect"] == pytest.approx(0.01)
+    assert done.json["since"] is None
+
+
+def test_a_change_ends_with_4_where_that_was_asked_for(cli, place) -> None:
+    model, database = place
+
+    def code(*options: str) -> int:
+        return cli("history", model, "--db", database, *options).code
+
+    assert code("--fail-on", "change") == 4
+    assert code("--fail-on", "slower") == 4
+    assert code("--fail-on", "faster") == 0
+    assert code("--fail-on", "change", "--since", "2026-09-25") == 0
+    assert code("--fail-on", "change", "--minimum-effect", "20%") == 0
+    assert code("--since", "soon") == 2
+
+
+def test_what_the_machine_did_fails_nothing(cli, nights) -> None:
+    for machine, count in ((1.0, 20), (1.08, 5)):
+        for _ in range(count):
+            nights.run(machine=machine)
+
+    done = cli("history", nights.source.path, "--db", nights.store.place.path, "--fail-on", "change")
+
+    assert done.code == 0
+    assert "machine: the machine and not the runtime" in done.out
+
+
+def test_the_table_names_the_change_and_the_brick_to_blame(cli, place) -> None:
+    model, database = place
+
+    out = cli("history", model, "--db", database, "--runs").out
+
+    assert "SLOWER x 1.0" in out
+    assert "versions: onnxruntime 1.30.0 → 1.31.0; the machine did not move with it" in out
+    blamed = next(line for line in out.splitlines() if "Conv" in line)
+    assert blamed.split()[2] == "2", "occurrences"
+    assert "latencies are those while the machine was quiet" in out
+    assert out.count("2026-09-") >= 15
+    assert "and 10 more (--all lists them)" in out
+
+
+def test_csv_has_a_row_for_each_run(cli, place) -> None:
+    model, database = place
+
+    found = list(csv.DictReader(io.StringIO(cli("history", model, "--db", database, "--format", "csv").out)))
+
+    assert len(found) == 25
+    assert {row["run.versions.onnxruntime"] for row in found} == {"1.30.0", "1.31.0"}
+    assert not any(value.startswith(("[", "{")) for row in found for value in row.values())
+
+
+def test_the_plot(cli, place, tmp_path: Path) -> None:
+    model, database = place
+
+    done = cli("history", model, "--db", database, "--plot", tmp_path / "past.png")
+
+    assert done.code == 0
+    assert (tmp_path / "past.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_series_want_a_folder(cli, nights, tmp_path: Path) -> None:
+    nights.run()
+    nights.run(optimization="disabled")
+    asked = ("history", nights.source.path, "--db", nights.store.place.path, "--plot")
+
+    assert "do not fit" in cli(*asked, tmp_path / "one.png").error
+    assert cli(*asked, tmp_path / "plots").code == 0
+    assert len(list((tmp_path / "plots").iterdir())) == 2
+
+
+def test_what_is_not_stored_is_incomplete(cli, nights) -> None:
+    done = cli("history", nights.source.path, "--db", nights.store.place.path)
+
+    assert done.code == 3
+    assert "nothing is stored" in done.out
+    assert "nothing to draw" in cli(
+        "history", nights.source.path, "--db", nights.store.place.path, "--plot", "x.png"
+    ).error  # fmt: skip
+
+
+def test_the_frame_has_a_row_per_series_or_per_run(place) -> None:
+    model, database = place
+
+    with dlbricks.Store.open(database) as store:
+        found = dlbricks.history(dlbricks.find_models([model]), store=store)
+
+    assert len(dlbricks.frame(found)) == 1
+    assert list(dlbricks.frame(found, inner=True)["run.run"]) == [point.run for point in found.rows[0].points]
+    assert dlbricks.to_json(found)["results"][0]["changes"][0]["cause"] == "versions"
+    assert dlbricks.to_markdown(found).startswith("| model |")
