@@ -34,6 +34,7 @@ from .options import (
     plot_option,
     quiet_option,
     runtime_options,
+    since_option,
     split_options,
     stack_options,
     take_models,
@@ -182,6 +183,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     multiple=True,
     help="Measure these although stored; repeatable.",
 )
+@since_option
 @database_option
 @quiet_option
 @format_options
@@ -245,6 +247,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @model_arguments
 @stack_options
 @pace_options
+@since_option
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from .spelling import batches, dimension, seconds, setting, share, threads
+from .spelling import batches, dimension, moment, seconds, setting, share, threads
 
 if TYPE_CHECKING:
     from ..models import ModelSource
@@ -36,6 +36,7 @@ __all__ = [
     "report_options",
     "runtime_options",
     "setting_option",
+    "since_option",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -304,6 +305,13 @@ pace_options = _stacked(
         metavar="N",
         help="Sessions of each process; each visits in orders of its own.",
     ),
+)
+
+since_option = click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")

@@ -83,6 +83,8 @@ def kernel_views(connection: Connection, wanted: Filter) -> dict[Identity, Kerne
         .join(_item, i.id == _view.c.item_id)
         .join(_combination, c.id == i.combination_id)
     )
+    if wanted.since_us is not None:
+        query = query.where(_view.c.taken_us >= wanted.since_us)
     items = matching_items(connection, wanted)
     found: dict[Identity, KernelView] = {}
     for start in range(0, len(items), CHUNK):

@@ -99,6 +99,7 @@ class Reader(Handle):
         variant: str | None = "",
         latest: bool = True,
         protocol: int | None = PROTOCOL,
+        since_us: int | None = None,
     ) -> list[Measurement]:
         """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
 
@@ -116,9 +117,22 @@ class Reader(Handle):
             variant: Name of the variant; None for all.
             latest: Only the newest of each item.
             protocol: How they were taken; None for all, those of earlier versions included.
+            since_us: Finished at that time or later, in microseconds since 1970, UTC.
         """
         wanted = Filter(
-            subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant, protocol
+            subject,
+            keys,
+            system,
+            stack,
+            conditions,
+            threads,
+            cache,
+            dtype,
+            backend,
+            device,
+            variant,
+            protocol,
+            since_us,
         )
         with self.reading() as connection:
             return queries.measurements(connection, wanted, latest=latest)
@@ -174,9 +188,12 @@ class Reader(Handle):
         backend: str | None = None,
         device: str | None = None,
         variant: str | None = "",
+        since_us: int | None = None,
     ) -> list[Failure]:
         """The newest failure of each item that matches, unless it was measured after that."""
-        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
+        wanted = Filter(
+            subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant, since_us=since_us
+        )
         with self.reading() as connection:
             return queries.failures(connection, wanted)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from ...db.store import Store
 from ...db.values import Measurement
@@ -119,13 +120,14 @@ def measure(
     sessions: int = 2,
     seed: int = 0,
     memory_bytes: int | None = None,
+    since: datetime | None = None,
     data: bool = False,
     kernels: bool = False,
     progress: ProgressCallback | None = None,
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
 
-    Always measures, whatever is stored; a measurement that was interrupted goes on.
+    Always measures, whatever is stored, unless ``since`` says otherwise; a measurement that was interrupted goes on.
 
     Args:
         models: What to measure (``find_models``).
@@ -143,6 +145,8 @@ def measure(
         sessions: Sessions per process, each committed as a whole.
         seed: Of weights, inputs and orders.
         memory_bytes: Models are kept loaded up to this size; default half of the memory that is available.
+        since: Only what was not measured since this time; of the rest the stored measurements are the answer. Local
+            time where it has no time zone.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
         kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
@@ -174,20 +178,25 @@ def measure(
         store=store,
         models=models,
         again=("all",),
+        since=since,
         kernels=kernels,
         progress=progress,
     )
-    items = {item.key: item for item in campaign.models.pending}
+    pending = {item.key: item for item in campaign.models.pending}
+    known = {found.key: found for found in campaign.models.reused}
+    failed = {failure.key: failure for failure in campaign.models.failed}
     rows, used = [], campaign.conditions.threads
     for name, key in campaign.sources.names:
         if key is None:
             rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name], threads=used))
             continue
-        item, bound = items[key], campaign.sources.bound.get(name, {})
-        if item.result is not None:
-            rows.append(replace(_row(name, backend, item.result), bound=bound, threads=used))
+        item, bound = pending.get(key), campaign.sources.bound.get(name, {})
+        result = known.get(key) if item is None else item.result
+        failure = failed.get(key) if item is None else item.failure
+        if result is not None:
+            rows.append(replace(_row(name, backend, result), bound=bound, threads=used))
         else:
-            reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
+            reason = failure.reason if failure is not None else "the time was up before enough samples"
             rows.append(MeasureRow(name, key, backend, error=reason, bound=bound, threads=used))
     wall_s = campaign.wall_s
     if data:

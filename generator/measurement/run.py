@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from ...bricks.suite.suite import Suite
@@ -123,6 +124,7 @@ def run(
     seed: int = 0,
     memory_bytes: int | None = None,
     again: Collection[str] = (),
+    since: datetime | None = None,
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
@@ -152,6 +154,8 @@ def run(
         seed: Of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; default half of the memory that is available.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
+        since: Of that only what was measured before this time: a call that was killed goes on where it was when it is
+            repeated with the time at which it first began. Local time where it has no time zone.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
             names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
             lower bounds, and ``unfused`` and ``extended`` show what fusion saves (docs/estimates.md).
@@ -198,6 +202,7 @@ def run(
         suite=opened,
         models=models,
         again=again,
+        since=since,
         algorithms=algorithms,
         kernels=kernels,
         dry_run=dry_run,
