@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, insert, select
+from sqlalchemy import Connection, Select, Table, bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .schema import CombinationRow, ItemRow, StackRow, SystemRow, table_of
+from .upserts import insert_new
 from .values import Conditions, Failure, Measurement, Subject
 
 __all__ = ["CHUNK", "Identity", "Natural", "combination_id", "item_id", "item_ids", "put_stack_row", "put_system_row"]
@@ -54,27 +54,18 @@ class Natural:
         where = (table.c[name] == bindparam(name) for name in columns)
         self._columns = columns
         self._select: Select[tuple[Any]] = select(self._primary).where(*where)
-        self._insert = insert(table)
+        self._table = table
 
     def ensure(self, connection: Connection, row: dict[str, Any]) -> Any:
         """The primary key of a row, inserted where it is not there yet.
 
-        SQLite's write lock is held, so that select and insert are one step there. Elsewhere another process may insert
-        between them: the savepoint lets the transaction live on, and the second look finds the row.
+        Another process may insert the same between the two statements; the second look then finds its row.
         """
         wanted = {name: row[name] for name in self._columns}
         found = connection.scalar(self._select, wanted)
         if found is None:
-            try:
-                with nullcontext() if connection.dialect.name == "sqlite" else connection.begin_nested():
-                    result = connection.execute(self._insert, row)
-            except IntegrityError:
-                found = connection.scalar(self._select, wanted)
-                if found is None:
-                    raise
-            else:
-                assert result.inserted_primary_key is not None  # noqa: S101  (every insert of one row has one)
-                found = result.inserted_primary_key[0]
+            insert_new(connection, self._table, [row])
+            found = connection.scalar(self._select, wanted)
         return found
 
 
@@ -129,9 +120,12 @@ def item_id(connection: Connection, identity: Identity) -> int:
 
 
 def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[Identity, int]:
-    """Local keys of many items, made where there are none: a few statements instead of two per item."""
+    """Local keys of many items, made where there are none: a few statements instead of two per item.
+
+    In the order of what they say, so that of writers that make the same ones at once none waits in a circle.
+    """
     groups: dict[tuple[str, str, Conditions], list[Identity]] = {}
-    for identity in dict.fromkeys(identities):
+    for identity in sorted(set(identities), key=_order):
         groups.setdefault((identity.system, identity.stack, identity.conditions), []).append(identity)
     found: dict[Identity, int] = {}
     for (system, stack, conditions), members in groups.items():
@@ -145,10 +139,16 @@ def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[I
                 if (subject, key, variant) not in known
             ]
             if rows:
-                connection.execute(insert(_ITEM), rows)
+                insert_new(connection, _ITEM, rows)
                 known = _known_items(connection, combination, chunk)
             found |= {i: known[str(i.subject), i.key, i.variant] for i in chunk}
     return found
+
+
+def _order(identity: Identity) -> tuple[object, ...]:
+    where = identity.conditions
+    place = (identity.system, identity.stack, where.threads, where.cache, where.dtype)
+    return (*place, str(identity.subject), identity.key, identity.variant)
 
 
 def _known_items(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, select, update
 
 from ..errors import StoreError
 from .identity import CHUNK, Identity, item_id
 from .queries import Filter, matching_items
 from .schema import CombinationRow, ItemRow, KernelViewRow, table_of
+from .upserts import insert_new
 from .values import Conditions, Kernel, KernelView, Subject
 
 __all__ = ["kernel_views", "put_view", "to_view", "view_row"]
@@ -67,12 +68,10 @@ def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any])
         Whether it was stored: not where the one that is there is as new.
     """
     item = item_id(connection, identity)
-    known = connection.scalar(select(_view.c.taken_us).where(_view.c.item_id == item))
-    if known is not None and known >= row["taken_us"]:
-        return False
-    connection.execute(delete(_view).where(_view.c.item_id == item))
-    connection.execute(insert(_view), {**row, "item_id": item})
-    return True
+    if insert_new(connection, _view, [{**row, "item_id": item}]):
+        return True
+    later = update(_view).where(_view.c.item_id == item, _view.c.taken_us < row["taken_us"]).values(**row)
+    return connection.execute(later).rowcount == 1
 
 
 def kernel_views(connection: Connection, wanted: Filter) -> dict[Identity, KernelView]:

@@ -22,6 +22,7 @@ from .schema import (
     RunRow,
     table_of,
 )
+from .upserts import insert_new
 from .values import (
     PROTOCOL,
     Block,
@@ -202,7 +203,7 @@ class Store(Reader):
                     )
 
     def add(self, measurements: Iterable[tuple[Measurement, Sequence[Block]]]) -> int:
-        """Store finished measurements with their blocks, in one commit; return how many."""
+        """Store finished measurements with their blocks, in one commit; return how many were not stored yet."""
         added = list(measurements)
         with self.writing() as connection:
             items = item_ids(connection, [Identity.of(measurement) for measurement, _ in added])
@@ -212,10 +213,9 @@ class Store(Reader):
                 for measurement, _ in added
             ]
             blocks = [block_row(measurement.id, block) for measurement, taken in added for block in taken]
-            for table, values in ((_measurement, rows), (_block, blocks)):
-                if values:
-                    connection.execute(insert(table), values)
-        return len(added)
+            new = insert_new(connection, _measurement, rows)
+            insert_new(connection, _block, blocks)
+        return new
 
     def add_failure(self, failure: Failure, *, instead_of: str | None = None) -> None:
         """Store why an item could not be measured; an older measurement of it stays.
@@ -236,7 +236,7 @@ class Store(Reader):
                 "kind": failure.kind,
                 "reason": failure.reason,
             }
-            connection.execute(insert(_failure), row)
+            insert_new(connection, _failure, [row])
 
     def put_kernels(self, identity: Identity, view: KernelView) -> None:
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
