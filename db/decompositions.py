@@ -19,9 +19,9 @@ from sqlalchemy import delete, select
 
 from ..errors import DatabaseLocked, DatabaseReadOnly, StoreError
 from .handle import Handle
+from .identity import put_rows
 from .schema import DecompositionRow, ModelFileRow, table_of
 from .store import Store
-from .upserts import put_rows
 
 __all__ = ["Record", "keep_file", "keep_records", "kept_file", "kept_records", "open_keeping"]
 

@@ -8,10 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from ..errors import StoreError
-from .identity import CHUNK, Identity, item_id
+from .identity import CHUNK, Identity, insert_new, item_id
 from .queries import Filter, matching_items
 from .schema import CombinationRow, ItemRow, KernelViewRow, table_of
-from .upserts import insert_new
 from .values import Conditions, Kernel, KernelView, Subject
 
 __all__ = ["kernel_views", "put_view", "to_view", "view_row"]

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
+from .identity import Identity, insert_new, item_id, item_ids, put_stack_row, put_system_row
 from .kernel_views import put_view, view_row
 from .reader import Reader
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row
@@ -22,7 +22,6 @@ from .schema import (
     RunRow,
     table_of,
 )
-from .upserts import insert_new
 from .values import (
     PROTOCOL,
     Block,

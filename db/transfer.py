@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from . import contents
-from .identity import CHUNK, Identity, item_ids
+from .identity import CHUNK, Identity, insert_new, item_ids
 from .kernel_views import put_view
 from .rows import stack_row, system_row
 from .schema import (
@@ -24,7 +24,6 @@ from .schema import (
     SystemRow,
     table_of,
 )
-from .upserts import insert_new
 from .values import Conditions, Subject
 
 __all__ = ["Policy", "Transferred", "transfer"]
@@ -146,7 +145,7 @@ def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Iden
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
     others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
     query = select(_item).where(_item.c.subject.in_(subjects), or_(finished, *others))
-    return {row["id"]: _identity(row, places) for row in source.execute(query).mappings()}
+    return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 
 def _new_rows(source: Connection, target: Connection, table: Table, items: Mapping[int, int]) -> Iterator[list[_Row]]:

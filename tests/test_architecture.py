@@ -49,7 +49,7 @@ ROOMS = {
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/report": ["units", "tables", "remedies", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
-    "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "upserts", "identity", "handle",
+    "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle",
            "queries", "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
            "decompositions", "upgrading", "migrations"],
 }  # fmt: skip

@@ -32,6 +32,9 @@ from dlbricks.db.revision import mark
 from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
 from dlbricks.db.store import Opened
 from dlbricks.db.values import Visit
+from servers import Server, server, url
+
+__all__ = ["server", "url"]
 
 SYSTEM = System(
     cpu="Xeon Example",
@@ -186,6 +189,15 @@ def make_old(path: Path, revision: str, done: Measurement, left: Measurement, bl
 def old_database() -> Callable[..., Path]:
     """Makes a database of an earlier revision: path, revision, what was finished, what was left open, their blocks."""
     return make_old
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def home(request: pytest.FixtureRequest) -> Callable[[Path], Path | str]:
+    """Where a new database is, in place of a file: the file itself, or one on a server."""
+    if request.param == "sqlite":
+        return lambda path: path
+    server: Server = request.getfixturevalue("server")
+    return lambda _path: server.new()
 
 
 @pytest.fixture(name="furnish")
