@@ -30,6 +30,7 @@ from .options import (
     database_option,
     format_options,
     model_arguments,
+    node_options,
     pace_options,
     plot_option,
     quiet_option,
@@ -184,6 +185,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     help="Measure these although stored; repeatable.",
 )
 @since_option
+@node_options
 @database_option
 @quiet_option
 @format_options
@@ -248,6 +250,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @stack_options
 @pace_options
 @since_option
+@node_options
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option

@@ -30,6 +30,7 @@ __all__ = [
     "kernel_options",
     "measured_options",
     "model_arguments",
+    "node_options",
     "pace_options",
     "plot_option",
     "quiet_option",
@@ -312,6 +313,16 @@ since_option = click.option(
     type=moment,
     metavar="TIME",
     help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
+)
+
+node_options = _stacked(
+    click.option(
+        "--node",
+        metavar="NAME",
+        show_default="$DLBRICKS_NODE, else none",
+        help="What you call this machine, stored with the run: equal machines on one database are told apart by it.",
+    ),
+    click.option("--campaign", default="", metavar="NAME", help="What the run is part of, stored with it."),
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")

@@ -65,7 +65,8 @@ class Filter:
         device: Its device.
         variant: Name of the variant; None for all.
         protocol: How measurements were taken; None for all.
-        since_us: Only what was measured, failed or profiled at that time or later, in microseconds since 1970, UTC.
+        since_us: Only what was measured, failed or profiled then or later, in microseconds since 1970, UTC.
+        node: Name of the node that measured; empty: one without a name. Kernel views are of no node.
     """
 
     subject: Subject | None = None
@@ -81,6 +82,7 @@ class Filter:
     variant: str | None = ""
     protocol: int | None = PROTOCOL
     since_us: int | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +201,23 @@ def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
         .join(_item, _item.c.id == _measurement.c.item_id)
         .join(_run, _run.c.id == _measurement.c.run_id)
         .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
-        .where(
-            _measurement.c.finished_us.is_(None),
-            _item.c.combination_id.in_(list(places)),
-        )
-        .group_by(
-            *(_measurement.c.id, _measurement.c.protocol),
-            *(_item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started),
-        )
+        .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
+        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started)
     )
     if wanted.variant is not None:
         query = query.where(_item.c.variant == wanted.variant)
+    if wanted.node is not None:
+        query = query.where(_measurement.c.node == wanted.node)
     return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 
 def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
-    """That a measurement is finished, and was taken by the protocol and in the time that are wanted."""
+    """That a measurement is finished, and was taken by the protocol, in the time and on the node that are wanted."""
     c = table.c
     return and_(
         c.finished_us.is_not(None) if wanted.since_us is None else c.finished_us >= wanted.since_us,
         *([] if wanted.protocol is None else [c.protocol == wanted.protocol]),
+        *([] if wanted.node is None else [c.node == wanted.node]),
     )
 
 
@@ -341,6 +340,8 @@ def failures(connection: Connection, wanted: Filter) -> list[Failure]:
     )
     if wanted.since_us is not None:
         query = query.where(failure.failed_us >= wanted.since_us)
+    if wanted.node is not None:
+        query = query.where(failure.run_id.in_(select(_run.c.id).where(_run.c.node == wanted.node)))
     found: list[Failure] = []
     for chunk in _chunks(wanted.keys):
         for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(

@@ -36,12 +36,23 @@ _Row = dict[str, Any]
 
 
 class Policy:
-    """What is copied; this one copies everything that is finished, as it is."""
+    """What is copied; this one copies everything that is finished, as it is.
+
+    Args:
+        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
+    """
 
     subjects: tuple[Subject, ...] = tuple(Subject)
 
+    def __init__(self, node: str | None = None) -> None:
+        self.node = node
+
     def run(self, row: _Row) -> _Row:
         """The run as it is to be stored."""
+        return row
+
+    def measurement(self, row: _Row) -> _Row:
+        """The measurement as it is to be stored."""
         return row
 
     def failure(self, row: _Row) -> _Row:
@@ -92,21 +103,23 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
     done = Transferred(systems=_systems(source, target), stacks=_stacks(source, target))
-    done = replace(done, runs=_runs(source, target, policy, subjects))
+    runs, new = _runs(source, target, policy, subjects)
+    done = replace(done, runs=new)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
-    for rows in _new_rows(source, target, _measurement, items):
+    for rows in _new_rows(source, target, _measurement, items, runs):
         blocks = _blocks(source, [row["id"] for row in rows])
         done = replace(
             done,
-            measurements=done.measurements + insert_new(target, _measurement, rows),
+            measurements=done.measurements
+            + insert_new(target, _measurement, [policy.measurement(row) for row in rows]),
             blocks=done.blocks + insert_new(target, _block, blocks),
         )
-    for rows in _new_rows(source, target, _failure, items):
+    for rows in _new_rows(source, target, _failure, items, runs):
         new = insert_new(target, _failure, [policy.failure(row) for row in rows])
         done = replace(done, failures=done.failures + new)
-    return replace(done, kernel_views=_views(source, target, policy, identities))
+    return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
 
 
 def _systems(source: Connection, target: Connection) -> int:
@@ -119,12 +132,17 @@ def _stacks(source: Connection, target: Connection) -> int:
     return insert_new(target, table_of(StackRow), [stack_row(stack) for _, stack in found])
 
 
-def _runs(source: Connection, target: Connection, policy: Policy, subjects: Collection[str]) -> int:
+def _runs(
+    source: Connection, target: Connection, policy: Policy, subjects: Collection[str]
+) -> tuple[Collection[str], int]:
+    """Copy the runs that are wanted; which they are, and how many were new."""
     used = [
         exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
         for table in (_measurement, _failure)
     ]
     query = select(_run) if set(policy.subjects) == set(Subject) else select(_run).where(or_(*used))
+    if policy.node is not None:
+        query = query.where(_run.c.node == policy.node)
     rows = [policy.run(dict(row)) for row in source.execute(query.order_by(_run.c.id)).mappings()]
     new = insert_new(target, _run, rows)
     going_on = set(target.scalars(select(_run.c.id).where(_run.c.finished.is_(None))))
@@ -136,7 +154,7 @@ def _runs(source: Connection, target: Connection, policy: Policy, subjects: Coll
     if ended:
         which = (_run.c.id == bindparam("known"), _run.c.finished.is_(None))
         target.execute(update(_run).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
-    return new
+    return {row["id"] for row in rows}, new
 
 
 def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
@@ -148,7 +166,9 @@ def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Iden
     return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 
-def _new_rows(source: Connection, target: Connection, table: Table, items: Mapping[int, int]) -> Iterator[list[_Row]]:
+def _new_rows(
+    source: Connection, target: Connection, table: Table, items: Mapping[int, int], runs: Collection[str]
+) -> Iterator[list[_Row]]:
     """Rows of a table that hangs on items and that the target lacks, with the target's ``item_id``, chunk by chunk."""
     query = select(table).order_by(table.c.id)
     if table is _measurement:
@@ -158,7 +178,7 @@ def _new_rows(source: Connection, target: Connection, table: Table, items: Mappi
         new = [
             dict(row) | {"item_id": items[row["item_id"]]}
             for row in chunk
-            if row["id"] not in known and row["item_id"] in items
+            if row["id"] not in known and row["item_id"] in items and row["run_id"] in runs
         ]
         if new:
             yield new

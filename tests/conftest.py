@@ -26,6 +26,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
 os.environ.pop("DLBRICKS_DB", None)
+os.environ.pop("DLBRICKS_NODE", None)
 
 BRANCHES = """
 <ir_version: 8, opset_import: ["": 17]>

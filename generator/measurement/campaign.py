@@ -104,6 +104,8 @@ def conduct(
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
 ) -> Campaign:
     """Measure what is not measured yet, in one session.
@@ -119,6 +121,8 @@ def conduct(
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those named.
         kernels: Afterwards also record which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
+        node: What the owner calls this machine; None: ``$DLBRICKS_NODE``, else nothing.
+        campaign: What this is part of, in the owner's words.
         progress: Called between requests.
 
     Raises:
@@ -190,6 +194,8 @@ def conduct(
                 stack=stack,
                 suite=suite.hash if suite is not None else None,
                 more={"algorithms": [choice.name for choice in choices]} if choices else None,
+                node=node,
+                campaign=campaign,
             )
             groups = grouped(
                 [*bricks.pending, *variants.pending, *beside],

@@ -123,6 +123,8 @@ def measure(
     since: datetime | None = None,
     data: bool = False,
     kernels: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
@@ -150,6 +152,9 @@ def measure(
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
         kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
+        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
+            left unfinished in the database is not continued.
+        campaign: What this is part of, stored with the run.
         progress: Called between requests.
 
     Raises:
@@ -158,7 +163,7 @@ def measure(
     if data:  # before the models are measured without them
         runtime = get(backend)
         require_walking(runtime, device, runtime.resolve(device, options or {}))
-    campaign = conduct(
+    done = conduct(
         MeasurementSettings(
             backend=backend,
             device=device,
@@ -180,17 +185,19 @@ def measure(
         again=("all",),
         since=since,
         kernels=kernels,
+        node=node,
+        campaign=campaign,
         progress=progress,
     )
-    pending = {item.key: item for item in campaign.models.pending}
-    known = {found.key: found for found in campaign.models.reused}
-    failed = {failure.key: failure for failure in campaign.models.failed}
-    rows, used = [], campaign.conditions.threads
-    for name, key in campaign.sources.names:
+    pending = {item.key: item for item in done.models.pending}
+    known = {found.key: found for found in done.models.reused}
+    failed = {failure.key: failure for failure in done.models.failed}
+    rows, used = [], done.conditions.threads
+    for name, key in done.sources.names:
         if key is None:
-            rows.append(MeasureRow(name, None, backend, error=campaign.sources.problems[name], threads=used))
+            rows.append(MeasureRow(name, None, backend, error=done.sources.problems[name], threads=used))
             continue
-        item, bound = pending.get(key), campaign.sources.bound.get(name, {})
+        item, bound = pending.get(key), done.sources.bound.get(name, {})
         result = known.get(key) if item is None else item.result
         failure = failed.get(key) if item is None else item.failure
         if result is not None:
@@ -198,7 +205,7 @@ def measure(
         else:
             reason = failure.reason if failure is not None else "the time was up before enough samples"
             rows.append(MeasureRow(name, key, backend, error=reason, bound=bound, threads=used))
-    wall_s = campaign.wall_s
+    wall_s = done.wall_s
     if data:
         effects = measure_data(
             models,
@@ -224,13 +231,13 @@ def measure(
         ]
     return MeasureReport(
         rows=tuple(rows),
-        run=campaign.run,
-        system=campaign.system.key,
-        stack=campaign.stack.key,
+        run=done.run,
+        system=done.system.key,
+        stack=done.stack.key,
         wall_s=wall_s,
-        costs=campaign.costs,
-        kernels=campaign.kernels,
-        bounded_s=campaign.wall_s - campaign.costs.profile_s,
+        costs=done.costs,
+        kernels=done.kernels,
+        bounded_s=done.wall_s - done.costs.profile_s,
         threads=used,
     )
 

@@ -128,6 +128,8 @@ def run(
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
 ) -> RunReport:
     """Measure the bricks of a suite, and ground truth of whole models between their visits.
@@ -162,6 +164,9 @@ def run(
         kernels: Afterwards, in a pass of its own, also record which kernels run for each brick and model that is
             measured and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.
+        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
+            left unfinished in the database is not continued.
+        campaign: What this is part of, stored with the run.
         progress: Called between requests, never while a sample is timed.
 
     Returns:
@@ -181,7 +186,7 @@ def run(
         ...     report = run("suite", store=store)
     """
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
-    campaign = conduct(
+    done = conduct(
         MeasurementSettings(
             backend=backend,
             device=device,
@@ -206,9 +211,11 @@ def run(
         algorithms=algorithms,
         kernels=kernels,
         dry_run=dry_run,
+        node=node,
+        campaign=campaign,
         progress=progress,
     )
-    return _report(campaign, budget_s=budget_s, dry_run=dry_run)
+    return _report(done, budget_s=budget_s, dry_run=dry_run)
 
 
 def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:

@@ -57,7 +57,7 @@ class Bench:
     """A store with one system, one stack and one run."""
 
     store: Store
-    path: Path
+    path: Path | str
     run: Run
     system: str
     stack: str
@@ -127,7 +127,7 @@ def block(process: int, round_: int, n: int = 12) -> Block:
     return Block(process, round_, samples, warmups=3, visits=visits)
 
 
-def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
+def furnish(path: Path | str, system: System = SYSTEM, stack: Stack = STACK, node: str = "") -> Bench:
     store = Store.open(path)
     run = Run(
         id=str(uuid.uuid4()),
@@ -139,6 +139,8 @@ def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
         stack=store.put_stack(stack),
         options={"threads": 1, "suite": "/home/ann/secret-suite", "with": ["secret-model"]},
         before={"governor": "performance", "load_1m": 0.1, "host": "anns-laptop"},
+        node=node,
+        campaign="autumn" if node else "",
     )
     store.begin_run(run)
     return Bench(store, path, run, system.key, stack.key)
@@ -204,7 +206,7 @@ def home(request: pytest.FixtureRequest) -> Callable[[Path], Path | str]:
 def furnish_fixture() -> Iterator[Callable[..., Bench]]:
     opened: list[Bench] = []
 
-    def make(path: Path, **given: object) -> Bench:
+    def make(path: Path | str, **given: object) -> Bench:
         opened.append(furnish(path, **given))  # type: ignore[arg-type]
         return opened[-1]
 

@@ -191,6 +191,26 @@ def test_what_is_left_of_the_same_hour_goes_on(small_suite, tmp_path):
         assert store.info()["counts"]["open"] == 0
 
 
+def test_what_another_node_left_is_its_own(small_suite, tmp_path, monkeypatch):
+    """Two equal machines on one database: neither continues, closes or waits for what the other has begun."""
+    monkeypatch.setenv("DLBRICKS_NODE", "alpha")
+    with Store.open(tmp_path / "test.db") as store:
+        report = run(small_suite, store=store, campaign="autumn", **QUICKEST)
+        key = small_suite.keys[0]
+        name = _left(store, report, key, [_block(3, 4)], report.run)
+
+        other = run(small_suite, store=store, again=["all"], node="beta", **QUICKEST)
+
+        assert other.measured == 10
+        (theirs,) = store.measurements(keys=[key], node="beta")
+        assert [(block.process, len(block.samples)) for block in store.blocks(theirs.id)] == [(0, 10)]
+        assert store.info()["counts"]["open"] == 1
+        run(small_suite, store=store, again=["all"], **QUICKEST)
+        (ours,) = store.measurements(keys=[key], node="alpha")
+        assert (ours.id, ours.samples, store.info()["counts"]["open"]) == (name, 14, 0)
+        assert [(one.node, one.campaign) for one in store.runs()] == [("alpha", "autumn"), ("beta", ""), ("alpha", "")]
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["of this suite", "of another"])
 @pytest.mark.parametrize("samples", [4, 10])
 def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples, known):
