@@ -30,10 +30,12 @@ from .options import (
     database_option,
     format_options,
     model_arguments,
+    node_options,
     pace_options,
     plot_option,
     quiet_option,
     runtime_options,
+    since_option,
     split_options,
     stack_options,
     take_models,
@@ -182,6 +184,8 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     multiple=True,
     help="Measure these although stored; repeatable.",
 )
+@since_option
+@node_options
 @database_option
 @quiet_option
 @format_options
@@ -245,6 +249,8 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @model_arguments
 @stack_options
 @pace_options
+@since_option
+@node_options
 @click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
 @click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from .spelling import batches, dimension, seconds, setting, share, threads
+from .spelling import batches, dimension, moment, seconds, setting, share, threads
 
 if TYPE_CHECKING:
     from ..models import ModelSource
@@ -31,12 +31,14 @@ __all__ = [
     "kernel_options",
     "measured_options",
     "model_arguments",
+    "node_options",
     "pace_options",
     "plot_option",
     "quiet_option",
     "report_options",
     "runtime_options",
     "setting_option",
+    "since_option",
     "split_options",
     "stack_options",
     "suite_argument",
@@ -310,6 +312,23 @@ pace_options = _stacked(
         metavar="N",
         help="Sessions of each process; each visits in orders of its own.",
     ),
+)
+
+since_option = click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
+)
+
+node_options = _stacked(
+    click.option(
+        "--node",
+        metavar="NAME",
+        show_default="$DLBRICKS_NODE, else none",
+        help="What you call this machine, stored with the run: equal machines on one database are told apart by it.",
+    ),
+    click.option("--campaign", default="", metavar="NAME", help="What the run is part of, stored with it."),
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")

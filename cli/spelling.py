@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import click
 
-__all__ = ["batches", "dimension", "saving", "seconds", "setting", "share", "threads"]
+__all__ = ["batches", "dimension", "moment", "saving", "seconds", "setting", "share", "threads"]
 
 
 def seconds(text: str) -> float:
@@ -18,6 +20,21 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive time")
     return value
+
+
+def moment(text: str) -> datetime:
+    """A point in time: ISO 8601, local where it names no time zone, or how long ago, with the unit s, m, h or d."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass  # no time of day: how long ago, then
+    long_ago = text if text[-1:].isalpha() else ""  # a number alone could be a year
+    try:
+        ago_s = seconds(long_ago.removesuffix("d")) * (86400 if text.endswith("d") else 1)
+    except click.BadParameter as error:
+        message = f"{text!r} is no time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
+        raise click.BadParameter(message) from error
+    return datetime.now(UTC) - timedelta(seconds=ago_s)
 
 
 def batches(text: str) -> tuple[int, ...]:

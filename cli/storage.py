@@ -43,6 +43,7 @@ def db_info(*, database: str, form: str) -> None:
     help="What to write; where not given, by the file's ending.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
+@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
 @suite_option
 @click.option("--with", "models", multiple=True, metavar="MODEL", help="Name this model and its bricks; repeatable.")
 @binding_options
@@ -53,6 +54,7 @@ def db_export(
     file: Path,
     kind: str | None,
     measurements_only: bool,
+    node: str | None,
     suite: Path | None,
     database: str,
     form: str,
@@ -70,7 +72,7 @@ def db_export(
     models = take_models(options)
     named = names_of(suite, models) if suite is not None or models else None
     with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind, measurements_only=measurements_only, named=named)
+        count = export(store, file, format=kind, measurements_only=measurements_only, named=named, node=node)
     answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
 
 

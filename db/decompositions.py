@@ -15,10 +15,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
 
 from ..errors import DatabaseLocked, DatabaseReadOnly, StoreError
 from .handle import Handle
+from .identity import put_rows
 from .schema import DecompositionRow, ModelFileRow, table_of
 from .store import Store
 
@@ -81,8 +82,7 @@ def keep_file(store: Handle, path: Path, state: tuple[int, int], sha256: str, ex
     size, mtime_ns = state
     row = {"place": _place(path), "size": size, "mtime_ns": mtime_ns, "sha256": sha256}
     with store.writing() as connection:
-        connection.execute(delete(_file).where(_file.c.place == row["place"]))
-        connection.execute(insert(_file), row | {"external": json.dumps(list(external))})
+        put_rows(connection, _file, [row | {"external": json.dumps(list(external))}])
 
 
 def kept_records(store: Handle, model: str, parts: Collection[str], maker: str) -> dict[str, Record]:
@@ -114,8 +114,7 @@ def keep_records(store: Handle, model: str, records: Mapping[str, Record], maker
     rows = [{"model": model, "part": part, "maker": maker, "data": _deflated(one)} for part, one in records.items()]
     with store.writing() as connection:
         connection.execute(delete(_decomposition).where(c.maker != maker))
-        connection.execute(delete(_decomposition).where(c.model == model, c.part.in_(records)))
-        connection.execute(insert(_decomposition), rows)
+        put_rows(connection, _decomposition, rows)
 
 
 def _place(path: Path) -> str:

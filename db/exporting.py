@@ -51,7 +51,12 @@ class _MeasurementsOnly(Policy):
             "options": _public(row["options"], _PUBLIC_OPTIONS),
             "before": _public(row["before"], _PUBLIC_STATE),
             "after": None if row["after"] is None else _public(row["after"], _PUBLIC_STATE),
+            "node": "",
+            "campaign": "",
         }
+
+    def measurement(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"node": ""}
 
     def failure(self, row: dict[str, Any]) -> dict[str, Any]:
         # A runtime's message may quote the path of the file it was given, and with it a user's name.
@@ -85,6 +90,7 @@ def export(
     format: str | None = None,  # noqa: A002  (as the option is called)
     measurements_only: bool = False,
     named: Mapping[str, Mapping[str, str | int | None]] | None = None,
+    node: str | None = None,
 ) -> int:
     """Write the finished measurements to a new file.
 
@@ -99,6 +105,7 @@ def export(
             host and model names, paths, run options and states that are not known to be harmless, the wording of
             failures. This is how the owner of a private model gets latencies back.
         named: What to say of a brick or model beside its measurements, by its key: further columns of a table.
+        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
 
     Returns:
         Number of measurements written.
@@ -128,9 +135,10 @@ def export(
     try:
         with guarded(str(destination)):
             if kind == "sqlite":
-                count = _write_database(store, partial, _MeasurementsOnly() if measurements_only else Policy())
+                count = _write_database(store, partial, (_MeasurementsOnly if measurements_only else Policy)(node))
             else:
-                count = _write_table(store, partial, kind, measurements_only=measurements_only, named=named)
+                table = frame(store, node=node)
+                count = _write_table(table, partial, kind, measurements_only=measurements_only, named=named)
             partial.rename(destination)
     finally:
         for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", "-journal"))):
@@ -159,18 +167,19 @@ def _write_database(store: Store, path: Path, policy: Policy) -> int:
 
 
 def _write_table(
-    store: Store,
+    table: pd.DataFrame,
     path: Path,
     kind: str,
     *,
     measurements_only: bool,
     named: Mapping[str, Mapping[str, str | int | None]] | None = None,
 ) -> int:
-    table = frame(store)
     for column in dict.fromkeys(name for words in (named or {}).values() for name in words):
         table[column] = [(named or {}).get(key, {}).get(column) for key in table["key"]]
     if measurements_only:
-        table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])]
+        table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])].assign(
+            node="", campaign=""
+        )
     if kind == "csv":
         table.to_csv(path, index=False)
     else:
@@ -182,18 +191,19 @@ def _write_table(
     return len(table)
 
 
-def frame(store: Store, *, latest: bool = False) -> pd.DataFrame:
+def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.DataFrame:
     """The finished measurements as a table: one row each, with system and stack spelled out; no raw samples.
 
     Args:
         store: Where to read.
         latest: Only the newest of each item.
+        node: Only what was measured on the node of this name; None: all.
     """
     import pandas as pd
 
-    systems, stacks = store.systems(), store.stacks()
+    systems, stacks, runs = store.systems(), store.stacks(), {run.id: run for run in store.runs()}
     rows = []
-    for m in store.measurements(variant=None, latest=latest, protocol=None):
+    for m in store.measurements(variant=None, latest=latest, protocol=None, node=node):
         system, stack = systems[m.system], stacks[m.stack]
         rows.append(
             {
@@ -209,7 +219,8 @@ def frame(store: Store, *, latest: bool = False) -> pd.DataFrame:
                 "ci95_low_ns": m.ci95_ns[0], "ci95_high_ns": m.ci95_ns[1], "verdict": str(m.verdict),
                 "stop": str(m.stop), "load_ns": m.load_ns, "first_run_ns": m.first_run_ns,
                 "reference_ns": m.reference_ns, "protocol": m.protocol, "footprint_bytes": m.footprint_bytes,
-                "undisturbed_ns": m.undisturbed_ns, "quiet": m.quiet,
+                "undisturbed_ns": m.undisturbed_ns, "quiet": m.quiet, "node": runs[m.run].node,
+                "campaign": runs[m.run].campaign,
             }
         )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)
@@ -227,5 +238,6 @@ _COLUMNS = [
     "stack", "backend", "device", "versions", "options", "threads", "cache", "dtype", "unroll", "samples", "median_ns",
     "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "ci95_low_ns", "ci95_high_ns", "verdict", "stop",
     "load_ns", "first_run_ns", "reference_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
+    "node", "campaign",
 ]  # fmt: skip
 """Columns of ``frame``, so that an empty table has them too."""

@@ -26,6 +26,8 @@ class Handle:
         self.place = place
         self._engine = engine
         self._writer = engine.execution_options(**{WRITING: True})
+        snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        self._reader = engine.execution_options(**snapshot)  # in SQLite every transaction is one
 
     @classmethod
     def open(
@@ -78,7 +80,7 @@ class Handle:
                 raise ForeignDatabase(f"database {self.place} is empty", remedy="name another one with --db")
             revision = found(self._engine, self.place)
         check(revision, self.place)
-        if not read_only:
+        if not read_only and self.place.sqlite:
             with self._writer.begin() as connection:
                 # Changes nothing, but a file that cannot be written says so now, and not after the first measurement.
                 connection.execute(delete(REVISION_TABLE).where(false()))
@@ -98,7 +100,7 @@ class Handle:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection whose reads all see the same moment (merge and export use it)."""
-        with guarded(str(self.place)), self._engine.connect() as connection:
+        with guarded(str(self.place)), self._reader.connect() as connection:
             yield connection
 
     @contextmanager

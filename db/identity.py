@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .schema import CombinationRow, ItemRow, StackRow, SystemRow, table_of
 from .values import Conditions, Failure, Measurement, Subject
 
-__all__ = ["CHUNK", "Identity", "Natural", "combination_id", "item_id", "item_ids", "put_stack_row", "put_system_row"]
+__all__ = [
+    "CHUNK",
+    "Identity",
+    "Natural",
+    "combination_id",
+    "insert_new",
+    "item_id",
+    "item_ids",
+    "put_rows",
+    "put_stack_row",
+    "put_system_row",
+]
 
 CHUNK = 500
 """Values in one IN clause; SQLite before 3.32 takes 999 parameters in all."""
@@ -46,6 +57,63 @@ class Identity:
         return cls(value.subject, value.key, value.system, value.stack, value.conditions, value.variant)
 
 
+_INSERTS: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+"""Databases that have a word for it (``ON CONFLICT``)."""
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """Insert rows, leaving out those whose key is there.
+
+    One step to every other writer: whoever inserts the same key meanwhile is waited for, and whichever commits first
+    stays. A transaction that inserts in many tables does so in the same order as all others, rows sorted by their keys,
+    so that two never wait for each other.
+
+    Args:
+        connection: Inside a writing transaction.
+        table: Its primary key or another constraint tells what is the same.
+        rows: All with the same columns.
+
+    Returns:
+        How many were new.
+    """
+    if not rows:
+        return 0
+    make = _INSERTS.get(connection.dialect.name)
+    if make is not None:
+        statement = make(table).on_conflict_do_nothing().returning(*table.primary_key)
+        return len(connection.execute(statement, rows).all())
+    return sum(_inserted(connection, table, row) for row in rows)
+
+
+def _inserted(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
+    """The same for one row where a database has no word for it."""
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(table), row)
+    except IntegrityError:
+        return False  # whoever needs the row looks for it, and misses it where the reason was another
+    return True
+
+
+def put_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows, in place of those with the same primary key; the last writer wins."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key]
+    make = _INSERTS.get(connection.dialect.name)
+    if make is None:
+        for row in rows:
+            connection.execute(table.delete().where(*(table.c[name] == row[name] for name in keys)))
+        connection.execute(insert(table), rows)
+        return
+    statement = make(table)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+
+
 class Natural:
     """A table whose rows are found by some columns, its statements built once (building costs more than running)."""
 
@@ -54,27 +122,18 @@ class Natural:
         where = (table.c[name] == bindparam(name) for name in columns)
         self._columns = columns
         self._select: Select[tuple[Any]] = select(self._primary).where(*where)
-        self._insert = insert(table)
+        self._table = table
 
     def ensure(self, connection: Connection, row: dict[str, Any]) -> Any:
         """The primary key of a row, inserted where it is not there yet.
 
-        SQLite's write lock is held, so that select and insert are one step there. Elsewhere another process may insert
-        between them: the savepoint lets the transaction live on, and the second look finds the row.
+        Another process may insert the same between the two statements; the second look then finds its row.
         """
         wanted = {name: row[name] for name in self._columns}
         found = connection.scalar(self._select, wanted)
         if found is None:
-            try:
-                with nullcontext() if connection.dialect.name == "sqlite" else connection.begin_nested():
-                    result = connection.execute(self._insert, row)
-            except IntegrityError:
-                found = connection.scalar(self._select, wanted)
-                if found is None:
-                    raise
-            else:
-                assert result.inserted_primary_key is not None  # noqa: S101  (every insert of one row has one)
-                found = result.inserted_primary_key[0]
+            insert_new(connection, self._table, [row])
+            found = connection.scalar(self._select, wanted)
         return found
 
 
@@ -129,9 +188,12 @@ def item_id(connection: Connection, identity: Identity) -> int:
 
 
 def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[Identity, int]:
-    """Local keys of many items, made where there are none: a few statements instead of two per item."""
+    """Local keys of many items, made where there are none: a few statements instead of two per item.
+
+    In the order of what they say, so that of writers that make the same ones at once none waits in a circle.
+    """
     groups: dict[tuple[str, str, Conditions], list[Identity]] = {}
-    for identity in dict.fromkeys(identities):
+    for identity in sorted(set(identities), key=_order):
         groups.setdefault((identity.system, identity.stack, identity.conditions), []).append(identity)
     found: dict[Identity, int] = {}
     for (system, stack, conditions), members in groups.items():
@@ -145,10 +207,16 @@ def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[I
                 if (subject, key, variant) not in known
             ]
             if rows:
-                connection.execute(insert(_ITEM), rows)
+                insert_new(connection, _ITEM, rows)
                 known = _known_items(connection, combination, chunk)
             found |= {i: known[str(i.subject), i.key, i.variant] for i in chunk}
     return found
+
+
+def _order(identity: Identity) -> tuple[object, ...]:
+    where = identity.conditions
+    place = (identity.system, identity.stack, where.threads, where.cache, where.dtype)
+    return (*place, str(identity.subject), identity.key, identity.variant)
 
 
 def _known_items(

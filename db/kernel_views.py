@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, select, update
 
 from ..errors import StoreError
-from .identity import CHUNK, Identity, item_id
+from .identity import CHUNK, Identity, insert_new, item_id
 from .queries import Filter, matching_items
 from .schema import CombinationRow, ItemRow, KernelViewRow, table_of
 from .values import Conditions, Kernel, KernelView, Subject
@@ -67,12 +67,10 @@ def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any])
         Whether it was stored: not where the one that is there is as new.
     """
     item = item_id(connection, identity)
-    known = connection.scalar(select(_view.c.taken_us).where(_view.c.item_id == item))
-    if known is not None and known >= row["taken_us"]:
-        return False
-    connection.execute(delete(_view).where(_view.c.item_id == item))
-    connection.execute(insert(_view), {**row, "item_id": item})
-    return True
+    if insert_new(connection, _view, [{**row, "item_id": item}]):
+        return True
+    later = update(_view).where(_view.c.item_id == item, _view.c.taken_us < row["taken_us"]).values(**row)
+    return connection.execute(later).rowcount == 1
 
 
 def kernel_views(connection: Connection, wanted: Filter) -> dict[Identity, KernelView]:
@@ -83,6 +81,8 @@ def kernel_views(connection: Connection, wanted: Filter) -> dict[Identity, Kerne
         .join(_item, i.id == _view.c.item_id)
         .join(_combination, c.id == i.combination_id)
     )
+    if wanted.since_us is not None:
+        query = query.where(_view.c.taken_us >= wanted.since_us)
     items = matching_items(connection, wanted)
     found: dict[Identity, KernelView] = {}
     for start in range(0, len(items), CHUNK):

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 
-from ..errors import StoreError
+from ..errors import DatabaseLocked, StoreError
 from .store import Store
 from .transfer import Transferred, transfer
 
 __all__ = ["merge"]
 
+_PATIENCE_S = 60.0
+"""How long other writers are waited for: a transaction that copies a large database holds SQLite's lock for seconds."""
+
+_PAUSE_S = 0.2
+"""Longest pause before the next attempt, drawn at random, so that two that met do not meet again."""
+
 
 def merge(target: Store, other: Store | str | os.PathLike[str]) -> Transferred:
-    """Add what another database holds, in one transaction; doing it twice adds nothing.
+    """Add what another database holds, in one transaction; doing it twice adds nothing, and so does doing it at once.
 
     Databases of several machines merge: systems and stacks have content keys, everything measured has a UUID. Where
     both hold measurements of the same brick on the same system and stack, the newest is the one that queries see, by
@@ -34,8 +42,16 @@ def merge(target: Store, other: Store | str | os.PathLike[str]) -> Transferred:
             return merge(target, opened)
     if other is target or _same(target, other):
         raise StoreError(f"database {target.place} cannot be merged into itself", remedy="name another one")
-    with other.reading() as source, target.writing() as connection:
-        return transfer(source, connection)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with other.reading() as source, target.writing() as connection:
+                return transfer(source, connection)
+        except DatabaseLocked:
+            # Nothing was added: another process held it for too long, or the two waited for each other.
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311  (no secret)
 
 
 def _same(one: Store, other: Store) -> bool:

@@ -65,6 +65,8 @@ class Filter:
         device: Its device.
         variant: Name of the variant; None for all.
         protocol: How measurements were taken; None for all.
+        since_us: Only what was measured, failed or profiled then or later, in microseconds since 1970, UTC.
+        node: Name of the node that measured; empty: one without a name. Kernel views are of no node.
     """
 
     subject: Subject | None = None
@@ -79,6 +81,8 @@ class Filter:
     device: str | None = None
     variant: str | None = ""
     protocol: int | None = PROTOCOL
+    since_us: int | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,32 +201,32 @@ def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
         .join(_item, _item.c.id == _measurement.c.item_id)
         .join(_run, _run.c.id == _measurement.c.run_id)
         .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
-        .where(
-            _measurement.c.finished_us.is_(None),
-            _item.c.combination_id.in_(list(places)),
-        )
-        .group_by(
-            *(_measurement.c.id, _measurement.c.protocol),
-            *(_item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started),
-        )
+        .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
+        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started)
     )
     if wanted.variant is not None:
         query = query.where(_item.c.variant == wanted.variant)
+    if wanted.node is not None:
+        query = query.where(_measurement.c.node == wanted.node)
     return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 
-def _of_protocol(table: FromClause, protocol: int | None) -> ColumnElement[bool]:
-    """That a measurement is finished, and was taken by a protocol."""
-    finished = table.c.finished_us.is_not(None)
-    return finished if protocol is None else and_(finished, table.c.protocol == protocol)
+def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
+    """That a measurement is finished, and was taken by the protocol, in the time and on the node that are wanted."""
+    c = table.c
+    return and_(
+        c.finished_us.is_not(None) if wanted.since_us is None else c.finished_us >= wanted.since_us,
+        *([] if wanted.protocol is None else [c.protocol == wanted.protocol]),
+        *([] if wanted.node is None else [c.node == wanted.node]),
+    )
 
 
-def _latest(protocol: int | None) -> ColumnElement[bool]:
-    """That a measurement is the newest finished one of its item; the index ``ix_measurement_latest`` answers it."""
+def _latest(wanted: Filter) -> ColumnElement[bool]:
+    """That a measurement is the newest wanted one of its item; the index ``ix_measurement_latest`` answers it."""
     newer = _measurement.alias("newer")
     newest = (
         select(newer.c.id)
-        .where(newer.c.item_id == _item.c.id, _of_protocol(newer, protocol))
+        .where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
         .order_by(newer.c.finished_us.desc(), newer.c.id.desc())
         .limit(1)
         .scalar_subquery()
@@ -245,7 +249,7 @@ def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> lis
     query = select(item.combination_id, item.subject, item.key, item.variant, *STATISTICS).join(
         _measurement, _measurement.c.item_id == item.id
     )
-    query = query.where(_latest(wanted.protocol) if latest else _of_protocol(_measurement, wanted.protocol))
+    query = query.where(_latest(wanted) if latest else _finished(_measurement, wanted))
     query = query.order_by(item.key, item.combination_id, item.variant, _measurement.c.finished_us, _measurement.c.id)
     found: list[Measurement] = []
     for chunk in _chunks(wanted.keys):
@@ -296,7 +300,7 @@ def contenders(
             _measurement.c.mean_ns,
         )
         .join(_measurement, _measurement.c.item_id == _item.c.id)
-        .where(_latest(wanted.protocol), _item.c.variant.not_in(parts))
+        .where(_latest(wanted), _item.c.variant.not_in(parts))
         .order_by(_measurement.c.mean_ns, _item.c.id)
     )
     found: dict[str, list[Fastest]] = {}
@@ -334,6 +338,10 @@ def failures(connection: Connection, wanted: Filter) -> list[Failure]:
         )
         .order_by(item.key, item.combination_id, item.variant)
     )
+    if wanted.since_us is not None:
+        query = query.where(failure.failed_us >= wanted.since_us)
+    if wanted.node is not None:
+        query = query.where(failure.run_id.in_(select(_run.c.id).where(_run.c.node == wanted.node)))
     found: list[Failure] = []
     for chunk in _chunks(wanted.keys):
         for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(
@@ -353,9 +361,7 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
     """Under what something is stored, with the number of measured items; those without any are left out."""
     places = _places(connection, wanted)
     measured = (
-        select(_measurement.c.id)
-        .where(_measurement.c.item_id == _item.c.id, _of_protocol(_measurement, wanted.protocol))
-        .exists()
+        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted)).exists()
     )  # an item is counted once, however often it was measured
     query = select(_item.c.combination_id, func.count()).where(measured).group_by(_item.c.combination_id)
     counts: dict[int, int] = {}
@@ -372,9 +378,7 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
 def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
     """Keys that have a finished measurement."""
     measured = (
-        select(_measurement.c.id)
-        .where(_measurement.c.item_id == _item.c.id, _of_protocol(_measurement, wanted.protocol))
-        .exists()
+        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted)).exists()
     )
     query = select(_item.c.key).distinct().where(measured)
     places = list(_places(connection, wanted))

@@ -54,23 +54,31 @@ class Reader(Handle):
             return [to_run(dict(row)) for row in rows]
 
     def open_item(  # noqa: PLR0917
-        self, subject: Subject, key: str, system: str, stack: str, conditions: Conditions, variant: str = ""
+        self,
+        subject: Subject,
+        key: str,
+        system: str,
+        stack: str,
+        conditions: Conditions,
+        variant: str = "",
+        *,
+        node: str = "",
     ) -> tuple[str, int, list[Block]] | None:
-        """What an interrupted run left of an item: (measurement id, unroll, blocks); None where nothing is open."""
+        """What an interrupted run left of an item on a node: (measurement id, unroll, blocks); None for nothing."""
         wanted = Filter(
             subject=subject, keys=(key,), system=system, stack=stack, conditions=conditions, variant=variant
         )
         with self.reading() as connection:
             items = queries.matching_items(connection, wanted)
             query = select(_measurement.c.id, _measurement.c.unroll).where(
-                _measurement.c.item_id.in_(items), _measurement.c.finished_us.is_(None)
+                _measurement.c.item_id.in_(items), _measurement.c.finished_us.is_(None), _measurement.c.node == node
             )
             row = connection.execute(query).one_or_none()
             return None if row is None else (row[0], row[1], queries.blocks(connection, [row[0]]).get(row[0], []))
 
-    def left_open(self, system: str, stack: str, conditions: Conditions) -> list[LeftOpen]:
-        """Everything that interrupted runs left under a combination, of whatever suite and variant."""
-        wanted = Filter(system=system, stack=stack, conditions=conditions, variant=None)
+    def left_open(self, system: str, stack: str, conditions: Conditions, *, node: str = "") -> list[LeftOpen]:
+        """Everything that interrupted runs of a node left under a combination, of whatever suite and variant."""
+        wanted = Filter(system=system, stack=stack, conditions=conditions, variant=None, node=node)
         with self.reading() as connection:
             return queries.left_open(connection, wanted)
 
@@ -99,6 +107,8 @@ class Reader(Handle):
         variant: str | None = "",
         latest: bool = True,
         protocol: int | None = PROTOCOL,
+        since_us: int | None = None,
+        node: str | None = None,
     ) -> list[Measurement]:
         """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
 
@@ -116,9 +126,24 @@ class Reader(Handle):
             variant: Name of the variant; None for all.
             latest: Only the newest of each item.
             protocol: How they were taken; None for all, those of earlier versions included.
+            since_us: Finished at that time or later, in microseconds since 1970, UTC.
+            node: Taken on the node of this name; empty: on one without a name; None for all.
         """
         wanted = Filter(
-            subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant, protocol
+            subject,
+            keys,
+            system,
+            stack,
+            conditions,
+            threads,
+            cache,
+            dtype,
+            backend,
+            device,
+            variant,
+            protocol,
+            since_us,
+            node,
         )
         with self.reading() as connection:
             return queries.measurements(connection, wanted, latest=latest)
@@ -174,9 +199,25 @@ class Reader(Handle):
         backend: str | None = None,
         device: str | None = None,
         variant: str | None = "",
+        since_us: int | None = None,
+        node: str | None = None,
     ) -> list[Failure]:
         """The newest failure of each item that matches, unless it was measured after that."""
-        wanted = Filter(subject, keys, system, stack, conditions, threads, cache, dtype, backend, device, variant)
+        wanted = Filter(
+            subject,
+            keys,
+            system,
+            stack,
+            conditions,
+            threads,
+            cache,
+            dtype,
+            backend,
+            device,
+            variant,
+            since_us=since_us,
+            node=node,
+        )
         with self.reading() as connection:
             return queries.failures(connection, wanted)
 

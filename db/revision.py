@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlite3
 import time
 
-from sqlalchemy import Connection, Engine, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 from sqlalchemy.exc import OperationalError
 
 from ..errors import ForeignDatabase, NewerDatabase, OlderDatabase
 from .place import BUSY_TIMEOUT_S, WRITING, Place
 from .schema import APPLICATION_ID, REVISION_TABLE, REVISIONS, Base
 
-__all__ = ["NEW", "check", "found", "identify", "mark", "use_wal"]
+__all__ = ["NEW", "alone", "check", "found", "identify", "mark", "use_wal"]
 
 NEW = "new"
 """What ``identify`` says of a database without any table."""
@@ -58,6 +58,12 @@ def check(revision: str, place: Place) -> None:
     )
 
 
+def alone(connection: Connection) -> None:
+    """Keep others from making or upgrading the tables until the transaction ends; SQLite's write lock does so too."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
+
+
 def found(engine: Engine, place: Place) -> str:
     """Make the tables of a new database and stamp it; all in one transaction, so that nobody sees half of it.
 
@@ -67,6 +73,7 @@ def found(engine: Engine, place: Place) -> str:
         The revision, which is another one where a process was here first.
     """
     with engine.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
+        alone(connection)
         revision = identify(connection, place)
         if revision == NEW:
             Base.metadata.create_all(connection)

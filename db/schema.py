@@ -10,9 +10,9 @@
     model_file    decomposition
 
 A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
-of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one. Systems
-and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local to a file.
-An item has at most one kernel view, the latest.
+of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one on each
+node. Systems and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local
+to a file. An item has at most one kernel view, the latest.
 
 What models were decomposed into, and which files they were read from, is kept beside all that for whoever has the
 models. It refers to nothing, and never leaves the file that it is in: neither an export nor a merge takes it along.
@@ -64,7 +64,7 @@ __all__ = [
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema revision, oldest first; the last one is what this version reads and writes."""
 
 REVISION_TABLE = Table(
@@ -78,6 +78,8 @@ REVISION_TABLE = Table(
 
 _KEY = String(64)
 _UUID = String(36)
+_NAME = String(64)
+_UNNAMED = text("''")
 _OPEN = text("finished_us IS NULL")
 
 
@@ -146,6 +148,8 @@ class RunRow(Base):
     before: Mapped[dict[str, Any]]
     after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     finished: Mapped[str | None] = mapped_column(String(40))
+    node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
+    campaign: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
 
 
 class CombinationRow(Base):
@@ -187,7 +191,7 @@ class MeasurementRow(Base):
             name="finished_has_statistics",
         ),
         Index("ix_measurement_latest", "item_id", "finished_us", "id"),
-        Index("uq_measurement_open", "item_id", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+        Index("uq_measurement_open", "item_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
         Index("ix_measurement_run_id", "run_id"),
     )
 
@@ -218,6 +222,8 @@ class MeasurementRow(Base):
     footprint_bytes: Mapped[int | None] = mapped_column(BigInteger)
     undisturbed_ns: Mapped[float | None]
     quiet: Mapped[float | None]
+    node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
+    """That of its run, here too so that what is open can be told apart by it."""
 
 
 class BlockRow(Base):

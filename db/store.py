@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import Identity, item_id, item_ids, put_stack_row, put_system_row
+from .identity import Identity, insert_new, item_id, item_ids, put_stack_row, put_system_row
 from .kernel_views import put_view, view_row
 from .reader import Reader
 from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row
@@ -132,9 +132,10 @@ class Store(Reader):
             try:
                 with self._writer.begin() as connection:
                     items = item_ids(connection, [one.identity for one in new])
+                    nodes = _nodes(connection, {one.run for one in new})
                     begun = [
                         {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
-                         "protocol": PROTOCOL}
+                         "protocol": PROTOCOL, "node": nodes.get(one.run, "")}
                         for one in new
                     ]  # fmt: skip
                     rows = [block_row(measurement, block) for measurement, block in taken]
@@ -149,16 +150,17 @@ class Store(Reader):
 
     def _not_begun(self, new: Sequence[Opened]) -> str:
         """Which item of a session that was refused cannot be begun, and why; empty where all can."""
-        runs, seen = {run.id for run in self.runs()}, set()
+        nodes, seen = {run.id: run.node for run in self.runs()}, set()
         for one in new:
             what = one.identity
             named = f"{what.subject} {what.key[:12]}"
-            held = self.open_item(what.subject, what.key, what.system, what.stack, what.conditions, what.variant)
+            place = (what.subject, what.key, what.system, what.stack, what.conditions, what.variant)
+            held = self.open_item(*place, node=nodes.get(one.run, ""))
             if held is not None:
                 return f"{named} is open already as measurement {held[0]}"
             if what in seen:
                 return f"{named} is begun twice"
-            if one.run not in runs:
+            if one.run not in nodes:
                 return f"run {one.run} of {named} is not stored"
             seen.add(what)
         return ""
@@ -202,20 +204,21 @@ class Store(Reader):
                     )
 
     def add(self, measurements: Iterable[tuple[Measurement, Sequence[Block]]]) -> int:
-        """Store finished measurements with their blocks, in one commit; return how many."""
+        """Store finished measurements with their blocks, in one commit; return how many were not stored yet."""
         added = list(measurements)
         with self.writing() as connection:
             items = item_ids(connection, [Identity.of(measurement) for measurement, _ in added])
+            nodes = _nodes(connection, {measurement.run for measurement, _ in added})
             rows = [
                 statistics_row(measurement)
                 | {"id": measurement.id, "item_id": items[Identity.of(measurement)], "finished_us": _now_us()}
+                | {"node": nodes.get(measurement.run, "")}
                 for measurement, _ in added
             ]
             blocks = [block_row(measurement.id, block) for measurement, taken in added for block in taken]
-            for table, values in ((_measurement, rows), (_block, blocks)):
-                if values:
-                    connection.execute(insert(table), values)
-        return len(added)
+            new = insert_new(connection, _measurement, rows)
+            insert_new(connection, _block, blocks)
+        return new
 
     def add_failure(self, failure: Failure, *, instead_of: str | None = None) -> None:
         """Store why an item could not be measured; an older measurement of it stays.
@@ -236,12 +239,18 @@ class Store(Reader):
                 "kind": failure.kind,
                 "reason": failure.reason,
             }
-            connection.execute(insert(_failure), row)
+            insert_new(connection, _failure, [row])
 
     def put_kernels(self, identity: Identity, view: KernelView) -> None:
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
         with self.writing() as connection:
             put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
+
+
+def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:
+    """The node of each run that is stored."""
+    found = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
+    return {run: node for run, node in found}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
 
 
 def _now_us() -> int:

@@ -6,13 +6,24 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, exists, insert, or_, select, update
+from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from . import contents
-from .identity import CHUNK, Identity, item_ids, put_stack_row, put_system_row
+from .identity import CHUNK, Identity, insert_new, item_ids
 from .kernel_views import put_view
 from .rows import stack_row, system_row
-from .schema import BlockRow, CombinationRow, FailureRow, ItemRow, KernelViewRow, MeasurementRow, RunRow, table_of
+from .schema import (
+    BlockRow,
+    CombinationRow,
+    FailureRow,
+    ItemRow,
+    KernelViewRow,
+    MeasurementRow,
+    RunRow,
+    StackRow,
+    SystemRow,
+    table_of,
+)
 from .values import Conditions, Subject
 
 __all__ = ["Policy", "Transferred", "transfer"]
@@ -25,12 +36,23 @@ _Row = dict[str, Any]
 
 
 class Policy:
-    """What is copied; this one copies everything that is finished, as it is."""
+    """What is copied; this one copies everything that is finished, as it is.
+
+    Args:
+        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
+    """
 
     subjects: tuple[Subject, ...] = tuple(Subject)
 
+    def __init__(self, node: str | None = None) -> None:
+        self.node = node
+
     def run(self, row: _Row) -> _Row:
         """The run as it is to be stored."""
+        return row
+
+    def measurement(self, row: _Row) -> _Row:
+        """The measurement as it is to be stored."""
         return row
 
     def failure(self, row: _Row) -> _Row:
@@ -79,105 +101,107 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
         policy: What to copy, and what to strip.
     """
     policy = policy or Policy()
+    subjects = [str(subject) for subject in policy.subjects]
     done = Transferred(systems=_systems(source, target), stacks=_stacks(source, target))
-    done = replace(done, runs=_runs(source, target, policy))
-    for rows in _new_rows(source, target, _measurement, policy.subjects):
-        ids = [row["id"] for row in rows]
-        blocks = [
-            dict(row) for row in source.execute(select(_block).where(_block.c.measurement_id.in_(ids))).mappings()
-        ]
-        _insert(target, _measurement, rows)
-        _insert(target, _block, blocks)
-        done = replace(done, measurements=done.measurements + len(rows), blocks=done.blocks + len(blocks))
-    for rows in _new_rows(source, target, _failure, policy.subjects):
-        _insert(target, _failure, [policy.failure(row) for row in rows])
-        done = replace(done, failures=done.failures + len(rows))
-    return replace(done, kernel_views=_views(source, target, policy))
+    runs, new = _runs(source, target, policy, subjects)
+    done = replace(done, runs=new)
+    identities = _identities(source, subjects)
+    known = item_ids(target, identities.values())
+    items = {id_: known[identity] for id_, identity in identities.items()}
+    for rows in _new_rows(source, target, _measurement, items, runs):
+        blocks = _blocks(source, [row["id"] for row in rows])
+        done = replace(
+            done,
+            measurements=done.measurements
+            + insert_new(target, _measurement, [policy.measurement(row) for row in rows]),
+            blocks=done.blocks + insert_new(target, _block, blocks),
+        )
+    for rows in _new_rows(source, target, _failure, items, runs):
+        new = insert_new(target, _failure, [policy.failure(row) for row in rows])
+        done = replace(done, failures=done.failures + new)
+    return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
 
 
 def _systems(source: Connection, target: Connection) -> int:
-    known = contents.systems(target)
-    new = [system for key, system in contents.systems(source).items() if key not in known]
-    for system in new:
-        put_system_row(target, system_row(system))
-    return len(new)
+    found = sorted(contents.systems(source).items())
+    return insert_new(target, table_of(SystemRow), [system_row(system) for _, system in found])
 
 
 def _stacks(source: Connection, target: Connection) -> int:
-    known = contents.stacks(target)
-    new = [stack for key, stack in contents.stacks(source).items() if key not in known]
-    for stack in new:
-        put_stack_row(target, stack_row(stack))
-    return len(new)
+    found = sorted(contents.stacks(source).items())
+    return insert_new(target, table_of(StackRow), [stack_row(stack) for _, stack in found])
 
 
-def _runs(source: Connection, target: Connection, policy: Policy) -> int:
-    known = dict(target.execute(select(_run.c.id, _run.c.finished)).all())
-    subjects = [str(subject) for subject in policy.subjects]
+def _runs(
+    source: Connection, target: Connection, policy: Policy, subjects: Collection[str]
+) -> tuple[Collection[str], int]:
+    """Copy the runs that are wanted; which they are, and how many were new."""
     used = [
         exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
         for table in (_measurement, _failure)
     ]
     query = select(_run) if set(policy.subjects) == set(Subject) else select(_run).where(or_(*used))
-    rows = [policy.run(dict(row)) for row in source.execute(query).mappings()]
-    _insert(target, _run, new := [row for row in rows if row["id"] not in known])
-    end = update(_run).where(_run.c.id == bindparam("known")).values(after=bindparam("a"), finished=bindparam("f"))
-    for row in rows:
-        if row["finished"] is not None and known.get(row["id"], "") is None:
-            target.execute(end, {"known": row["id"], "a": row["after"], "f": row["finished"]})
-    return len(new)
+    if policy.node is not None:
+        query = query.where(_run.c.node == policy.node)
+    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(_run.c.id)).mappings()]
+    new = insert_new(target, _run, rows)
+    going_on = set(target.scalars(select(_run.c.id).where(_run.c.finished.is_(None))))
+    ended = [
+        {"known": row["id"], "a": row["after"], "f": row["finished"]}
+        for row in rows
+        if row["finished"] is not None and row["id"] in going_on
+    ]
+    if ended:
+        which = (_run.c.id == bindparam("known"), _run.c.finished.is_(None))
+        target.execute(update(_run).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
+    return {row["id"] for row in rows}, new
+
+
+def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
+    """By the source's local key, every item of which something is copied."""
+    places = {id_: place for id_, *place in source.execute(select(_combination))}
+    finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
+    others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
+    query = select(_item).where(_item.c.subject.in_(subjects), or_(finished, *others))
+    return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 
 def _new_rows(
-    source: Connection, target: Connection, table: Table, subjects: Collection[Subject]
+    source: Connection, target: Connection, table: Table, items: Mapping[int, int], runs: Collection[str]
 ) -> Iterator[list[_Row]]:
     """Rows of a table that hangs on items and that the target lacks, with the target's ``item_id``, chunk by chunk."""
-    places = {id_: place for id_, *place in source.execute(select(_combination))}
-    columns = [column for column in table.c if column.name != "item_id"]
-    names = [column.name for column in columns]
-    query = (
-        select(_item.c.combination_id, _item.c.subject, _item.c.key.label("item_key"), _item.c.variant, *columns)
-        .join(table, table.c.item_id == _item.c.id)
-        .where(_item.c.subject.in_([str(subject) for subject in subjects]))
-        .order_by(table.c.id)
-    )
+    query = select(table).order_by(table.c.id)
     if table is _measurement:
         query = query.where(_measurement.c.finished_us.is_not(None))
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
-        ids = [row["id"] for row in chunk]
-        known = set(target.scalars(select(table.c.id).where(table.c.id.in_(ids))))
-        new = [dict(row) for row in chunk if row["id"] not in known]
-        identities = [_identity(row, places) for row in new]
-        items = item_ids(target, identities)
+        known = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
+        new = [
+            dict(row) | {"item_id": items[row["item_id"]]}
+            for row in chunk
+            if row["id"] not in known and row["item_id"] in items and row["run_id"] in runs
+        ]
         if new:
-            yield [
-                {name: row[name] for name in names} | {"item_id": items[identity]}
-                for row, identity in zip(new, identities, strict=True)
-            ]
+            yield new
 
 
-def _views(source: Connection, target: Connection, policy: Policy) -> int:
+def _blocks(source: Connection, measurements: Collection[str]) -> list[_Row]:
+    query = select(_block).where(_block.c.measurement_id.in_(measurements))
+    ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
+    return [dict(row) for row in source.execute(ordered).mappings()]
+
+
+def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
     """Kernel views; of two of one item the later one stays, by the clocks of the machines that took them."""
-    places = {id_: place for id_, *place in source.execute(select(_combination))}
     columns = [column for column in _view.c if column.name != "item_id"]
-    query = (
-        select(_item.c.combination_id, _item.c.subject, _item.c.key.label("item_key"), _item.c.variant, *columns)
-        .join(_view, _view.c.item_id == _item.c.id)
-        .where(_item.c.subject.in_([str(subject) for subject in policy.subjects]))
-    )
-    rows = source.execution_options(yield_per=CHUNK).execute(query).mappings()
+    rows = source.execution_options(yield_per=CHUNK).execute(select(_view).order_by(_view.c.item_id)).mappings()
     return sum(
-        put_view(target, _identity(row, places), policy.view({column.name: row[column.name] for column in columns}))
-        for row in map(dict, rows)
+        put_view(target, identities[row["item_id"]], policy.view({column.name: row[column.name] for column in columns}))
+        for row in rows
+        if row["item_id"] in identities
     )
 
 
 def _identity(row: Mapping[str, Any], places: Mapping[int, list[Any]]) -> Identity:
     system, stack, threads, cache, dtype = places[row["combination_id"]]
     conditions = Conditions(threads=threads, cache=cache, dtype=dtype)
-    return Identity(Subject(row["subject"]), row["item_key"], system, stack, conditions, row["variant"])
-
-
-def _insert(target: Connection, table: Table, rows: list[_Row]) -> None:
-    if rows:
-        target.execute(insert(table), rows)
+    return Identity(Subject(row["subject"]), row["key"], system, stack, conditions, row["variant"])

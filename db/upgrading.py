@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from ..errors import StoreError
 from .faults import guarded
 from .place import WRITING, Place, engine
-from .revision import NEW, check, identify, mark
+from .revision import NEW, alone, check, identify, mark
 from .schema import REVISION_TABLE, REVISIONS, Base
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def upgrade(url: str | os.PathLike[str]) -> Upgrade:
     made = engine(place, foreign_keys=False)
     try:
         with guarded(str(place)), made.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
+            alone(connection)
             before = identify(connection, place)
             if before == NEW:
                 raise StoreError(f"database {place} is empty", remedy="nothing needs an upgrade")

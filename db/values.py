@@ -357,3 +357,7 @@ class Run:
     """System state before: governor, frequency_mhz, load_1m, kernel."""
     after: Mapping[str, object] | None = None
     finished: str | None = None
+    node: str = ""
+    """What the owner calls the machine that it ran on; empty where it has no name. Never its host name by itself."""
+    campaign: str = ""
+    """What it was part of, in the owner's words; empty for nothing."""

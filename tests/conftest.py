@@ -22,10 +22,11 @@ from onnx import numpy_helper
 if "PYTEST_XDIST_WORKER" in os.environ:
     _OWN = tempfile.TemporaryDirectory(prefix="dlbricks-tests-", ignore_cleanup_errors=True)  # until the process ends
     Path(_OWN.name).chmod(0o755)  # as the usual one, for tests that become another user
-    os.environ["TMPDIR"] = tempfile.tempdir = _OWN.name
+    os.environ["TMPDIR"] = os.environ["DLBRICKS_LOCK_DIR"] = tempfile.tempdir = _OWN.name
 os.environ.setdefault("DLBRICKS_LOCK_WAIT", "300")
 # A test that forgets --db must not write into the user's database.
 os.environ.pop("DLBRICKS_DB", None)
+os.environ.pop("DLBRICKS_NODE", None)
 
 BRANCHES = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -34,8 +34,8 @@ ROOMS = {
     "generator/backends": ["base", "streams", "algorithms", "wording", "launches", "package", "registry",
                            "environments", "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas",
                            "cudnn", "cupy"],
-    "generator/worker": ["redaction", "messages", "sandbox", "client", "standby", "serving", "execution", "packs",
-                         "worker"],
+    "generator/worker": ["redaction", "messages", "sandbox", "environment", "client", "standby", "serving", "execution",
+                         "packs", "worker"],
     "generator/measurement": ["costs", "item", "sampling", "journal", "pending", "settings", "subjects", "membership",
                               "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",
                               "measure"],
@@ -50,8 +50,8 @@ ROOMS = {
     "analyzer/history": ["changes", "series", "machine", "blame", "result", "history"],
     "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "drawing", "answers", "section",
                         "annotation", "page", "trace"],
-    "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle", "queries",
-           "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
+    "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle",
+           "queries", "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
            "decompositions", "upgrading", "migrations"],
 }  # fmt: skip
 

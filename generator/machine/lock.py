@@ -6,58 +6,66 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
+import struct
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import MachineBusy, UsageError
 
-__all__ = ["LOCK_WAIT_VARIABLE", "lock_path", "machine_lock"]
+__all__ = ["LOCK_DIR_VARIABLE", "LOCK_WAIT_VARIABLE", "lock_path", "machine_lock"]
 
 LOCK_WAIT_VARIABLE = "DLBRICKS_LOCK_WAIT"
 """Environment variable: seconds to wait for another measuring process before giving up (default 0)."""
 
+LOCK_DIR_VARIABLE = "DLBRICKS_LOCK_DIR"
+"""Environment variable: a folder whose users exclude each other, instead of all users of the machine."""
+
+_NAME = "\0dlbricks-measuring"
+"""An abstract socket (unix(7)): it belongs to the machine's network namespace, and to no folder and no user."""
+
 _RETRY_S = 0.25
 """Rare enough not to disturb the process that is measuring."""
 
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group, as SO_PEERCRED gives them."""
+
 
 def lock_path() -> Path:
-    """The lock file: one per temporary folder, thus one per machine as long as users share ``/tmp``."""
-    return Path(tempfile.gettempdir()) / "dlbricks.lock"
+    """The lock file, where there is no abstract socket, or a folder is named: one per folder."""
+    return Path(os.environ.get(LOCK_DIR_VARIABLE) or tempfile.gettempdir()) / "dlbricks.lock"
 
 
 @contextlib.contextmanager
 def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
     """Hold the machine's measuring lock.
 
-    Two measurements at once would each see the other as noise. The lock belongs to the open file, so it ends with
-    its process, however that ends; the file stays, empty or with the last holder's process id.
+    Two measurements at once would each see the other as noise. On Linux the lock is an abstract socket: whoever runs
+    on the machine meets there, whatever the user and the temporary folder. Elsewhere, where sockets are forbidden, and
+    with ``$DLBRICKS_LOCK_DIR`` it is a file, locked as a whole. Either belongs to its process and ends with it, however
+    that ends; a file stays, empty or with the last holder's process id.
 
     Args:
         wait_s: Seconds to wait for another holder; default ``$DLBRICKS_LOCK_WAIT``, else 0.
 
     Raises:
         MachineBusy: Another process holds it; the message names its process id.
-        UsageError: ``$DLBRICKS_LOCK_WAIT`` is not a number.
+        UsageError: ``$DLBRICKS_LOCK_WAIT`` is not a number, or ``$DLBRICKS_LOCK_DIR`` no folder.
     """
     deadline = time.monotonic() + (_wait_from_environment() if wait_s is None else wait_s)
-    path = lock_path()
-    descriptor = _open(path)
-    try:
-        while not _try(descriptor):
+    with contextlib.ExitStack() as held:
+        take, holder = _way(held)
+        while not take():
             if time.monotonic() >= deadline:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise MachineBusy(
-                    f"another dlbricks process (pid {holder}) is measuring on this machine",
+                    f"another dlbricks process (pid {holder()}) is measuring on this machine",
                     remedy=f"wait for it, or set {LOCK_WAIT_VARIABLE} to the seconds to wait",
                 )
             time.sleep(_RETRY_S)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _wait_from_environment() -> float:
@@ -66,6 +74,48 @@ def _wait_from_environment() -> float:
         return float(text)
     except ValueError as error:
         raise UsageError(f"{LOCK_WAIT_VARIABLE}={text!r} is not a number of seconds") from error
+
+
+def _way(held: contextlib.ExitStack) -> tuple[Callable[[], bool], Callable[[], str]]:
+    """How the lock is tried here, and how its holder is asked for; what is opened for it closes with ``held``."""
+    folder = os.environ.get(LOCK_DIR_VARIABLE)
+    if folder and not Path(folder).is_dir():
+        raise UsageError(f"{LOCK_DIR_VARIABLE}={folder!r} is no folder", remedy="create it, or unset the variable")
+    if not folder and sys.platform == "linux":
+        try:
+            own = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        except OSError:
+            pass  # a service whose address families are restricted
+        else:
+            return lambda: _bind(own), _listener
+    descriptor = _open(lock_path())
+    held.callback(os.close, descriptor)
+    return lambda: _lock(descriptor), lambda: os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+
+
+def _bind(own: socket.socket) -> bool:
+    try:
+        own.bind(_NAME)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise MachineBusy(
+            f"the machine lock cannot be taken: {error.strerror}", remedy=f"name a folder with {LOCK_DIR_VARIABLE}"
+        ) from error
+    own.listen()  # so that whoever waits can ask who holds it; nobody is answered
+    return True
+
+
+def _listener() -> str:
+    """The process that holds the socket, by what the kernel says of the other end of a connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(0)  # a full queue would block
+        try:
+            asking.connect(_NAME)
+        except OSError:
+            return "unknown"  # it has just ended, or more have asked than the kernel queues
+        pid, _, _ = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return str(pid or "unknown")  # 0: in a container, whose processes have other numbers
 
 
 def _open(path: Path) -> int:
@@ -84,11 +134,13 @@ def _open(path: Path) -> int:
         raise MachineBusy(f"the machine lock {path} cannot be opened: {error.strerror}", remedy="remove it") from error
 
 
-def _try(descriptor: int) -> bool:
+def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
             return False
         raise
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return True

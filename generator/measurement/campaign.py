@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -99,9 +100,12 @@ def conduct(
     suite: Suite | None = None,
     models: Sequence[ModelSource] = (),
     again: Collection[str] = (),
+    since: datetime | None = None,
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
 ) -> Campaign:
     """Measure what is not measured yet, in one session.
@@ -113,9 +117,12 @@ def conduct(
         suite: Bricks to measure.
         models: Whole models to measure beside them.
         again: What to measure although the store holds it.
+        since: Of that only what was measured before this time.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those named.
         kernels: Afterwards also record which kernels run for what is measured, where that is not stored.
         dry_run: Only forecast.
+        node: What the owner calls this machine; None: ``$DLBRICKS_NODE``, else nothing.
+        campaign: What this is part of, in the owner's words.
         progress: Called between requests.
 
     Raises:
@@ -126,7 +133,7 @@ def conduct(
         StoreError: The database cannot be written; what was committed stays.
     """
     settings.check()
-    check_again(again)
+    check_again(again, since)
     costs = RunCosts()
     with ExitStack() as resources:
         if not dry_run:
@@ -144,7 +151,15 @@ def conduct(
         oracle = resources.enter_context(WorkerOracle())
 
         def selected(items: Sequence[Item]) -> Selection:
-            return select(items, store=store, system=system.key, stack=stack.key, conditions=conditions, again=again)
+            return select(
+                items,
+                store=store,
+                system=system.key,
+                stack=stack.key,
+                conditions=conditions,
+                again=again,
+                since=since,
+            )
 
         with costs.spend("read_s"):
             sources = model_items(models, folder, oracle=oracle)
@@ -179,6 +194,8 @@ def conduct(
                 stack=stack,
                 suite=suite.hash if suite is not None else None,
                 more={"algorithms": [choice.name for choice in choices]} if choices else None,
+                node=node,
+                campaign=campaign,
             )
             groups = grouped(
                 [*bricks.pending, *variants.pending, *beside],
@@ -209,6 +226,7 @@ def conduct(
                     stack=stack,
                     memory_bytes=limit_bytes,
                     again="all" in again,
+                    since=since,
                     progress=progress,
                 )
     return Campaign(

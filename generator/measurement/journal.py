@@ -54,7 +54,7 @@ class Journal:
         return Baseline.of(self._visits, self._earlier)
 
     def resume(self, items: Sequence[Item]) -> int:
-        """Resume what interrupted runs left of these items, under these conditions.
+        """Resume what interrupted runs of this node left of these items, under these conditions.
 
         What a run left that began more than an hour ago, or that another protocol took, is no part of today's
         measurements: where it has enough samples it becomes a measurement of its own, of that run, and the item is
@@ -69,7 +69,7 @@ class Journal:
         with self._costs.spend("store_s"):
             for cache in sorted({self._conditions.cache, *(cache for _, _, cache, _ in known)}):
                 conditions = replace(self._conditions, cache=cache)
-                found = self._store.left_open(self._run.system, self._run.stack, conditions)
+                found = self._store.left_open(self._run.system, self._run.stack, conditions, node=self._run.node)
                 left += [(entry, cache) for entry in found]
         for entry, cache in left:
             item = known.get((entry.subject, entry.key, cache, entry.variant))
@@ -98,7 +98,8 @@ class Journal:
     def _resume(self, item: Item) -> None:
         with self._costs.spend("store_s"):
             found = self._store.open_item(
-                item.subject, item.key, self._run.system, self._run.stack, self._of(item), item.variant
+                *(item.subject, item.key, self._run.system, self._run.stack, self._of(item), item.variant),
+                node=self._run.node,
             )
         if found is not None:
             item.measurement, item.unroll, item.blocks = found

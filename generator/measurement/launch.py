@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -9,14 +11,20 @@ from datetime import UTC, datetime
 
 from ...db.store import Store
 from ...db.values import Run, Stack, System
-from ...errors import WorkerError
+from ...errors import UsageError, WorkerError
 from ...version import __version__
 from ..backends.base import Backend
 from ..machine.system import machine_state
 from ..worker.client import Worker
 from .settings import MeasurementSettings
 
-__all__ = ["begin_run", "end_run", "launch"]
+__all__ = ["NODE_VARIABLE", "begin_run", "end_run", "launch"]
+
+NODE_VARIABLE = "DLBRICKS_NODE"
+"""Environment variable: what the owner calls this machine. Its host name is never taken by itself."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+"""What a role of PostgreSQL, a folder and a column of a table can be called as well."""
 
 
 def launch(
@@ -63,6 +71,8 @@ def begin_run(
     stack: Stack,
     suite: str | None = None,
     more: dict[str, object] | None = None,
+    node: str | None = None,
+    campaign: str = "",
 ) -> Run:
     """Store where the measurements of a run come from, before the first of them.
 
@@ -74,6 +84,11 @@ def begin_run(
         stack: What it runs.
         suite: Hash of the suite, where there is one.
         more: Further options to record.
+        node: What the owner calls this machine; None: ``$DLBRICKS_NODE``, else nothing.
+        campaign: What the run is part of.
+
+    Raises:
+        UsageError: A name has other characters than letters, digits, dots, dashes and underscores, or too many.
     """
     run = Run(
         id=str(uuid.uuid4()),
@@ -85,9 +100,21 @@ def begin_run(
         stack=store.put_stack(stack),
         options={**asdict(settings), "options": dict(settings.options), **(more or {})},
         before=machine_state(),
+        node=_checked("node", os.environ.get(NODE_VARIABLE, "") if node is None else node),
+        campaign=_checked("campaign", campaign),
     )
     store.begin_run(run)
     return run
+
+
+def _checked(what: str, name: str) -> str:
+    """The name of a node or campaign, or nothing."""
+    if name and not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a {what}",
+            remedy="use up to 63 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return name
 
 
 def end_run(store: Store, run: Run, *, more: Mapping[str, object] | None = None) -> None:

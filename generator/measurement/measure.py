@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Unpack
 
 from ...db.store import Store
@@ -108,22 +109,30 @@ def measure(
     *,
     store: Store,
     settings: MeasurementSettings | None = None,
+    since: datetime | None = None,
     data: bool = False,
     kernels: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> MeasureReport:
     """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
 
-    Always measures, whatever is stored; a measurement that was interrupted goes on.
+    Always measures, whatever is stored, unless ``since`` says otherwise; a measurement that was interrupted goes on.
 
     Args:
         models: What to measure (``find_models``).
         store: Open database.
         settings: How to measure.
+        since: Only what was not measured since this time; of the rest the stored measurements are the answer. Local
+            time where it has no time zone.
         data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
         kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
             bound that.
+        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
+            left unfinished in the database is not continued.
+        campaign: What this is part of, stored with the run.
         progress: Called between requests.
         **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
 
@@ -134,28 +143,35 @@ def measure(
     if data:  # before the models are measured without them
         runtime = get(how.backend)
         require_walking(runtime, how.device, runtime.resolve(how.device, how.options))
-    campaign = conduct(
+    done = conduct(
         how,
         command="measure",
         store=store,
         models=models,
         again=("all",),
+        since=since,
         kernels=kernels,
+        node=node,
+        campaign=campaign,
         progress=progress,
     )
-    items = {item.key: item for item in campaign.models.pending}
-    rows, used = [], campaign.conditions.threads
-    for name, key in campaign.sources.names:
+    pending = {item.key: item for item in done.models.pending}
+    known = {found.key: found for found in done.models.reused}
+    failed = {failure.key: failure for failure in done.models.failed}
+    rows, used = [], done.conditions.threads
+    for name, key in done.sources.names:
         if key is None:
-            rows.append(MeasureRow(name, None, how.backend, error=campaign.sources.problems[name], threads=used))
+            rows.append(MeasureRow(name, None, how.backend, error=done.sources.problems[name], threads=used))
             continue
-        item, bound = items[key], campaign.sources.bound.get(name, {})
-        if item.result is not None:
-            rows.append(replace(_row(name, how.backend, item.result), bound=bound, threads=used))
+        item, bound = pending.get(key), done.sources.bound.get(name, {})
+        result = known.get(key) if item is None else item.result
+        failure = failed.get(key) if item is None else item.failure
+        if result is not None:
+            rows.append(replace(_row(name, how.backend, result), bound=bound, threads=used))
         else:
-            reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
+            reason = failure.reason if failure is not None else "the time was up before enough samples"
             rows.append(MeasureRow(name, key, how.backend, error=reason, bound=bound, threads=used))
-    wall_s = campaign.wall_s
+    wall_s = done.wall_s
     if data:
         effects = measure_data(
             models,
@@ -181,13 +197,13 @@ def measure(
         ]
     return MeasureReport(
         rows=tuple(rows),
-        run=campaign.run,
-        system=campaign.system.key,
-        stack=campaign.stack.key,
+        run=done.run,
+        system=done.system.key,
+        stack=done.stack.key,
         wall_s=wall_s,
-        costs=campaign.costs,
-        kernels=campaign.kernels,
-        bounded_s=campaign.wall_s - campaign.costs.profile_s,
+        costs=done.costs,
+        kernels=done.kernels,
+        bounded_s=done.wall_s - done.costs.profile_s,
         threads=used,
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypedDict
 
 from ...db.store import Store
-from ...db.values import Conditions, Failure, Measurement, Verdict
+from ...db.values import Conditions, Failure, Measurement, Subject, Verdict
 from ...errors import UsageError
 from .item import Item
 
@@ -14,6 +16,17 @@ __all__ = ["AGAIN", "Selection", "check_again", "finished", "select"]
 
 AGAIN = ("noisy", "failed", "all")
 """What can be asked to be measured again."""
+
+
+class _Where(TypedDict):
+    """What the store is asked for."""
+
+    subject: Subject
+    keys: Sequence[str]
+    system: str
+    stack: str
+    conditions: Conditions
+    variant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +55,19 @@ class Selection:
         return replace(self, pending=tuple(item for item in self.pending if item in items))
 
 
-def check_again(again: Collection[str]) -> None:
-    """Raise ``UsageError`` for anything but the names in ``AGAIN``."""
+def check_again(again: Collection[str], since: datetime | None = None) -> None:
+    """Raise ``UsageError`` for anything but the names in ``AGAIN``, and for a time that bounds nothing."""
     unknown = sorted(set(again) - set(AGAIN))
     if unknown:
         raise UsageError(f"cannot measure {', '.join(unknown)} again", remedy=f"use {', '.join(AGAIN)}")
+    if since is not None and not again:
+        raise UsageError(
+            "since bounds what is measured again, and nothing is to be", remedy=f"add again: {', '.join(AGAIN)}"
+        )
+    if since is not None and since.astimezone(UTC) > datetime.now(UTC):
+        raise UsageError(
+            f"nothing was measured since {since.isoformat()}: that is yet to come", remedy="name a past one"
+        )
 
 
 def select(
@@ -57,6 +78,7 @@ def select(
     stack: str,
     conditions: Conditions,
     again: Collection[str] = (),
+    since: datetime | None = None,
 ) -> Selection:
     """Split items (all of one subject) by what the store holds about them, each in its own cache state and variant.
 
@@ -67,12 +89,13 @@ def select(
         stack: Key of the stack.
         conditions: Threads, cache state, precision.
         again: ``noisy`` measures again what is not stable, ``failed`` what failed, ``all`` everything.
+        since: Of these only what was measured, or failed, before that time.
     """
-    check_again(again)
-    if not items or "all" in again:
+    check_again(again, since)
+    if not items or ("all" in again and since is None):
         return Selection(tuple(items), (), ())
     parts = [
-        _select(members, store=store, system=system, stack=stack, conditions=here, again=again)
+        _select(members, store=store, system=system, stack=stack, conditions=here, again=again, since=since)
         for here, members in _alike(items, conditions)
     ]
     return Selection(
@@ -116,21 +139,33 @@ def _alike(items: Sequence[Item], conditions: Conditions) -> Iterator[tuple[Cond
 
 
 def _select(
-    items: Sequence[Item], *, store: Store, system: str, stack: str, conditions: Conditions, again: Collection[str]
+    items: Sequence[Item],
+    *,
+    store: Store,
+    system: str,
+    stack: str,
+    conditions: Conditions,
+    again: Collection[str],
+    since: datetime | None,
 ) -> Selection:
     """The same for items of one cache state and variant."""
-    subject, variant = items[0].subject, items[0].variant
     keys = [item.key for item in items]
-    found = store.measurements(
-        subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
-    )
+    where: _Where = {
+        "subject": items[0].subject,
+        "keys": keys,
+        "system": system,
+        "stack": stack,
+        "conditions": conditions,
+        "variant": items[0].variant,
+    }
+    found = [] if "all" in again else store.measurements(**where)
     good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
-    failures: dict[str, Failure] = {}
-    if "failed" not in again:
-        stored = store.failures(
-            subject=subject, keys=keys, system=system, stack=stack, conditions=conditions, variant=variant
-        )
-        failures = {entry.key: entry for entry in stored}
+    stood = [] if {"failed", "all"} & set(again) else store.failures(**where)
+    if since is not None:
+        since_us = round(since.timestamp() * 1e6)
+        good |= {entry.key: entry for entry in store.measurements(**where, since_us=since_us)}
+        stood += store.failures(**where, since_us=since_us)
+    failures = {entry.key: entry for entry in stood}
     return Selection(
         pending=tuple(item for item in items if item.key not in good and item.key not in failures),
         reused=tuple(good[key] for key in keys if key in good and key not in failures),

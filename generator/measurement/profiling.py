@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from ...bricks.suite.suite import Suite
 from ...db.identity import Identity
@@ -78,6 +79,7 @@ def take_views(
     stack: Stack,
     memory_bytes: int,
     again: bool = False,
+    since: datetime | None = None,
     progress: ProgressCallback | None = None,
 ) -> ProfileReport:
     """Profile, in a worker and one by one, what has no view yet, and store each view as it comes.
@@ -94,6 +96,7 @@ def take_views(
         stack: What it runs here.
         memory_bytes: Limit of the worker.
         again: Profile also what has a view.
+        since: Of that only what was profiled before this time.
         progress: Called before each item.
 
     Raises:
@@ -107,8 +110,10 @@ def take_views(
             identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
             wanted.setdefault(identity, item)
     known: Collection[Identity] = ()
-    if not again:
-        known = wanted.keys() & store.kernels(Filter(system=system, stack=stack.key, conditions=place, variant=None))
+    if not again or since is not None:
+        since_us = round(since.timestamp() * 1e6) if again and since is not None else None
+        stored = Filter(system=system, stack=stack.key, conditions=place, variant=None, since_us=since_us)
+        known = wanted.keys() & store.kernels(stored)
     left = {identity: item for identity, item in wanted.items() if identity not in known}
     failures: list[ProfileFailure] = []
     if suite is not None:

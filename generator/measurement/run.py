@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
@@ -112,9 +113,12 @@ def run(
     models: Sequence[ModelSource] = (),
     settings: MeasurementSettings | None = None,
     again: Collection[str] = (),
+    since: datetime | None = None,
     algorithms: bool | Collection[str] = False,
     kernels: bool = False,
     dry_run: bool = False,
+    node: str | None = None,
+    campaign: str = "",
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> RunReport:
@@ -129,12 +133,17 @@ def run(
         models: Whole models to be measured beside the bricks, visited in turn with them.
         settings: How to measure.
         again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
+        since: Of that only what was measured before this time: a call that was killed goes on where it was when it is
+            repeated with the time at which it first began. Local time where it has no time zone.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
             names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
             lower bounds, and ``unfused`` and ``extended`` show what fusion saves (docs/estimates.md).
         kernels: Afterwards, in a pass of its own, also record which kernels run for each brick and model that is
             measured and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
         dry_run: Only forecast.
+        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
+            left unfinished in the database is not continued.
+        campaign: What this is part of, stored with the run.
         progress: Called between requests, never while a sample is timed.
         **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
 
@@ -156,19 +165,22 @@ def run(
     """
     how = settings_from(settings, fields)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
-    campaign = conduct(
+    done = conduct(
         how,
         command="run",
         store=store,
         suite=opened,
         models=models,
         again=again,
+        since=since,
         algorithms=algorithms,
         kernels=kernels,
         dry_run=dry_run,
+        node=node,
+        campaign=campaign,
         progress=progress,
     )
-    return _report(campaign, budget_s=how.budget_s, dry_run=dry_run)
+    return _report(done, budget_s=how.budget_s, dry_run=dry_run)
 
 
 def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:

@@ -26,6 +26,7 @@ from ...errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from .environment import worker_environment
 from .messages.protocol import (
     Bye,
     Done,
@@ -109,7 +110,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=work,
-                env={**os.environ, "TMPDIR": str(temporary)},  # what a runtime leaves there goes with the worker
+                env=worker_environment(temporary),
                 process_group=0,
                 bufsize=0,
             )

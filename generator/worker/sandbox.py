@@ -11,19 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-__all__ = ["confine", "shed_variables", "take_streams"]
+__all__ = ["confine", "take_streams"]
 
 _PR_SET_PDEATHSIG = 1
-
-_TUNING = (
-    "OMP_", "GOMP_", "KMP_", "TBB_", "MKL_", "MKLDNN_", "DNNL_", "ONEDNN_", "OPENBLAS_", "GOTO_", "BLIS_",
-    "ORT_", "OV_", "OPENVINO_", "MXNET_", "TVM_", "ATEN_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_",
-    "LRU_CACHE_CAPACITY", "CUBLAS_", "CUBLASLT_", "CUDNN_", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE",
-)  # fmt: skip
-"""Environment variables by which runtimes and the libraries inside them choose threads, kernels and precisions."""
-
-_KEPT = frozenset({"ORT_DISABLE_TELEMETRY"})
-"""Of these, what changes no latency but says a user's will."""
 
 
 def confine() -> None:
@@ -32,15 +22,6 @@ def confine() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def shed_variables() -> None:
-    """Drop the environment variables that tune a runtime, before one is loaded.
-
-    They change latencies, and no stack records them: what is to take effect is an option of the backend.
-    """
-    for name in [name for name in os.environ if name.startswith(_TUNING) and name not in _KEPT]:
-        del os.environ[name]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import IO
 from ...errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
 from .messages.protocol import Bye, Refusal, Refused, Reply, Request
 from .redaction import redact_paths
-from .sandbox import confine, shed_variables, take_streams
+from .sandbox import confine, take_streams
 
 __all__ = ["answer_all", "confined", "refusal"]
 
@@ -42,7 +42,6 @@ def answer_all(
 def confined(serve: Callable[[Iterable[str], IO[str]], None]) -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
     confine()
-    shed_variables()
     with take_streams() as (requests, replies):
         serve(requests, replies)
 

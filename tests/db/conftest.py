@@ -32,6 +32,9 @@ from dlbricks.db.revision import mark
 from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
 from dlbricks.db.store import Opened
 from dlbricks.db.values import Visit
+from servers import Server, server, url
+
+__all__ = ["server", "url"]
 
 SYSTEM = System(
     cpu="Xeon Example",
@@ -54,7 +57,7 @@ class Bench:
     """A store with one system, one stack and one run."""
 
     store: Store
-    path: Path
+    path: Path | str
     run: Run
     system: str
     stack: str
@@ -124,7 +127,7 @@ def block(process: int, round_: int, n: int = 12) -> Block:
     return Block(process, round_, samples, warmups=3, visits=visits)
 
 
-def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
+def furnish(path: Path | str, system: System = SYSTEM, stack: Stack = STACK, node: str = "") -> Bench:
     store = Store.open(path)
     run = Run(
         id=str(uuid.uuid4()),
@@ -136,6 +139,8 @@ def furnish(path: Path, system: System = SYSTEM, stack: Stack = STACK) -> Bench:
         stack=store.put_stack(stack),
         options={"threads": 1, "suite": "/home/ann/secret-suite", "with": ["secret-model"]},
         before={"governor": "performance", "load_1m": 0.1, "host": "anns-laptop"},
+        node=node,
+        campaign="autumn" if node else "",
     )
     store.begin_run(run)
     return Bench(store, path, run, system.key, stack.key)
@@ -188,11 +193,20 @@ def old_database() -> Callable[..., Path]:
     return make_old
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def home(request: pytest.FixtureRequest) -> Callable[[Path], Path | str]:
+    """Where a new database is, in place of a file: the file itself, or one on a server."""
+    if request.param == "sqlite":
+        return lambda path: path
+    server: Server = request.getfixturevalue("server")
+    return lambda _path: server.new()
+
+
 @pytest.fixture(name="furnish")
 def furnish_fixture() -> Iterator[Callable[..., Bench]]:
     opened: list[Bench] = []
 
-    def make(path: Path, **given: object) -> Bench:
+    def make(path: Path | str, **given: object) -> Bench:
         opened.append(furnish(path, **given))  # type: ignore[arg-type]
         return opened[-1]
 

@@ -1,14 +1,8 @@
-"""The same store over a real PostgreSQL server; skipped where psycopg or the server's programs are not installed."""
+"""What is special about a store on a PostgreSQL server."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from dlbricks.db import Run, Store, Subject, export, merge, upgrade
@@ -16,44 +10,6 @@ from dlbricks.db.identity import Identity
 from dlbricks.db.schema import REVISIONS
 from dlbricks.db.store import Opened
 from dlbricks.errors import DatabaseReadOnly, ForeignDatabase, StoreError
-
-pytest.importorskip("psycopg", reason="psycopg is not installed (pip install 'dlbricks[postgres]')")
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("initdb") and shutil.which("pg_ctl")), reason="no PostgreSQL server on the PATH"
-)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server of its own on a socket in a temporary folder; PostgreSQL refuses to run as root."""
-    import pwd
-
-    demote = {}
-    with tempfile.TemporaryDirectory() as name:
-        if os.geteuid() == 0:
-            user = pwd.getpwnam("postgres")
-            os.chown(name, user.pw_uid, user.pw_gid)
-            demote = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        data = Path(name) / "data"
-
-        def call(*command: object) -> None:
-            subprocess.run([*map(str, command)], check=True, capture_output=True, cwd=name, **demote)
-
-        call("initdb", "-D", data, "-A", "trust", "-U", "ann", "--no-sync")
-        call("pg_ctl", "-D", data, "-l", f"{name}/log", "-w", "-o", f"-k {name} -c listen_addresses='' -F", "start")
-        yield f"postgresql+psycopg://ann@/postgres?host={name}"
-        call("pg_ctl", "-D", data, "-m", "immediate", "stop")
-
-
-@pytest.fixture
-def url(server) -> str:
-    """An empty database."""
-    import psycopg
-
-    name = f"db_{uuid.uuid4().hex}"
-    with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.replace("/postgres?", f"/{name}?")
 
 
 def test_everything_that_works_in_a_file_works_on_a_server(url, bench, block, tmp_path):

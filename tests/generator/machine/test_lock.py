@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from dlbricks.errors import MachineBusy, UsageError
-from dlbricks.generator.machine.lock import LOCK_WAIT_VARIABLE, lock_path, machine_lock
+from dlbricks.generator.machine import lock
+from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, lock_path, machine_lock
 
 _HOLDER = """
-import sys, time
-from dlbricks.generator.machine.lock import machine_lock
-with machine_lock():
+import sys
+from dlbricks.generator.machine import lock
+lock._NAME = chr(0) + sys.argv[1]
+with lock.machine_lock():
     print("held", flush=True)
     sys.stdin.read()
 """
 
+_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    """A lock of the test's own: the machine's may be held by a real run."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture(params=["folder", pytest.param("machine", marks=_LINUX)], autouse=True)
+def way(request, tmp_path, monkeypatch) -> str:
+    """A lock of the test's own, of either kind: the machine's may be held by a real run."""
+    monkeypatch.setattr(lock, "_NAME", f"\0dlbricks-test-{uuid.uuid4()}")
     monkeypatch.delenv(LOCK_WAIT_VARIABLE, raising=False)
+    monkeypatch.delenv(LOCK_DIR_VARIABLE, raising=False)
+    if request.param == "folder":
+        monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path))
+    return request.param
 
 
 @pytest.fixture
-def holder():
-    process = subprocess.Popen([sys.executable, "-c", _HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def start() -> Iterator[Start]:
+    """Start a process that holds the lock."""
+    started = []
+
+    def begin() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _HOLDER, lock._NAME.lstrip("\0")]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, **pipes))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.fixture
+def holder(start: Start) -> subprocess.Popen[bytes]:
+    process = start()
     assert process.stdout.readline() == b"held\n"
-    with process:
-        yield process
-        process.kill()
+    return process
 
 
 def test_a_second_process_is_shown_who_measures(holder):
@@ -49,7 +77,18 @@ def test_the_lock_ends_with_its_process(holder):
     holder.wait()
 
     with machine_lock():
-        assert lock_path().read_text() == f"{os.getpid()}\n"
+        pass
+
+
+def test_asking_who_holds_it_leaves_nothing_behind(holder):
+    for _ in range(300):  # more than the kernel queues
+        with pytest.raises(MachineBusy, match=rf"pid ({holder.pid}|unknown)\b"), machine_lock():
+            pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+
+    with machine_lock():
+        pass
 
 
 def test_waiting_gets_the_lock_when_it_is_given_back(holder):
@@ -69,15 +108,68 @@ def test_waiting_ends(holder, monkeypatch):
     assert time.monotonic() - begun >= 0.3
 
 
-def test_every_user_may_take_the_lock():
-    before = os.umask(0o077)
-    try:
-        with machine_lock():
-            pass
-    finally:
-        os.umask(before)
+def test_a_process_excludes_itself():
+    with machine_lock(), pytest.raises(MachineBusy, match=rf"pid {os.getpid()}\b"), machine_lock():
+        pass
 
-    assert stat.S_IMODE(lock_path().stat().st_mode) == 0o666
+
+def test_services_with_temporary_folders_of_their_own_exclude_each_other(holder, monkeypatch, tmp_path):
+    private = tmp_path / "private"
+    private.mkdir()
+    monkeypatch.setenv("TMPDIR", str(private))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    with pytest.raises(MachineBusy), machine_lock():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("first", [None, 65534], ids=["root", "nobody"])
+def test_users_exclude_each_other(tmp_path, first):
+    """Whoever comes first, and whatever it may do to the other's files."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o711)
+    tmp_path.chmod(0o1777)
+    second = 65534 if first is None else None
+    with trying(first) as (holder, first_said):
+        assert first_said == "held"
+        with trying(second) as (_, said):
+            assert f"pid {holder}" in said
+    with trying(second) as (_, said):
+        assert said == "held"
+
+
+@contextlib.contextmanager
+def trying(user: int | None) -> Iterator[tuple[int, str]]:
+    """A process of a user that tries to take the lock, and what comes of it; killed at the end.
+
+    Forked, since another user cannot load the interpreter of this one.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.umask(0o077)
+        if user is not None:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+        try:
+            with machine_lock():
+                os.write(writing, b"held")
+                os.close(writing)
+                time.sleep(60)
+        except BaseException as error:  # noqa: BLE001  # whatever it is: the parent looks at it
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as said:
+            yield child, said.read()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_the_lock_is_not_inherited():
@@ -91,15 +183,53 @@ def test_the_lock_is_not_inherited():
         child.communicate()
 
 
-def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
-    lock_path().symlink_to(tmp_path / "elsewhere")
-
-    with pytest.raises(MachineBusy, match="cannot be opened"), machine_lock():
-        pass
-
-
 def test_a_wrong_wait_is_a_usage_error(monkeypatch):
     monkeypatch.setenv(LOCK_WAIT_VARIABLE, "soon")
 
     with pytest.raises(UsageError, match="soon"), machine_lock():
         pass
+
+
+@pytest.mark.parametrize("way", ["folder"], indirect=True)
+class TestAFolder:
+    """What holds where a folder is named, and on other systems."""
+
+    def test_the_file_names_its_holder_and_is_open_to_all(self):
+        before = os.umask(0o077)
+        try:
+            with machine_lock():
+                assert lock_path().read_text() == f"{os.getpid()}\n"
+        finally:
+            os.umask(before)
+
+        assert stat.S_IMODE(lock_path().stat().st_mode) == 0o666
+
+    def test_a_link_in_place_of_the_lock_is_refused(self, tmp_path):
+        lock_path().symlink_to(tmp_path / "elsewhere")
+
+        with pytest.raises(MachineBusy, match="cannot be opened"), machine_lock():
+            pass
+
+    def test_folders_do_not_exclude_each_other(self, holder, tmp_path, monkeypatch):
+        (tmp_path / "other").mkdir()
+        monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path / "other"))
+
+        with machine_lock():
+            pass
+
+    def test_a_folder_that_is_not_there_is_a_usage_error(self, tmp_path, monkeypatch):
+        monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path / "nowhere"))
+
+        with pytest.raises(UsageError, match="nowhere"), machine_lock():
+            pass
+
+    def test_it_is_the_temporary_folder_where_sockets_are_forbidden(self, tmp_path, monkeypatch):
+        def forbidden(*_: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.delenv(LOCK_DIR_VARIABLE)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.setattr(lock.socket, "socket", forbidden)
+
+        with machine_lock():
+            assert Path(tmp_path / "dlbricks.lock").read_text() == f"{os.getpid()}\n"

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -190,6 +191,26 @@ def test_what_is_left_of_the_same_hour_goes_on(small_suite, tmp_path):
         assert store.info()["counts"]["open"] == 0
 
 
+def test_what_another_node_left_is_its_own(small_suite, tmp_path, monkeypatch):
+    """Two equal machines on one database: neither continues, closes or waits for what the other has begun."""
+    monkeypatch.setenv("DLBRICKS_NODE", "alpha")
+    with Store.open(tmp_path / "test.db") as store:
+        report = run(small_suite, store=store, campaign="autumn", **QUICKEST)
+        key = small_suite.keys[0]
+        name = _left(store, report, key, [_block(3, 4)], report.run)
+
+        other = run(small_suite, store=store, again=["all"], node="beta", **QUICKEST)
+
+        assert other.measured == 10
+        (theirs,) = store.measurements(keys=[key], node="beta")
+        assert [(block.process, len(block.samples)) for block in store.blocks(theirs.id)] == [(0, 10)]
+        assert store.info()["counts"]["open"] == 1
+        run(small_suite, store=store, again=["all"], **QUICKEST)
+        (ours,) = store.measurements(keys=[key], node="alpha")
+        assert (ours.id, ours.samples, store.info()["counts"]["open"]) == (name, 14, 0)
+        assert [(one.node, one.campaign) for one in store.runs()] == [("alpha", "autumn"), ("beta", ""), ("alpha", "")]
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["of this suite", "of another"])
 @pytest.mark.parametrize("samples", [4, 10])
 def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples, known):
@@ -272,3 +293,42 @@ def test_a_killed_worker_costs_one_session(small_suite, tmp_path, cache):
 
     assert struck
     assert (report.measured, report.failed) == (10, 0)
+
+
+_AGAIN = """
+import sys
+from datetime import datetime
+from dlbricks.db.store import Store
+from dlbricks.generator.measurement.run import run
+with Store.open(sys.argv[2]) as store:
+    run(sys.argv[1], store=store, cache="hot", visits=10, processes=1, sessions=1, memory_bytes=1,
+        again=["all"], since=datetime.fromisoformat(sys.argv[3]))
+"""
+
+
+def test_a_campaign_that_measures_all_again_goes_on_where_it_was_killed(small_suite, tmp_path):
+    database = tmp_path / "again.db"
+    chunked = {**QUICKEST, "memory_bytes": 1}  # one brick after the other
+    with Store.open(database) as store:
+        run(small_suite, store=store, **chunked)
+        since = datetime.now(UTC)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _AGAIN, str(small_suite.path), str(database), since.isoformat()]
+        )
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(store.measurements(latest=False)) >= 14:  # of 22, with the reference
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        since_us = int(since.timestamp() * 1e6)
+        done = {entry.key for entry in store.measurements(subject=Subject.BRICK, since_us=since_us)}
+
+        resumed = run(small_suite, store=store, again=["all"], since=since, **chunked)
+        once_more = run(small_suite, store=store, again=["all"], since=since, **chunked)
+
+        assert 0 < len(done) < 10
+        assert (resumed.measured, resumed.reused) == (10 - len(done), len(done))
+        assert (once_more.measured, once_more.reused) == (0, 10)
+        assert len(store.measurements(subject=Subject.BRICK, latest=False)) == 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import onnx
 import pytest
 from dlbricks.bricks.graph.graph import build_graph
@@ -45,6 +47,20 @@ def test_what_is_measured_is_the_ground_truth_of_the_model(small_models, store):
     assert stored.undisturbed_ns == pytest.approx(report.rows[0].undisturbed_ms * 1e6)
     assert stored.unroll == 1
     assert stored.samples == 12
+
+
+def test_models_that_were_measured_since_a_time_are_answered_from_the_store(small_models, store):
+    begun = datetime.now(UTC)
+    first = measure(small_models, store=store, **QUICK)
+    now = datetime.now(UTC)
+
+    known = measure(small_models, store=store, since=begun, **QUICK)
+    anew = measure(small_models, store=store, since=now, **QUICK)
+
+    assert known.rows == first.rows
+    assert known.run is None
+    assert anew.run is not None
+    assert len(store.measurements(subject=Subject.MODEL, latest=False)) == 2
 
 
 def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cache_state(

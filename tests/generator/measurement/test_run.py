@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
@@ -259,6 +260,23 @@ def test_all_measures_everything_again(small_suite, store):
     assert {entry.run for entry in store.measurements(subject=Subject.BRICK)} == {report.run}
 
 
+def test_what_was_measured_or_failed_since_a_time_is_not_tried_again(small_suite, store, faulty):
+    faulty({"Sqrt": "prepare:unsupported"})
+    run(small_suite, store=store, backend="faulty", **QUICKEST)
+    faulty({})
+    noisy = sum(entry.verdict is not Verdict.STABLE for entry in store.measurements(subject=Subject.BRICK))
+    before, now = datetime.now(UTC) - timedelta(hours=1), datetime.now().astimezone()
+
+    def planned(again: str, since: datetime) -> tuple[int, int, int]:
+        report = run(small_suite, store=store, backend="faulty", again=[again], since=since, dry_run=True, **QUICKEST)
+        return report.remaining, report.reused, report.failed
+
+    assert {planned(again, before) for again in ("all", "failed", "noisy")} == {(0, 9, 1)}
+    assert planned("all", now) == (10, 0, 0)
+    assert planned("failed", now.replace(tzinfo=None)) == (1, 9, 0)
+    assert planned("noisy", now) == (noisy, 9 - noisy, 1)
+
+
 def test_what_is_measured_depends_on_the_conditions(small_suite, store):
     run(small_suite, store=store, **QUICKEST)
 
@@ -466,6 +484,10 @@ def test_bricks_with_a_broken_file_fail_and_the_others_are_measured(small_suite,
         {"budget_s": 0},
         {"item_timeout_s": -1},
         {"again": ["everything"]},
+        {"since": datetime.now(UTC)},
+        {"again": ["all"], "since": datetime.now(UTC) + timedelta(days=1)},
+        {"node": "a host / a path"},
+        {"campaign": "x" * 64},
         {"backend": "no_such_backend"},
         {"device": "abacus"},
         {"options": {"no_such_option": "1"}},

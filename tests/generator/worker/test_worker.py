@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.reference import GEMM, OVERHEAD
-from dlbricks.errors import BackendError, UsageError
+from dlbricks.errors import BackendError
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.unroll import MOST_COPIES
@@ -436,36 +436,6 @@ def test_what_a_library_prints_cannot_reach_the_protocol():
 
     assert done.stdout == "hello\n"
     assert done.stderr == "from Python\nfrom C\n"
-
-
-_WATCHING = """
-import ctypes
-from dlbricks.errors import BackendError, UsageError
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-
-class WatchingBackend(OrtBackend):
-    name = "watching"
-    def setup(self, settings):
-        read = ctypes.CDLL(None).getenv
-        read.restype = ctypes.c_char_p
-        names = "ONEDNN_DEFAULT_FPMATH_MODE ATEN_CPU_CAPABILITY OMP_WAIT_POLICY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES"
-        names += " TORCHINDUCTOR_MAX_AUTOTUNE TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR"
-        raise UsageError("seen: " + " ".join(name for name in names.split() if read(name.encode()) is not None))
-"""
-
-
-def test_what_tunes_a_runtime_and_is_not_recorded_does_not_reach_it(install_backend, monkeypatch):
-    install_backend("watching", "WatchingBackend", _WATCHING)
-    tuning = {
-        "ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "ATEN_CPU_CAPABILITY": "default", "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_CPU_AFFINITY": "0", "CUDA_VISIBLE_DEVICES": "0", "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
-        "TRITON_CACHE_DIR": "/nowhere", "TORCHINDUCTOR_CACHE_DIR": "/nowhere",
-    }  # fmt: skip
-    for name, value in tuning.items():
-        monkeypatch.setenv(name, value)
-
-    with pytest.raises(UsageError, match=r"^seen: CUDA_VISIBLE_DEVICES$"):
-        Worker.start("watching", options=UNPINNED)
 
 
 def test_a_worker_loads_nothing_that_it_does_not_need():

@@ -1,0 +1,150 @@
+"""Many processes that bring the same and other measurements into one database at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from dlbricks.db import Failure, Run, Store, Transferred, merge
+
+_MERGE = """
+import dataclasses, json, sys
+from dlbricks.db import Store, merge
+target, *sources = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
+done = []
+for source in sources:
+    with Store.open(target) as store:
+        done.append(dataclasses.asdict(merge(store, source)))
+print(json.dumps(done), flush=True)
+"""
+
+_MEASURE = """
+import dataclasses, json, sys, uuid
+from dlbricks.db import Block, Store
+from dlbricks.db.identity import Identity
+from dlbricks.db.store import Opened
+target, source = sys.argv[1:]
+with Store.open(source, read_only=True) as given:
+    ours, systems, stacks = given.measurements(variant=None), given.systems(), given.stacks()
+    run = dataclasses.replace(given.runs()[0], id=str(uuid.uuid4()))
+print("ready", flush=True)
+sys.stdin.readline()
+with Store.open(target) as store:
+    store.put_system(systems[run.system])
+    store.put_stack(stacks[run.stack])
+    store.begin_run(run)
+    for start in range(0, len(ours), 20):
+        made = [dataclasses.replace(one, id=str(uuid.uuid4()), run=run.id) for one in ours[start:start + 20][::-1]]
+        opened = [Opened(one.id, one.run, Identity.of(one), one.unroll) for one in made]
+        store.add_session(opened, [(one.id, Block(0, 0, ((1000, 1),) * 24)) for one in made])
+        store.finish(*made)
+print(json.dumps(len(ours)), flush=True)
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that waits for ``go`` when it has loaded everything."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], text=True, **pipes)
+
+
+def go(*processes: subprocess.Popen[str]) -> list[object]:
+    """Let them run all at once; what each said at its end."""
+    for process in processes:
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return [json.loads(out) for out, _ in said]
+
+
+def content(store: Store) -> tuple[object, ...]:
+    """Everything that merging brings, apart from local numbering."""
+    measurements = sorted(store.measurements(variant=None, latest=False), key=lambda m: m.id)
+    failures: list[Failure] = sorted(store.failures(variant=None), key=lambda failure: failure.id)
+    runs: list[Run] = sorted(store.runs(), key=lambda run: run.id)
+    blocks = store.blocks_of([m.id for m in measurements])
+    return store.systems(), store.stacks(), runs, measurements, blocks, failures
+
+
+@pytest.fixture
+def sources(tmp_path, furnish, block):
+    """Databases of three equal machines: each measured the same bricks, and holds what the one before had by then."""
+    made = []
+    for number in range(3):
+        bench = furnish(tmp_path / f"source{number}.db")
+        if made:
+            merge(bench.store, made[-1].path)
+        names = list(range(120))
+        random.Random(number).shuffle(names)
+        bench.store.add((bench.measurement(name), (block(0, 0), block(1, 0))) for name in names)
+        bench.store.add_failure(bench.failure(f"failed{number}"))
+        bench.store.end_run(bench.run.id, after={"load_1m": 1.0}, finished="2026-11-21T04:00:00Z")
+        made.append(bench)
+    return [bench.path for bench in made]
+
+
+@pytest.fixture
+def expected(tmp_path, sources) -> tuple[object, ...]:
+    """What a target holds after one process merged one source after the other."""
+    with Store.open(tmp_path / "expected.db") as store:
+        for source in sources:
+            merge(store, source)
+        return content(store)
+
+
+def test_processes_that_merge_at_once_lose_and_double_nothing(home, sources, expected, tmp_path):
+    target = home(tmp_path / "target.db")
+
+    done = go(*[start(_MERGE, target, *random.Random(i).sample(sources * 2, 6)) for i in range(6)])
+
+    with Store.open(target) as store:
+        assert content(store) == expected
+        assert store.info()["counts"] | {"measurements": 360, "blocks": 720, "failures": 3} == store.info()["counts"]
+    # Each row was new to one of them.
+    together = [sum(one[field.name] for each in done for one in each) for field in dataclasses.fields(Transferred)]
+    assert together == [1, 1, 3, 360, 720, 3, 0]
+
+
+def test_merging_beside_a_process_that_measures_the_same_bricks(home, sources, expected, tmp_path):
+    target = home(tmp_path / "target.db")
+
+    *_, measured = go(*[start(_MERGE, target, *sources) for _ in range(3)], start(_MEASURE, target, sources[0]))
+
+    assert measured == 120
+    with Store.open(target) as store:
+        assert {m.id for m in expected[3]} <= {m.id for m in store.measurements(latest=False)}
+        counts = {"runs": 4, "measurements": 480, "blocks": 840, "open": 0, "failures": 3}
+        assert store.info()["counts"] | counts == store.info()["counts"]
+
+
+def test_a_merge_that_is_killed_adds_all_or_nothing(home, sources, expected, tmp_path):
+    target = home(tmp_path / "target.db")
+    Store.open(target).close()
+    moments = random.Random(5)
+    sizes = set()
+    for _ in range(6):
+        process = start(_MERGE, target, sources[-1])
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        process.communicate()
+        with Store.open(target) as store:
+            sizes.add(store.info()["counts"]["measurements"])
+    assert sizes <= {0, 360}
+
+    go(start(_MERGE, target, *sources))
+
+    with Store.open(target) as store:
+        assert content(store) == expected
