@@ -55,6 +55,16 @@ def test_a_suite_has_a_name_for_how_it_is_cut() -> None:
     assert len(names) == 5
 
 
+def test_models_data_and_proofs_are_commands_of_their_own() -> None:
+    zoo = ModelSource("m", None, "m")
+
+    assert [shell_command(Task(kind, zoo)) for kind in (TaskKind.MODEL, TaskKind.DATA, TaskKind.PROOFS)] == [
+        "dlbricks measure m",
+        "dlbricks measure m --data",
+        "dlbricks analyze m --prove --write improved",
+    ]
+
+
 @pytest.mark.parametrize("kind", TaskKind)
 def test_every_command_and_option_is_one_that_the_command_line_has(kind: TaskKind) -> None:
     task = {
