@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...history.series import MEAN, UNDISTURBED
 from ..forms import FORM, form_cells
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds
@@ -45,9 +46,7 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
     if kinds := {row.basis for row in report.rows if row.basis}:
         of_quiet = "latencies are those while the machine was quiet (undisturbed)"
         of_means = "latencies are means: not every run knows what it takes on a quiet machine"
-        summary += [
-            of_quiet if kinds == {"undisturbed"} else of_means if kinds == {"mean"} else "basis: --json says which"
-        ]
+        summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
     return Answer(
         rows,
         totals={"minimum_effect": report.minimum_effect, "since": report.since},
@@ -82,6 +81,11 @@ def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
     if row.error is not None:
         return [f"{row.name}: {row.error}"]
     lines = [f"{where}: {row.reason}"] if row.reason else []
+    loud = sum(point.quiet == 0 for point in row.points) if row.basis == UNDISTURBED else 0
+    if loud:
+        lines.append(
+            f"{where}: the machine was never quiet in {loud} of {counted(row.runs, 'run')}, which scatter more"
+        )
     for change in row.changes:
         lines.append(
             f"{where}, {_moment(change.started)}: {change.verdict}, {milliseconds(change.before_ms)} to "

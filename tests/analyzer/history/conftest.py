@@ -50,6 +50,7 @@ class Nights:
         reference_us: float | None = 2.0,
         bricks: Mapping[str, float] | None = None,
         undisturbed: bool = True,
+        quiet: float = 0.5,
         conditions: Conditions = WARM,
         kernel: str = "6.1",
         **options: str,
@@ -74,7 +75,7 @@ class Nights:
                 conditions=dataclasses.replace(conditions, cache="hot") if subject is Subject.REFERENCE else conditions,
                 unroll=1, median_ns=ns, mean_ns=1.2 * ns, trimmed_mean_ns=ns, min_ns=ns, p90_ns=ns, p99_ns=ns,
                 ci95_ns=(1.19 * ns, 1.21 * ns), samples=12, block_medians_ns=(ns,), verdict=Verdict.STABLE,
-                stop=Stop.VISITS, undisturbed_ns=ns if undisturbed else None, quiet=0.5 if undisturbed else None,
+                stop=Stop.VISITS, undisturbed_ns=ns if undisturbed else None, quiet=quiet if undisturbed else None,
             )  # fmt: skip
             return made, [Block(0, 0, ((int(ns), 1),) * 12, visits=when if probe else ())]
 

@@ -97,6 +97,15 @@ def test_the_table_names_the_change_and_the_brick_to_blame(cli, place) -> None:
     assert "and 10 more (--all lists them)" in out
 
 
+def test_runs_that_were_never_quiet_are_counted(cli, nights) -> None:
+    for quiet in (0.5, 0.0, 0.0):
+        nights.run(quiet=quiet)
+
+    out = cli("history", nights.source.path, "--db", nights.store.place.path).out
+
+    assert "the machine was never quiet in 2 of 3 runs" in out
+
+
 def test_csv_has_a_row_for_each_run(cli, place) -> None:
     model, database = place
 
