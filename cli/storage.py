@@ -78,9 +78,10 @@ def db_export(
 
 @db.command("merge")
 @click.argument("other", metavar="FILE|URL")
+@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
 @database_option
 @format_options
-def db_merge(*, other: str, database: str, form: str) -> None:
+def db_merge(*, other: str, node: str | None, database: str, form: str) -> None:
     """Add what another database holds; doing it twice adds nothing.
 
     \b
@@ -92,7 +93,7 @@ def db_merge(*, other: str, database: str, form: str) -> None:
     from ..db.provisional import open_for_results
 
     with open_for_results(database) as store:
-        answer(merge_answer(merge(store, other)), form)
+        answer(merge_answer(merge(store, other, node=node)), form)
 
 
 @db.command("upgrade")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dlbricks.db import (
@@ -33,6 +32,7 @@ from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, syst
 from dlbricks.db.store import Opened
 from dlbricks.db.values import Visit
 from servers import Server, server, url
+from sqlalchemy import MetaData, Table, insert
 
 __all__ = ["server", "url"]
 
@@ -146,7 +146,9 @@ def furnish(path: Path | str, system: System = SYSTEM, stack: Stack = STACK, nod
     return Bench(store, path, run, system.key, stack.key)
 
 
-def make_old(path: Path, revision: str, done: Measurement, left: Measurement, blocks: Sequence[Block]) -> Path:
+def make_old(
+    path: Path | str, revision: str, done: Measurement, left: Measurement, blocks: Sequence[Block]
+) -> Path | str:
     """A database as an earlier version left it: its own tables, one finished measurement and one open, with blocks."""
     from alembic import command
 
@@ -155,59 +157,68 @@ def make_old(path: Path, revision: str, done: Measurement, left: Measurement, bl
     with made.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
         command.upgrade(upgrading.migration_config(connection), revision)
         mark(connection, place)
+
+        def put(name: str, row: Mapping[str, object]) -> Any:
+            """Insert what the table of that time has a column for."""
+            table = Table(name, MetaData(), autoload_with=connection)
+            known = {column: value for column, value in row.items() if column in table.c}
+            return connection.execute(insert(table), known).inserted_primary_key[0]
+
+        put("system", system_row(SYSTEM))
+        put("stack", stack_row(STACK))
+        put("run", run_row(Run(done.run, "2026-11-20T03:00:00Z", "0.1.0", "run", "5" * 64, SYSTEM.key, STACK.key)))
+        under = put("combination", {"system": SYSTEM.key, "stack": STACK.key, **dataclasses.asdict(done.conditions)})
+        for measurement in (done, left):
+            about = {"subject": str(measurement.subject), "key": measurement.key, "variant": ""}
+            item = put("item", {"combination_id": under, **about})
+            begun = {"id": measurement.id, "item_id": item, "run_id": measurement.run, "unroll": measurement.unroll}
+            finished = statistics_row(measurement) | {"finished_us": 1} if measurement is done else {}
+            put("measurement", finished | begun)
+            for block_ in blocks:
+                put("block", block_row(measurement.id, block_))
     made.dispose()
-    raw = sqlite3.connect(path)
-
-    def put(table: str, row: Mapping[str, object]) -> None:
-        known = [column for _, column, *_ in raw.execute(f"PRAGMA table_info({table})")]
-        plain = {
-            name: json.dumps(value) if isinstance(value, list | dict) else value
-            for name, value in row.items()
-            if name in known
-        }
-        raw.execute(
-            f"INSERT INTO {table} ({', '.join(plain)}) VALUES ({', '.join('?' * len(plain))})", [*plain.values()]
-        )
-
-    put("system", system_row(SYSTEM))
-    put("stack", stack_row(STACK))
-    put("run", run_row(Run(done.run, "2026-11-20T03:00:00Z", "0.1.0", "run", "5" * 64, SYSTEM.key, STACK.key)))
-    place_row = {"id": 1, "system": SYSTEM.key, "stack": STACK.key, **dataclasses.asdict(done.conditions)}
-    put("combination", place_row)
-    for number, measurement in enumerate((done, left), 1):
-        item = {"combination_id": 1, "subject": str(measurement.subject), "key": measurement.key, "variant": ""}
-        put("item", {"id": number, **item})
-        begun = {"id": measurement.id, "item_id": number, "run_id": measurement.run, "unroll": measurement.unroll}
-        finished = statistics_row(measurement) | {"finished_us": 1} if measurement is done else {}
-        put("measurement", finished | begun)
-        for block_ in blocks:
-            put("block", block_row(measurement.id, block_))
-    raw.commit()
-    raw.close()
     return path
 
 
 @pytest.fixture
-def old_database() -> Callable[..., Path]:
+def old_database(home: Callable[[Path], Path | str]) -> Callable[..., Path | str]:
     """Makes a database of an earlier revision: path, revision, what was finished, what was left open, their blocks."""
-    return make_old
+    return lambda path, *given: make_old(home(path), *given)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def home(request: pytest.FixtureRequest) -> Callable[[Path], Path | str]:
+ANYWHERE = {
+    *("test_decompositions", "test_export", "test_identity", "test_kernel_views", "test_locking", "test_many_writers"),
+    *("test_merge", "test_nodes", "test_protocols", "test_store"),
+}
+"""Modules whose tests hold for every kind of database; those of them about the file itself are marked ``sqlite``."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "home" in metafunc.fixturenames:
+        anywhere = metafunc.module.__name__.rpartition(".")[2] in ANYWHERE
+        anywhere &= metafunc.definition.get_closest_marker("sqlite") is None
+        metafunc.parametrize("home", ["sqlite", "postgresql"] if anywhere else ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Path | str]]:
     """Where a new database is, in place of a file: the file itself, or one on a server."""
     if request.param == "sqlite":
-        return lambda path: path
+        yield lambda path: path
+        return
     server: Server = request.getfixturevalue("server")
-    return lambda _path: server.new()
+    with server.databases() as new:
+        yield lambda _path: new()
 
 
 @pytest.fixture(name="furnish")
-def furnish_fixture() -> Iterator[Callable[..., Bench]]:
+def furnish_fixture(home: Callable[[Path], Path | str]) -> Iterator[Callable[..., Bench]]:
+    """Makes a furnished database: at a path, or what is in its place where tests run on a server."""
     opened: list[Bench] = []
 
     def make(path: Path | str, **given: object) -> Bench:
-        opened.append(furnish(path, **given))  # type: ignore[arg-type]
+        place = home(path) if isinstance(path, Path) else path
+        opened.append(furnish(place, **given))  # type: ignore[arg-type]
         return opened[-1]
 
     yield make

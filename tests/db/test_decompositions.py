@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from dlbricks.db import Store, export, merge
 from dlbricks.db.decompositions import keep_file, keep_records, kept_file, kept_records, open_keeping
+from dlbricks.db.place import Place, engine
 from dlbricks.errors import DatabaseReadOnly, StoreError
+from sqlalchemy import text
 
 RECORD = {"names": ["the secret layer"], "numbers": [1, 2, 3]}
 MODEL, PART, OTHER = "a" * 64, "b" * 64, "c" * 64
@@ -25,12 +27,12 @@ def kept(bench):
     return bench
 
 
-def rows(path: Path, table: str) -> list[tuple[object, ...]]:
-    raw = sqlite3.connect(path)
-    try:
-        return raw.execute(f"SELECT * FROM {table}").fetchall()
-    finally:
-        raw.close()
+def rows(path: Path | str, table: str) -> list[tuple[object, ...]]:
+    made = engine(Place.of(path))
+    with made.connect() as connection:
+        found = [tuple(row) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+    made.dispose()
+    return found
 
 
 def change(path: Path, statement: str, *values: object) -> None:
@@ -74,10 +76,11 @@ def test_no_export_takes_them_along(kept, tmp_path, only):
     assert "secret" not in (tmp_path / "out.csv").read_text()
 
 
-def test_no_merge_takes_them_along(kept, tmp_path):
-    with Store.open(tmp_path / "target.db") as target:
+def test_no_merge_takes_them_along(kept, home, tmp_path):
+    place = home(tmp_path / "target.db")
+    with Store.open(place) as target:
         assert merge(target, kept.path).measurements == 1
-    assert rows(tmp_path / "target.db", "decomposition") == rows(tmp_path / "target.db", "model_file") == []
+    assert rows(place, "decomposition") == rows(place, "model_file") == []
 
 
 def test_a_merge_leaves_those_of_the_target(kept, tmp_path):
@@ -92,6 +95,7 @@ def test_a_merge_leaves_those_of_the_target(kept, tmp_path):
      zlib.compress(b'{"a":' * 100_000), zlib.compress(b"\xff{}")],
     ids=["empty", "no zlib", "list", "no JSON", "cut off", "text", "null", "number", "deep", "no UTF-8"],
 )  # fmt: skip
+@pytest.mark.sqlite
 def test_a_damaged_record_is_as_good_as_none(kept, data):
     if data is None:
         change(kept.path, "DELETE FROM decomposition")
@@ -100,6 +104,7 @@ def test_a_damaged_record_is_as_good_as_none(kept, data):
     assert kept_records(kept.store, MODEL, [PART], "1") == {}
 
 
+@pytest.mark.sqlite
 def test_a_record_that_fills_the_memory_is_not_read(kept, monkeypatch):
     monkeypatch.setattr("dlbricks.db.decompositions._MOST_BYTES", 100)
     change(kept.path, "UPDATE decomposition SET data = ?", zlib.compress(b'{"a": "' + b"x" * 1000 + b'"}'))
@@ -109,6 +114,7 @@ def test_a_record_that_fills_the_memory_is_not_read(kept, monkeypatch):
 @pytest.mark.parametrize(
     ("column", "value"), [("external", "{"), ("external", "[1]"), ("sha256", b"\xff"), ("size", "x")]
 )
+@pytest.mark.sqlite
 def test_a_damaged_file_row_is_as_good_as_none(kept, column, value):
     change(kept.path, f"UPDATE model_file SET {column} = ?", value)
     assert kept_file(kept.store, Path("/home/ann/secret.onnx"), (10, 20)) is None
@@ -127,6 +133,7 @@ def test_a_database_is_opened_for_keeping_where_that_can_be(kept):
     assert len(rows(kept.path, "decomposition")) == 2
 
 
+@pytest.mark.sqlite
 def test_a_database_that_somebody_writes_is_opened_for_reading(kept, monkeypatch):
     monkeypatch.setattr("dlbricks.db.decompositions._PATIENCE_S", 0.05)
     holder = sqlite3.connect(kept.path, isolation_level=None)
@@ -136,6 +143,7 @@ def test_a_database_that_somebody_writes_is_opened_for_reading(kept, monkeypatch
     holder.close()
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only files")
 def test_a_file_that_cannot_be_written_is_opened_for_reading(kept):
     kept.store.close()

@@ -70,6 +70,7 @@ def test_views_of_an_unknown_stack_are_refused(bench):
         bench.store.put_kernels(replace(identity_of(bench), stack="f" * 64), VIEW)
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("kernels", ['[["Conv"]]', '{"a": 1}', '[["Conv", "Conv", "cpu", "often", 5]]'])
 def test_a_view_that_is_none_is_reported(bench, kernels):
     bench.store.put_kernels(identity_of(bench), VIEW)

@@ -52,6 +52,7 @@ def holder(bench):
     raw.close()
 
 
+@pytest.mark.sqlite
 def test_a_lock_that_is_not_given_up_is_one_clear_error(bench, holder):
     bench.store.close()
     with pytest.raises(DatabaseLocked, match="another process") as error:
@@ -59,6 +60,7 @@ def test_a_lock_that_is_not_given_up_is_one_clear_error(bench, holder):
     assert str(bench.path) in str(error.value)
 
 
+@pytest.mark.sqlite
 def test_writing_waits_for_the_lock_and_then_goes_on(bench, holder, block):
     made = bench.measurement("a")
     holder.execute("ROLLBACK")
@@ -73,15 +75,16 @@ def test_writing_waits_for_the_lock_and_then_goes_on(bench, holder, block):
     store.close()
 
 
+@pytest.mark.sqlite
 def test_reading_does_not_wait_for_a_writer(bench, holder):
     assert bench.store.measurements() == []
     with Store.open(bench.path, read_only=True, busy_timeout_s=0.1) as store:
         assert store.info()["counts"]["runs"] == 1
 
 
-def test_processes_that_make_the_same_database_at_once(tmp_path):
+def test_processes_that_make_the_same_database_at_once(home, tmp_path):
     for attempt in range(5):
-        path = tmp_path / f"{attempt}.db"
+        path = home(tmp_path / f"{attempt}.db")
 
         def action(path=path):
             with Store.open(path) as store:

@@ -30,10 +30,10 @@ import dataclasses, json, sys, uuid
 from dlbricks.db import Block, Store
 from dlbricks.db.identity import Identity
 from dlbricks.db.store import Opened
-target, source = sys.argv[1:]
+target, source, node = sys.argv[1:]
 with Store.open(source, read_only=True) as given:
     ours, systems, stacks = given.measurements(variant=None), given.systems(), given.stacks()
-    run = dataclasses.replace(given.runs()[0], id=str(uuid.uuid4()))
+    run = dataclasses.replace(given.runs()[0], id=str(uuid.uuid4()), node=node)
 print("ready", flush=True)
 sys.stdin.readline()
 with Store.open(target) as store:
@@ -118,13 +118,25 @@ def test_processes_that_merge_at_once_lose_and_double_nothing(home, sources, exp
 def test_merging_beside_a_process_that_measures_the_same_bricks(home, sources, expected, tmp_path):
     target = home(tmp_path / "target.db")
 
-    *_, measured = go(*[start(_MERGE, target, *sources) for _ in range(3)], start(_MEASURE, target, sources[0]))
+    *_, measured = go(*[start(_MERGE, target, *sources) for _ in range(3)], start(_MEASURE, target, sources[0], ""))
 
     assert measured == 120
     with Store.open(target) as store:
         assert {m.id for m in expected[3]} <= {m.id for m in store.measurements(latest=False)}
         counts = {"runs": 4, "measurements": 480, "blocks": 840, "open": 0, "failures": 3}
         assert store.info()["counts"] | counts == store.info()["counts"]
+
+
+def test_nodes_that_measure_the_same_bricks_at_once(home, sources, tmp_path):
+    """Equal machines with names: each has open samples of its own, and neither waits for the other in a circle."""
+    target = home(tmp_path / "target.db")
+
+    done = go(*[start(_MEASURE, target, sources[0], node) for node in ("alpha", "beta", "gamma")])
+
+    assert done == [120] * 3
+    with Store.open(target) as store:
+        assert [len(store.measurements(node=node)) for node in ("alpha", "beta", "gamma")] == [120] * 3
+        assert store.info()["counts"] | {"measurements": 360, "blocks": 360, "open": 0} == store.info()["counts"]
 
 
 def test_a_merge_that_is_killed_adds_all_or_nothing(home, sources, expected, tmp_path):
