@@ -41,6 +41,7 @@ from .options import (
 from .reporting import report
 from .storage import db
 from .threads import each_measured
+from .tokens import tokens
 
 if TYPE_CHECKING:
     from ..db import Store
@@ -278,5 +279,5 @@ def measure(
     answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
-for command in (report, estimate, analyze, kernels, compare, advise, models, brick, backends, system, db):
+for command in (report, estimate, tokens, analyze, kernels, compare, advise, models, brick, backends, system, db):
     commands.add_command(command)

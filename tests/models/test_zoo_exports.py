@@ -45,7 +45,7 @@ def test_recipes_name_their_dimensions(name: str) -> None:
         for part in dimension.split("+")
         if not part.isdigit()
     }
-    assert used | ({"past_length"} if recipe.cached else set()) == {"batch", *dict(recipe.entry.dims)}
+    assert used | ({"past_length"} if recipe.cache == "extended" else set()) == {"batch", *dict(recipe.entry.dims)}
 
 
 @pytest.mark.skipif(INSTALLED, reason="the zoo extra is installed")

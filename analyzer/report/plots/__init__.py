@@ -10,6 +10,7 @@ from .forest import Rival, forest
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
 from .roofline import Dot, Roof, roofline_chart
+from .sweep import Reading, Sweep, sweeps
 from .waterfall import Fall, waterfall
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "GranularityPoint",
     "ModelLatency",
     "ModelShare",
+    "Reading",
     "Rival",
     "Roof",
     "Step",
+    "Sweep",
     "accuracy_against_granularity",
     "estimate_beside_measured",
     "forest",
@@ -28,6 +31,7 @@ __all__ = [
     "roofline_chart",
     "save",
     "similarity_grid",
+    "sweeps",
     "unique_share",
     "waterfall",
 ]

@@ -1,0 +1,163 @@
+"""What ``tokens`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...constructor.curve import Curve, Point
+from ...errors import UsageError
+from ..report.plots import Reading, Sweep, save, sweeps
+from ..report.tables import Answer, Column
+from ..report.units import counted, duration, milliseconds, percent
+from .tokens import Part, Tokens
+
+__all__ = ["draw_tokens", "tokens_answer"]
+
+_MOST_REASONS = 3
+
+_DENSE = 60
+"""Lengths between the first and the last that a line is drawn through."""
+
+
+def tokens_answer(found: Tokens) -> Answer:
+    """The answer of ``tokens``: one row per length of the prompt; beside them what was measured, as ``curves``."""
+    rows = [{"prompt_model": found.prompt.model.source.name, "step_model": found.step.model.source.name} | asdict(one)
+            for one in found.answers]  # fmt: skip
+    curves = {"prompt": _curve(found.prompt), "step": _curve(found.step)}
+    measured = found.measured
+    return Answer(
+        rows,
+        totals={
+            "curves": curves,
+            "picked": list(found.setup.picked),
+            "measured": 0 if measured is None else measured.measured,
+            "wall_s": found.wall_s,
+        },
+        columns=[
+            Column("prompt", "prompt tokens"),
+            Column("ttft_ms", "first token ms ±95%", milliseconds, bounds="ttft_ci95_ms"),
+            Column("token_ms", "per token ms ±95%", milliseconds, bounds="token_ci95_ms"),
+            Column("first_ms", "second token ms", milliseconds, spare=True),
+            Column("last_ms", "last token ms", milliseconds, spare=True),
+            Column("tokens_per_s", "tokens/s", _rate),
+            Column("total_ms", "whole answer ms ±95%", milliseconds, bounds="total_ci95_ms"),
+            Column("read", "interpolated", str),
+        ],
+        summary=list(_said(found)),
+        table=[row | {"read": _read(row)} for row in rows],
+    )
+
+
+def draw_tokens(found: Tokens, place: Path) -> Path:
+    """Latency and throughput of prompt and step against their lengths, as one image.
+
+    Raises:
+        UsageError: There is nothing to draw.
+        OSError: The file cannot be written.
+    """
+    how = found.setup
+    where = " ".join(str(one) for one in (how.backend, how.device) if one)
+    drawn = [
+        _sweep(found.prompt, "first token", "tokens of the prompt", prompt=True),
+        _sweep(found.step, "each further token", "tokens in the cache", prompt=False),
+    ]
+    if not any(one.measured for one in drawn):
+        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+    title = f"{found.prompt.model.source.name} and {found.step.model.source.name}, {where}, {how.graph} graph"
+    return save(sweeps([one for one in drawn if one.measured], title=title), place)
+
+
+def _sweep(part: Part, title: str, label: str, *, prompt: bool) -> Sweep:
+    points = part.curve.points
+    lengths = sorted({round(length) for length in _spaced(points)} | {point.length for point in points})
+    read = [one for length in lengths if (one := part.curve.at(length)) is not None]
+    made = [Reading(one.length, one.ms, one.ci95_ms, one.length if prompt else 1) for one in read]
+    at = {point.length for point in points}
+    unit = "tokens of the prompt" if prompt else "tokens"
+    return Sweep(title, label, unit, [one for one in made if one.length in at], made)
+
+
+def _spaced(points: Sequence[Point]) -> list[float]:
+    """Lengths between the first and the last, evenly on a logarithmic axis."""
+    if len(points) < 2:
+        return []
+    low, high = points[0].length, points[-1].length
+    return [low * (high / low) ** (step / _DENSE) for step in range(_DENSE + 1)]
+
+
+def _curve(part: Part) -> dict[str, Any]:
+    """What was measured, for JSON."""
+    points = [
+        {
+            "length": length,
+            "estimate_ms": entry.estimate_ms,
+            "ci95_ms": entry.ci95_ms,
+            "measured_ms": entry.measured_ms,
+            "coverage": None if entry.coverage is None else entry.coverage.sequences,
+            "error": entry.error,
+        }
+        for length, entry in part.estimates.items()
+    ]
+    left_out = [asdict(one) | {"error": one.error} for one in part.curve.left_out]
+    return {
+        "model": part.model.source.name,
+        "dimension": part.model.dimension,
+        "points": points,
+        "left_out": left_out,
+        "error": part.curve.error,
+    }
+
+
+def _said(found: Tokens) -> Iterator[str]:
+    """What stands below the table: what was measured, how good reading between is, what is missing."""
+    for name, part in (("first token", found.prompt), ("each further token", found.step)):
+        points = part.curve.points
+        if points:
+            text = ", ".join(f"{one.length}: {milliseconds(one.ms)}" for one in points)
+            yield f"{name}, from bricks of {part.model.source.name} at {part.model.dimension} (ms)  {text}"
+            yield f"  {_trust(part.curve)}"
+        yield from _missing(part)
+    if any(one.total_ms is None for one in found.answers):
+        yield "What lies beyond the lengths that are measured is not known: give --at lengths that hold it."
+    if found.setup.picked:
+        yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
+    if found.measured is not None:
+        took = found.measured
+        yield f"{took.measured} bricks measured, {took.reused} known before, in {duration(found.wall_s)}."
+
+
+def _trust(curve: Curve) -> str:
+    """How good it is to read between the measured lengths."""
+    if curve.error is None:
+        return "nothing says how good it is to read between them: that takes at least three lengths"
+    worst = max(abs(one.error) for one in curve.left_out)
+    return (
+        f"each of {counted(len(curve.left_out), 'length')} left out is read from the others within {percent(worst)}; "
+        f"interpolated figures are ± {percent(curve.error)} by that"
+    )
+
+
+def _missing(part: Part) -> Iterator[str]:
+    """Lengths of which nothing is known, with the reason."""
+    reasons = {
+        entry.error or f"{counted(len(entry.missing), 'brick')} not measured ({entry.missing[0].reason})": entry.name
+        for entry in part.estimates.values()
+        if entry.error or entry.missing
+    }
+    for reason, name in list(reasons.items())[:_MOST_REASONS]:
+        yield f"{name}: {reason}"
+
+
+def _read(row: dict[str, Any]) -> str:
+    """What of an answer is interpolated."""
+    parts = ["first token"] if row["ttft_interpolated"] else []
+    if row["steps_interpolated"]:
+        parts.append(f"{row['steps_interpolated']} of {counted(row['steps'], 'step')}")
+    return ", ".join(parts)
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
