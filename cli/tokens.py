@@ -59,7 +59,7 @@ __all__ = ["tokens"]
 @report_options
 @setting_option
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--plot", type=PLACE, metavar="FILE", help="Also draw latency and throughput against length.")
+@click.option("--plot", type=PLACE, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
 @database_option
 @quiet_option
 @format_options
@@ -102,5 +102,5 @@ def tokens(
             progress=progress,
         )  # fmt: skip
     if plot is not None:
-        drawn([draw_tokens(found, plot)])
+        drawn(draw_tokens(found, plot))
     answer(tokens_answer(found), form, complete=found.complete)

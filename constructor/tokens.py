@@ -85,8 +85,8 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
     made = Generation(
         prompt,
         new,
-        ttft_ms=first and first.ms,
-        ttft_ci95_ms=first and first.ci95_ms,
+        ttft_ms=None if first is None else first.ms,
+        ttft_ci95_ms=None if first is None else first.ci95_ms,
         ttft_interpolated=first is not None and first.interpolated,
         steps=len(found),
         steps_interpolated=sum(one.interpolated for one in times),

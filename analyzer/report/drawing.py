@@ -16,11 +16,13 @@ from .plots import (
     ModelShare,
     Rival,
     Step,
+    Sweep,
     estimate_beside_measured,
     forest,
     latency_by_layer,
     save,
     similarity_grid,
+    sweeps,
     unique_share,
     waterfall,
 )
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ...generator.decomposition.generate import GenerateReport
     from ..comparison.compare import Comparison, ModelComparison
 
-__all__ = ["draw_comparison", "draw_estimates", "draw_generated"]
+__all__ = ["draw_comparison", "draw_estimates", "draw_generated", "draw_sweeps"]
 
 _MOST_BRICKS = 25
 """Bricks that a comparison of one model shows, those that differ most."""
@@ -122,6 +124,26 @@ def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
     plots |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
     alone = next(iter(named)) if len(rows) == 1 and named else "models"
     return _draw(plots, place, alone=alone)
+
+
+def draw_sweeps(found: Sequence[Sweep], place: Path, *, name: str, title: str) -> list[Path]:
+    """Latency and throughput against a length.
+
+    Args:
+        found: What was swept; without a measured length it is left out.
+        place: A folder, or one image file.
+        name: What the plot is called in a folder.
+        title: What was measured.
+
+    Returns:
+        The files written; none where nothing is known.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file.
+        OSError: A file cannot be written.
+    """
+    known = [one for one in found if one.measured]
+    return _draw({name: lambda: sweeps(known, title=title)}, place, alone=name) if known else []
 
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:

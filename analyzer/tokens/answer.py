@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ...constructor.curve import Curve, Point
-from ...errors import UsageError
-from ..report.plots import Reading, Sweep, save, sweeps
+from ...constructor.tokens import steps_of
+from ..report.drawing import draw_sweeps
+from ..report.plots import Reading, Sweep
 from ..report.tables import Answer, Column
 from ..report.units import counted, duration, milliseconds, percent
 from .tokens import Part, Tokens
@@ -51,11 +52,11 @@ def tokens_answer(found: Tokens) -> Answer:
     )
 
 
-def draw_tokens(found: Tokens, place: Path) -> Path:
-    """Latency and throughput of prompt and step against their lengths, as one image.
+def draw_tokens(found: Tokens, place: Path) -> list[Path]:
+    """Latency and throughput of prompt and step against their lengths, as one image; none where nothing is known.
 
     Raises:
-        UsageError: There is nothing to draw.
+        UsageError: The place is neither a folder nor an image file.
         OSError: The file cannot be written.
     """
     how = found.setup
@@ -64,10 +65,8 @@ def draw_tokens(found: Tokens, place: Path) -> Path:
         _sweep(found.prompt, "first token", "tokens of the prompt", prompt=True),
         _sweep(found.step, "each further token", "tokens in the cache", prompt=False),
     ]
-    if not any(one.measured for one in drawn):
-        raise UsageError("there is nothing to draw", remedy="leave --plot out")
     title = f"{found.prompt.model.source.name} and {found.step.model.source.name}, {where}, {how.graph} graph"
-    return save(sweeps([one for one in drawn if one.measured], title=title), place)
+    return draw_sweeps(drawn, place, name="tokens", title=title)
 
 
 def _sweep(part: Part, title: str, label: str, *, prompt: bool) -> Sweep:
@@ -120,13 +119,29 @@ def _said(found: Tokens) -> Iterator[str]:
             yield f"{name}, from bricks of {part.model.source.name} at {part.model.dimension} (ms)  {text}"
             yield f"  {_trust(part.curve)}"
         yield from _missing(part)
-    if any(one.total_ms is None for one in found.answers):
-        yield "What lies beyond the lengths that are measured is not known: give --at lengths that hold it."
+    yield from _beyond(found)
     if found.setup.picked:
         yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
     if found.measured is not None:
         took = found.measured
+        if took.remaining:
+            yield "The time was up: the same command goes on from here, and so does one with more --budget."
         yield f"{took.measured} bricks measured, {took.reused} known before, in {duration(found.wall_s)}."
+
+
+def _beyond(found: Tokens) -> Iterator[str]:
+    """Lengths that are needed and lie beyond those that were asked for."""
+    for part, needed in (
+        (found.prompt, [one.prompt for one in found.answers]),
+        (found.step, [length for one in found.answers for length in steps_of(one.prompt, one.new)]),
+    ):
+        low, high = min(part.estimates, default=0), max(part.estimates, default=0)
+        beyond = [length for length in needed if not low <= length <= high]
+        if beyond:
+            yield (
+                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} lies beyond {low} to "
+                f"{high}, and is not extrapolated: give --at lengths that hold it"
+            )
 
 
 def _trust(curve: Curve) -> str:

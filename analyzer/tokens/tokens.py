@@ -154,7 +154,9 @@ def _measured(  # noqa: PLR0917  (what ``tokens`` has at hand)
     """Measure the bricks that are missing; None where none is."""
     begun = time.monotonic()
     found = measured_here(models, store, how)
-    if found is not None and all(entry.complete for entry, _ in found):
+    if found is not None:
+        models = [source for source, (entry, _) in zip(models, found, strict=True) if not entry.complete]
+    if not models:
         return None
     with ExitStack() as resources:
         place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")), "suite")

@@ -85,9 +85,10 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     between = sweep.between
     axes.plot([one.length for one in between], [_height(one, rate=rate) for one in between], color=BLUE, linewidth=1.2,
               label="interpolated")  # fmt: skip
-    bands = [(one.length, *_bounds(one, one.ci95_ms, rate=rate)) for one in between if one.ci95_ms is not None]
-    if bands:
-        axes.fill_between(*zip(*bands, strict=True), color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
+    known = [(one.length, _bounds(one, one.ci95_ms, rate=rate)) for one in between if one.ci95_ms is not None]
+    if known:
+        lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
+        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
     dots = [(one.length, _height(one, rate=rate)) for one in sweep.measured]
     axes.plot(
         *zip(*dots, strict=True), "o", color=BLUE, markeredgecolor=GREY, markersize=5, label="from measured bricks"
