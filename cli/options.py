@@ -82,7 +82,9 @@ database_option = click.option(
 )
 
 binding_options = _stacked(
-    click.option("--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several, or N..M doubled, give one model each."),
+    click.option(
+        "--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several, or N..M doubled, give one model each."
+    ),
     click.option(
         "--dim",
         "dims",
