@@ -7,7 +7,8 @@ For each decoder of the zoo, written with open lengths and seeded weights:
 1. ``dlbricks.analyzer.tokens`` measures bricks of the prompt and of the step at a few lengths and predicts.
 2. Between its visits, in the same run, a loop executes the same two files: the prompt once, then one step per token,
    the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
-   looked up outside of that.
+   looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
+   ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too.
 3. Curves without every second length are read at the lengths that were left out.
 
 Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``. ``--db`` keeps the measurements.
@@ -33,7 +34,8 @@ from dlbricks import __version__
 from dlbricks.analyzer.reporting import set_up
 from dlbricks.analyzer.tokens.lengths import pair
 from dlbricks.analyzer.tokens.tokens import Part, Tokens, tokens
-from dlbricks.constructor.curve import Curve
+from dlbricks.constructor.curve import Curve, Point
+from dlbricks.constructor.tokens import generation
 from dlbricks.db import Store
 from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.network.export import export_model
@@ -42,6 +44,22 @@ from dlbricks.models import find_models
 
 _SHARE = 0.5
 """Of the time that bricks are measured in, what the loop takes."""
+
+_LOW = 0.1
+"""Quantile of processor times that stands for a machine on which nothing else runs."""
+
+_HEADING = "loop | predicted | error | undisturbed | predicted | error"
+_ORDER = ("ttft", "ttft_quiet", "token", "token_quiet")
+_KINDS = {
+    "ttft": "Time to first token",
+    "token": "Time per token",
+    "ttft_quiet": "Time to first token, undisturbed",
+    "token_quiet": "Time per token, undisturbed",
+}
+
+
+Time = tuple[float, float]
+"""Milliseconds: elapsed, and of the processor."""
 
 
 class Loop:
@@ -53,20 +71,20 @@ class Loop:
         (self._vocabulary,) = {value.shape[-1] for value in self._prompt.get_outputs()[:1]}
         self._random = np.random.default_rng(0)
 
-    def answer(self, prompt: int, new: int) -> tuple[float, list[float]]:
-        """Milliseconds of the first token, and of every further one."""
+    def answer(self, prompt: int, new: int) -> list[Time]:
+        """The time of every token."""
         ids = self._random.integers(0, self._vocabulary, (1, prompt))
-        first_ms, logits, kept = self._run(self._prompt, ids, prompt, {})
-        steps_ms = []
+        first, logits, kept = self._run(self._prompt, ids, prompt, {})
+        times = [first]
         for length in range(prompt, prompt + new - 1):
             token = np.array([[int(logits[0, -1].argmax())]])
             past = dict(zip((name.replace("present", "past") for name in self._kept), kept, strict=True))
-            step_ms, logits, kept = self._run(self._step, token, length + 1, past)
-            steps_ms.append(step_ms)
-        return first_ms, steps_ms
+            step, logits, kept = self._run(self._step, token, length + 1, past)
+            times.append(step)
+        return times
 
-    def _run(self, session: Any, ids: Any, total: int, past: dict[str, Any]) -> tuple[float, Any, list[Any]]:
-        begun = time.perf_counter_ns()
+    def _run(self, session: Any, ids: Any, total: int, past: dict[str, Any]) -> tuple[Time, Any, list[Any]]:
+        begun, cpu = time.perf_counter_ns(), time.process_time_ns()
         binding = session.io_binding()
         binding.bind_cpu_input("input_ids", ids)
         binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
@@ -75,9 +93,9 @@ class Loop:
         for name in ("logits", *self._kept):
             binding.bind_output(name)
         session.run_with_iobinding(binding)
-        elapsed_ms = (time.perf_counter_ns() - begun) / 1e6
+        taken = (time.perf_counter_ns() - begun) / 1e6, (time.process_time_ns() - cpu) / 1e6
         logits, *kept = binding.get_outputs()
-        return elapsed_ms, logits.numpy(), kept
+        return taken, logits.numpy(), kept
 
 
 def _session(path: Path, threads: int) -> Any:
@@ -94,15 +112,13 @@ class Beside:
         loop: What generates.
         prompts: Lengths of the prompt, in turn.
         new: Tokens of each answer.
-        first_ms: Times of the first token, by length of the prompt.
-        steps_ms: Mean times of the further ones.
+        times: Of every token of every answer, by length of the prompt.
     """
 
     loop: Loop
     prompts: Sequence[int]
     new: int
-    first_ms: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    steps_ms: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[int, list[list[Time]]] = field(default_factory=lambda: defaultdict(list))
     _next: float = 0.0
     _taken: int = 0
 
@@ -115,9 +131,7 @@ class Beside:
         """Generate the next answer; the seconds it took."""
         begun = time.monotonic()
         prompt = self.prompts[self._taken % len(self.prompts)]
-        first_ms, steps_ms = self.loop.answer(prompt, self.new)
-        self.first_ms[prompt].append(first_ms)
-        self.steps_ms[prompt].append(statistics.fmean(steps_ms))
+        self.times[prompt].append(self.loop.answer(prompt, self.new))
         self._taken += 1
         return time.monotonic() - begun
 
@@ -137,7 +151,7 @@ def main() -> None:
         "visits": options.visits,
         "new": options.new,
         "models": models,
-        "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in ("ttft", "token")},
+        "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS},
         "left_out": _left_out(models.values()),
     }
     options.out.mkdir(parents=True, exist_ok=True)
@@ -178,7 +192,7 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
             setup=set_up(threads=options.threads), progress=beside,
         )  # fmt: skip
     with machine_lock():
-        while any(len(beside.first_ms[length]) < options.rounds for length in options.prompts):
+        while any(len(beside.times[length]) < options.rounds for length in options.prompts):
             beside.one()
     if not found.complete:
         raise SystemExit(f"{name}: bricks are missing")
@@ -187,21 +201,39 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
 
 def _beside(found: Tokens, beside: Beside) -> dict[str, Any]:
     rows = []
+    parts = (found.prompt, found.step)
+    quiet = [_quiet(part) for part in parts]
     for one in found.answers:
-        ttft_ms = statistics.fmean(beside.first_ms[one.prompt])
-        token_ms = statistics.fmean(beside.steps_ms[one.prompt])
-        assert one.ttft_ms is not None
-        assert one.token_ms is not None
-        rows.append(asdict(one) | {
-            "loop_ttft_ms": ttft_ms, "loop_token_ms": token_ms, "rounds": len(beside.first_ms[one.prompt]),
-            "ttft_error": one.ttft_ms / ttft_ms - 1, "token_error": one.token_ms / token_ms - 1,
-            "loop_ttft_samples_ms": beside.first_ms[one.prompt], "loop_token_samples_ms": beside.steps_ms[one.prompt],
-        })  # fmt: skip
-    halved = {kind: _halved(part) for kind, part in (("prompt", found.prompt), ("step", found.step))}
-    disturbance = max(
-        (one.disturbance or 0.0) for part in (found.prompt, found.step) for one in part.estimates.values()
-    )
+        times = beside.times[one.prompt]
+        still = generation(*quiet, prompt=one.prompt, new=one.new)
+        row = asdict(one) | {"rounds": len(times), "loop_ms": times}
+        row |= _against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times])
+        row |= _against("token", one.token_ms, still.token_ms, [step for answer in times for step in answer[1:]])
+        rows.append(row)
+    halved = {kind: _halved(part) for kind, part in zip(("prompt", "step"), parts, strict=True)}
+    disturbance = max((one.disturbance or 0.0) for part in parts for one in part.estimates.values())
     return {"answers": rows, "left_out": halved, "disturbance": disturbance, "wall_s": found.wall_s}
+
+
+def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequence[Time]) -> dict[str, float]:
+    """What was predicted against what a loop took: the means, and what each takes undisturbed."""
+    assert ms is not None
+    assert quiet_ms is not None
+    elapsed, cpu = zip(*times, strict=True)
+    loop_ms, loop_quiet_ms = statistics.fmean(elapsed), float(np.quantile(cpu, _LOW))
+    return {
+        f"loop_{kind}_ms": loop_ms,
+        f"{kind}_error": ms / loop_ms - 1,
+        f"loop_{kind}_quiet_ms": loop_quiet_ms,
+        f"{kind}_quiet_ms": quiet_ms,
+        f"{kind}_quiet_error": quiet_ms / loop_quiet_ms - 1,
+    }
+
+
+def _quiet(part: Part) -> Curve:
+    """What bricks take on a quiet machine."""
+    known = ((length, one.undisturbed_ms) for length, one in part.estimates.items())
+    return Curve.through(Point(length, ms) for length, ms in known if ms is not None)
 
 
 def _halved(part: Part) -> list[dict[str, Any]]:
@@ -242,18 +274,18 @@ def _page(result: dict[str, Any]) -> str:
         f"dlbricks {result['dlbricks']}, ONNX Runtime {result['onnxruntime']}, {result['threads']} thread(s),",
         f"{result['new']} new tokens, {result['date']}. Written by `benchmarks/tokens.py`.",
         "",
-        "| model | prompt | first token ms, loop | predicted | error | per token ms, loop | predicted | error |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| model | prompt | first token ms, {_HEADING} | per token ms, {_HEADING} |",
+        "|---|" + "--:|" * 13,
     ]
     for name, one in result["models"].items():
-        lines += [
-            f"| {name} | {row['prompt']} | {row['loop_ttft_ms']:.1f} | {row['ttft_ms']:.1f} | {row['ttft_error']:+.1%} "
-            f"| {row['loop_token_ms']:.2f} | {row['token_ms']:.2f} | {row['token_error']:+.1%} |"
-            for row in one["answers"]
-        ]
+        for row in one["answers"]:
+            cells = [
+                f"{row[f'loop_{kind}_ms']:.1f} | {row[f'{kind}_ms']:.1f} | {row[f'{kind}_error']:+.1%}"
+                for kind in _ORDER
+            ]
+            lines.append(f"| {name} | {row['prompt']} | {' | '.join(cells)} |")
     lines.append("")
-    for kind, text in (("ttft", "Time to first token"), ("token", "Time per token")):
-        lines.append(f"{text}: {_errors(result['errors'][kind])}.")
+    lines += [f"{text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
     left = result["left_out"]
     inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
     lines.append(f"Curves without every second length, read there: {_errors(left)}{inside}.")

@@ -35,7 +35,7 @@ __all__ = ["tokens"]
     type=lengths,
     default=None,
     metavar="N[,N...]|N..M",
-    help="Lengths to measure at; else from the shortest that is needed to the longest, doubled.",
+    help="Lengths to measure at; else the shortest and longest that is needed, and powers of two between.",
 )
 @click.option(
     "--prompt-dim", "prompt_dimension", metavar="NAME", help="Dimension of PROMPT that counts its tokens; else found."

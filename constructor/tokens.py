@@ -64,9 +64,13 @@ def steps_of(prompt: int, new: int) -> range:
 
 
 def lengths_between(low: int, high: int) -> tuple[int, ...]:
-    """Lengths to measure at, so that everything from the one to the other is known: doubled, and both ends."""
-    doubled = [1 << power for power in range(high.bit_length())]
-    return (*dict.fromkeys([low, *(length for length in doubled if low < length < high), high]),)
+    """Lengths to measure at, so that everything from the one to the other is known: both ends, and powers of two between.
+
+    One that is within a quarter of an end is left out: it would say little more.
+    """
+    powers = [1 << power for power in range(high.bit_length())]
+    between = (length for length in powers if 5 * low <= 4 * length and 5 * length <= 4 * high)
+    return (*dict.fromkeys([low, *between, high]),)
 
 
 def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Generation:

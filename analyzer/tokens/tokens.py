@@ -96,8 +96,8 @@ def tokens(
         store: Where measurements are, and go to.
         prompts: Lengths of the prompt.
         new: Tokens of every answer.
-        lengths: Where to measure, the prompt and the step alike; empty: from the shortest that is needed to the
-            longest, doubled.
+        lengths: Where to measure, the prompt and the step alike; empty: the shortest and the longest that is needed,
+            and powers of two between.
         prompt_dimension: Dimension of ``prompt`` that counts its tokens; None: found by name and place.
         past_dimension: Dimension of ``step`` that counts positions in the cache; likewise.
         setup: How to measure; by default what ``set_up`` picks.

@@ -52,6 +52,7 @@ def test_an_interval_that_is_not_known_leaves_that_of_the_sum_open() -> None:
 
 
 def test_lengths_hold_both_ends_and_double_between() -> None:
-    assert lengths_between(32, 527) == (32, 64, 128, 256, 512, 527)
+    assert lengths_between(32, 512) == (32, 64, 128, 256, 512)
+    assert lengths_between(60, 527) == (60, 128, 256, 527)
     assert lengths_between(100, 100) == (100,)
     assert lengths_between(1, 3) == (1, 2, 3)
