@@ -64,7 +64,7 @@ def steps_of(prompt: int, new: int) -> range:
 
 
 def lengths_between(low: int, high: int) -> tuple[int, ...]:
-    """Lengths to measure at, so that everything from the one to the other is known: both ends, and powers of two between.
+    """Lengths to measure at, so that everything from one to the other is known: both ends, and powers of two between.
 
     One that is within a quarter of an end is left out: it would say little more.
     """
