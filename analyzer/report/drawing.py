@@ -27,6 +27,7 @@ from .plots import (
     waterfall,
 )
 from .roofs import chart, has_roof
+from .sweeping import sweeps_of
 from .units import counted
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
     """Estimates beside measured latencies, and of every model the latency by layer and, where known, the roofline.
 
+    A model at several sizes of one dimension, or of its batch, also gets latency and throughput against that.
+
     Args:
         estimates: The estimates.
-        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, and
-            estimates beside measured of several.
+        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, that
+            against the dimension where there is nothing else, and estimates beside measured of several models.
         explain: Also what lies between the bricks of every model and its latency; an image file of a single model
             gets that.
 
@@ -67,7 +70,10 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool 
     plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
     plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
     plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
+    swept = {f"sweep-{_slug(name)}": one for name, one in sweeps_of(drawable).items()}
+    plots |= {name: partial(sweeps, [one], title=_conditions(drawable[0])) for name, one in swept.items()}
     alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
+    alone = next((name for name, one in swept.items() if len(one.measured) == len(drawable)), alone)
     if explain:
         causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
         plots |= causes

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...constructor.curve import Curve, Point
+from ...constructor.curve import Curve
 from ...constructor.tokens import steps_of
 from ..report.drawing import draw_sweeps
-from ..report.plots import Reading, Sweep
+from ..report.sweeping import sweep
 from ..report.tables import Answer, Column
 from ..report.units import counted, duration, milliseconds, percent
 from .tokens import Part, Tokens
@@ -18,9 +18,6 @@ from .tokens import Part, Tokens
 __all__ = ["draw_tokens", "tokens_answer"]
 
 _MOST_REASONS = 3
-
-_DENSE = 60
-"""Lengths between the first and the last that a line is drawn through."""
 
 
 def tokens_answer(found: Tokens) -> Answer:
@@ -62,29 +59,23 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
     how = found.setup
     where = " ".join(str(one) for one in (how.backend, how.device) if one)
     drawn = [
-        _sweep(found.prompt, "first token", "tokens of the prompt", prompt=True),
-        _sweep(found.step, "each further token", "tokens in the cache", prompt=False),
+        sweep(
+            found.prompt.curve,
+            title="first token",
+            label="tokens of the prompt",
+            unit="tokens of the prompt",
+            items=lambda length: length,
+        ),
+        sweep(
+            found.step.curve,
+            title="each further token",
+            label="tokens in the cache",
+            unit="tokens",
+            items=lambda _: 1,
+        ),
     ]
     title = f"{found.prompt.model.source.name} and {found.step.model.source.name}, {where}, {how.graph} graph"
     return draw_sweeps(drawn, place, name="tokens", title=title)
-
-
-def _sweep(part: Part, title: str, label: str, *, prompt: bool) -> Sweep:
-    points = part.curve.points
-    lengths = sorted({round(length) for length in _spaced(points)} | {point.length for point in points})
-    read = [one for length in lengths if (one := part.curve.at(length)) is not None]
-    made = [Reading(one.length, one.ms, one.ci95_ms, one.length if prompt else 1) for one in read]
-    at = {point.length for point in points}
-    unit = "tokens of the prompt" if prompt else "tokens"
-    return Sweep(title, label, unit, [one for one in made if one.length in at], made)
-
-
-def _spaced(points: Sequence[Point]) -> list[float]:
-    """Lengths between the first and the last, evenly on a logarithmic axis."""
-    if len(points) < 2:
-        return []
-    low, high = points[0].length, points[-1].length
-    return [low * (high / low) ** (step / _DENSE) for step in range(_DENSE + 1)]
 
 
 def _curve(part: Part) -> dict[str, Any]:
