@@ -70,17 +70,21 @@ class Loop:
         self._kept = [value.name for value in self._prompt.get_outputs()[1:]]
         (self._vocabulary,) = {value.shape[-1] for value in self._prompt.get_outputs()[:1]}
         self._random = np.random.default_rng(0)
+        self.ids: list[int] = []
+        """Tokens of the latest prompt and answer, but for the last."""
 
     def answer(self, prompt: int, new: int) -> list[Time]:
         """The time of every token."""
         ids = self._random.integers(0, self._vocabulary, (1, prompt))
         first, logits, kept = self._run(self._prompt, ids, prompt, {})
         times = [first]
+        self.ids = ids[0].tolist()
         for length in range(prompt, prompt + new - 1):
             token = np.array([[int(logits[0, -1].argmax())]])
             past = dict(zip((name.replace("present", "past") for name in self._kept), kept, strict=True))
             step, logits, kept = self._run(self._step, token, length + 1, past)
             times.append(step)
+            self.ids += token[0].tolist()
         return times
 
     def _run(self, session: Any, ids: Any, total: int, past: dict[str, Any]) -> tuple[Time, Any, list[Any]]:
