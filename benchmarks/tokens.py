@@ -11,7 +11,8 @@ For each decoder of the zoo, written with open lengths and seeded weights:
    ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too.
 3. Curves without every second length are read at the lengths that were left out.
 
-Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``. ``--db`` keeps the measurements.
+Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``; other models of an earlier run stay there.
+``--db`` keeps the measurements.
 """
 
 from __future__ import annotations
@@ -143,25 +144,22 @@ class Beside:
 def main() -> None:
     """Predict, generate, compare, write."""
     options = _options()
+    target = options.out / "tokens.json"
+    earlier = json.loads(target.read_text())["models"] if target.exists() else {}
     with tempfile.TemporaryDirectory(prefix="dlbricks-tokens-") as folder:
-        models = {name: _decoder(name, Path(folder), options) for name in options.models}
+        models = earlier | {name: _decoder(name, Path(folder), options) for name in options.models}
     rows = [row for one in models.values() for row in one["answers"]]
     result = {
         "schema": 1,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "dlbricks": __version__,
-        "onnxruntime": ort.__version__,
-        "threads": options.threads,
-        "visits": options.visits,
-        "new": options.new,
         "models": models,
         "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS},
         "left_out": _left_out(models.values()),
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "tokens.json").write_text(json.dumps(result, indent=1) + "\n")
+    target.write_text(json.dumps(result, indent=1) + "\n")
     text = _page(result)
-    (options.out / "tokens.md").write_text(text)
+    target.with_suffix(".md").write_text(text)
     print(text)
 
 
@@ -200,10 +198,10 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
             beside.one()
     if not found.complete:
         raise SystemExit(f"{name}: bricks are missing")
-    return _beside(found, beside)
+    return _beside(found, beside, options)
 
 
-def _beside(found: Tokens, beside: Beside) -> dict[str, Any]:
+def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     parts = (found.prompt, found.step)
     quiet = [_quiet(part) for part in parts]
@@ -216,7 +214,16 @@ def _beside(found: Tokens, beside: Beside) -> dict[str, Any]:
         rows.append(row)
     halved = {kind: _halved(part) for kind, part in zip(("prompt", "step"), parts, strict=True)}
     disturbance = max((one.disturbance or 0.0) for part in parts for one in part.estimates.values())
-    return {"answers": rows, "left_out": halved, "disturbance": disturbance, "wall_s": found.wall_s}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "onnxruntime": ort.__version__,
+        "threads": options.threads,
+        "visits": options.visits,
+        "answers": rows,
+        "left_out": halved,
+        "disturbance": disturbance,
+        "wall_s": found.wall_s,
+    }
 
 
 def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequence[Time]) -> dict[str, float]:
@@ -275,8 +282,7 @@ def _page(result: dict[str, Any]) -> str:
     lines = [
         "# Answers of decoders, predicted from bricks and generated in a loop",
         "",
-        f"dlbricks {result['dlbricks']}, ONNX Runtime {result['onnxruntime']}, {result['threads']} thread(s),",
-        f"{result['new']} new tokens, {result['date']}. Written by `benchmarks/tokens.py`.",
+        "Written by `benchmarks/tokens.py`. Undisturbed: processor time of the loop, and `undisturbed_ms` of bricks.",
         "",
         f"| model | prompt | first token ms, {_HEADING} | per token ms, {_HEADING} |",
         "|---|" + "--:|" * 13,
@@ -289,10 +295,16 @@ def _page(result: dict[str, Any]) -> str:
             ]
             lines.append(f"| {name} | {row['prompt']} | {' | '.join(cells)} |")
     lines.append("")
-    lines += [f"{text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
+    lines += [
+        f"- {name}: {one['date']}, ONNX Runtime {one['onnxruntime']}, threads: {one['threads']}, "
+        f"visits: {one['visits']}, up to {one['disturbance']:.0%} longer than quiet ones."
+        for name, one in result["models"].items()
+    ]
+    lines.append("")
+    lines += [f"- {text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
     left = result["left_out"]
     inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
-    lines.append(f"Curves without every second length, read there: {_errors(left)}{inside}.")
+    lines.append(f"- Curves without every second length, read there: {_errors(left)}{inside}.")
     return "\n".join(lines) + "\n"
 
 
