@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .analyzer.frames import frame, to_json, to_markdown
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
+    from .analyzer.tokens.tokens import Tokens, tokens
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -76,6 +77,7 @@ __all__ = [
     "Store",
     "Suite",
     "System",
+    "Tokens",
     "__version__",
     "advise",
     "analyze",
@@ -98,6 +100,7 @@ __all__ = [
     "split",
     "to_json",
     "to_markdown",
+    "tokens",
     "write_suite",
 ]
 
@@ -131,6 +134,7 @@ __getattr__, __dir__ = lazy(
         "Store": "db.store",
         "Suite": "bricks.suite.suite",
         "System": "db.values",
+        "Tokens": "analyzer.tokens.tokens",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -152,6 +156,7 @@ __getattr__, __dir__ = lazy(
         "split": "bricks.cutting.split",
         "to_json": "analyzer.frames",
         "to_markdown": "analyzer.frames",
+        "tokens": "analyzer.tokens.tokens",
         "write_suite": "bricks.suite.writing",
     },
 )

@@ -30,6 +30,8 @@ from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
 from .reporting import Report, report_answer
+from .tokens.answer import tokens_answer
+from .tokens.tokens import Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +49,7 @@ Reported = (
     | Advice
     | AnalyzeReport
     | Report
+    | Tokens
     | AgreementReport
     | PlanReport
 )
@@ -104,7 +107,7 @@ def to_markdown(report: Reported) -> str:
     return render(_answer(report), Format.MARKDOWN)
 
 
-def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911  (one for each kind)
+def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR0911, PLR0912  (one for each kind)
     match report:
         case GenerateReport():
             return generate_answer(report)
@@ -120,6 +123,8 @@ def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR091
             return analyze_answer(report)
         case Report():
             return report_answer(report)
+        case Tokens():
+            return tokens_answer(report)
         case AgreementReport():
             return agreement_answer(report)
         case PlanReport():

@@ -14,6 +14,7 @@ from ...constructor.curve import Curve, Point
 from ...constructor.result import Estimate
 from ...constructor.tokens import Generation, generation, lengths_between, steps_of
 from ...db import Store
+from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.generate import generate
 from ...generator.measurement.run import RunReport, run
@@ -108,6 +109,7 @@ def tokens(
         progress: Called between requests to the worker.
 
     Raises:
+        UsageError: A length is less than 1, or there is none of a prompt.
         UnboundDimension: A model has no such dimension.
         ModelError: A model cannot be read.
         AmbiguousQuery: Nothing is to be measured, and several stored combinations match.
@@ -118,6 +120,8 @@ def tokens(
         ...     found = tokens(*pair(["distilgpt2"]), store=store, prompts=[32, 512], new=128)
     """
     begun = time.monotonic()
+    if not prompts or min(*prompts, *lengths, new, 1) < 1:
+        raise UsageError("prompts, answers and lengths have at least one token", remedy="give lengths of 1 or more")
     how = setup or set_up()
     if measure:
         how = settled(how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dlbricks
 import pytest
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.tokens.answer import draw_tokens, tokens_answer
@@ -56,6 +57,7 @@ def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, here
     assert record["results"][1]["ttft_interpolated"] is True
     assert [point["length"] for point in record["curves"]["step"]["points"]] == [8, 16, 32]
     assert [one["length"] for one in record["curves"]["step"]["left_out"]] == [16]
+    assert list(dlbricks.frame(found)["prompt"]) == [8, 20]
     assert draw_tokens(found, here / "tokens.png") == [here / "tokens.png"]
     with pytest.raises(UsageError, match="no image file"):
         draw_tokens(found, here / "tokens.txt")
@@ -65,6 +67,10 @@ def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decod
     with Store.open("sqlite://") as store:
         found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, measure=False)
         single = tokens(*pair(decoder), store=store, prompts=[8], new=1, measure=False)
+
+        for wrong in ({"prompts": []}, {"prompts": [0]}, {"new": 0}, {"lengths": [0]}):
+            with pytest.raises(UsageError, match="at least one token"):
+                tokens(*pair(decoder), **{"store": store, "prompts": [8], "new": 2, "measure": False} | wrong)
 
     assert list(found.prompt.estimates) == [8, 16, 20]
     assert list(found.step.estimates) == [8, 16, 31]
