@@ -35,8 +35,7 @@ from dlbricks import __version__
 from dlbricks.analyzer.reporting import set_up
 from dlbricks.analyzer.tokens.lengths import pair
 from dlbricks.analyzer.tokens.tokens import Part, Tokens, tokens
-from dlbricks.constructor.curve import Curve, Point
-from dlbricks.constructor.tokens import generation
+from dlbricks.constructor.curve import Curve
 from dlbricks.db import Store
 from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.network.export import export_model
@@ -204,10 +203,8 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
 def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     parts = (found.prompt, found.step)
-    quiet = [_quiet(part) for part in parts]
-    for one in found.answers:
+    for one, still in zip(found.answers, found.undisturbed, strict=True):
         times = beside.times[one.prompt]
-        still = generation(*quiet, prompt=one.prompt, new=one.new)
         row = asdict(one) | {"rounds": len(times), "loop_ms": times}
         row |= _against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times])
         row |= _against("token", one.token_ms, still.token_ms, [step for answer in times for step in answer[1:]])
@@ -239,12 +236,6 @@ def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequenc
         f"{kind}_quiet_ms": quiet_ms,
         f"{kind}_quiet_error": quiet_ms / loop_quiet_ms - 1,
     }
-
-
-def _quiet(part: Part) -> Curve:
-    """What bricks take on a quiet machine."""
-    known = ((length, one.undisturbed_ms) for length, one in part.estimates.items())
-    return Curve.through(Point(length, ms) for length, ms in known if ms is not None)
 
 
 def _halved(part: Part) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...constructor.curve import Curve
 from ...constructor.tokens import steps_of
+from ..report.answers.truth import caveats
 from ..report.drawing import draw_sweeps
 from ..report.sweeping import sweep
 from ..report.tables import Answer, Column
@@ -22,8 +23,11 @@ _MOST_REASONS = 3
 
 def tokens_answer(found: Tokens) -> Answer:
     """The answer of ``tokens``: one row per length of the prompt; beside them what was measured, as ``curves``."""
-    rows = [{"prompt_model": found.prompt.model.source.name, "step_model": found.step.model.source.name} | asdict(one)
-            for one in found.answers]  # fmt: skip
+    names = {"prompt_model": found.prompt.model.source.name, "step_model": found.step.model.source.name}
+    rows = [
+        names | asdict(one) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
+        for one, still in zip(found.answers, found.undisturbed, strict=True)
+    ]
     curves = {"prompt": _curve(found.prompt), "step": _curve(found.step)}
     measured = found.measured
     return Answer(
@@ -85,6 +89,7 @@ def _curve(part: Part) -> dict[str, Any]:
             "length": length,
             "estimate_ms": entry.estimate_ms,
             "ci95_ms": entry.ci95_ms,
+            "undisturbed_ms": entry.undisturbed_ms,
             "measured_ms": entry.measured_ms,
             "coverage": None if entry.coverage is None else entry.coverage.sequences,
             "error": entry.error,
@@ -111,6 +116,7 @@ def _said(found: Tokens) -> Iterator[str]:
             yield f"  {_trust(part.curve)}"
         yield from _missing(part)
     yield from _beyond(found)
+    yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
     if found.setup.picked:
         yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
     if found.measured is not None:

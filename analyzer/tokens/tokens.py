@@ -36,11 +36,13 @@ class Part:
         model: The model, and the dimension that is varied.
         estimates: One per length, by length.
         curve: Those of them that are complete.
+        undisturbed: The same on a quiet machine.
     """
 
     model: Lengthy
     estimates: dict[int, Estimate]
     curve: Curve
+    undisturbed: Curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Tokens:
         prompt: The model of the prompt.
         step: The model of a step.
         answers: One per length of the prompt.
+        undisturbed: The same on a quiet machine, without intervals: what to compare across runs and machines.
         setup: How it was measured.
         measured: What was measured by this call; None where everything was stored, or nothing was to be measured.
         wall_s: The whole call.
@@ -59,6 +62,7 @@ class Tokens:
     prompt: Part
     step: Part
     answers: tuple[Generation, ...]
+    undisturbed: tuple[Generation, ...]
     setup: Setup
     measured: RunReport | None
     wall_s: float
@@ -136,8 +140,11 @@ def tokens(
         _part(model, {length: next(found) for length in where})
         for model, where in ((filled, at_prompt), (extended, at_step))
     ]
-    answers = tuple(generation(parts[0].curve, parts[1].curve, prompt=length, new=new) for length in prompts)
-    return Tokens(parts[0], parts[1], answers, how, measured, time.monotonic() - begun)
+    answers, still = (
+        tuple(generation(*curves, prompt=length, new=new) for length in prompts)
+        for curves in ([part.curve for part in parts], [part.undisturbed for part in parts])
+    )
+    return Tokens(parts[0], parts[1], answers, still, how, measured, time.monotonic() - begun)
 
 
 def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
@@ -189,4 +196,9 @@ def _part(model: Lengthy, estimates: dict[int, Estimate]) -> Part:
         for length, entry in estimates.items()
         if entry.estimate_ms is not None
     )
-    return Part(model, estimates, Curve.through(known))
+    quiet = (
+        Point(length, entry.undisturbed_ms)
+        for length, entry in estimates.items()
+        if entry.estimate_ms is not None and entry.undisturbed_ms is not None
+    )
+    return Part(model, estimates, Curve.through(known), Curve.through(quiet))

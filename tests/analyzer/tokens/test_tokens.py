@@ -38,6 +38,8 @@ def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) ->
     assert between.total_ms is not None
     assert between.ttft_ms is not None
     assert between.token_ms is not None
+    (still, _), quiet = found.undisturbed, prompts[8].undisturbed_ms
+    assert (still.ttft_ms, still.steps) == (quiet, 12)
     assert between.total_ms == pytest.approx(between.ttft_ms + 12 * between.token_ms)
 
 
