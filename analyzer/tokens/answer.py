@@ -13,7 +13,7 @@ from ..report.answers.truth import caveats
 from ..report.drawing import draw_sweeps
 from ..report.sweeping import sweep
 from ..report.tables import Answer, Column
-from ..report.units import counted, duration, milliseconds, percent
+from ..report.units import counted, duration, milliseconds
 from .tokens import Part, Tokens
 
 __all__ = ["draw_tokens", "tokens_answer"]
@@ -147,8 +147,8 @@ def _trust(curve: Curve) -> str:
         return "nothing says how good it is to read between them: that takes at least three lengths"
     worst = max(abs(one.error) for one in curve.left_out)
     return (
-        f"each of {counted(len(curve.left_out), 'length')} left out is read from the others within {percent(worst)}; "
-        f"interpolated figures are ± {percent(curve.error)} by that"
+        f"each of {counted(len(curve.left_out), 'length')} left out is read from the others within {worst:.1%}; "
+        f"interpolated figures are ± {curve.error:.1%} by that"
     )
 
 
