@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .analyzer.kernels.kernels import ModelKernels, kernels
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
+    from .analyzer.tokens.tokens import Tokens, tokens
     from .bricks.cutting.split import split
     from .bricks.cutting.wiring import make_sequence, sequences
     from .bricks.graph.graph import ModelGraph, build_graph
@@ -88,6 +89,7 @@ __all__ = [
     "Suite",
     "System",
     "Task",
+    "Tokens",
     "__version__",
     "advise",
     "analyze",
@@ -112,6 +114,7 @@ __all__ = [
     "split",
     "to_json",
     "to_markdown",
+    "tokens",
     "write_suite",
 ]
 
@@ -177,6 +180,7 @@ __getattr__, __dir__ = lazily(
         "Suite": "bricks.suite.suite",
         "System": "db.values",
         "Task": "constructor.remedies",
+        "Tokens": "analyzer.tokens.tokens",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -200,6 +204,7 @@ __getattr__, __dir__ = lazily(
         "split": "bricks.cutting.split",
         "to_json": "analyzer.frames",
         "to_markdown": "analyzer.frames",
+        "tokens": "analyzer.tokens.tokens",
         "write_suite": "bricks.suite.writing",
     },
 )

@@ -32,6 +32,8 @@ from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
 from .reporting import Report, report_answer
+from .tokens.answer import tokens_answer
+from .tokens.tokens import Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +52,7 @@ Reported = (
     | Advice
     | AnalyzeReport
     | Report
+    | Tokens
     | AgreementReport
     | PlanReport
 )
@@ -125,6 +128,8 @@ def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR091
             return analyze_answer(report)
         case Report():
             return report_answer(report)
+        case Tokens():
+            return tokens_answer(report)
         case AgreementReport():
             return agreement_answer(report)
         case PlanReport():

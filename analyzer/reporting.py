@@ -36,7 +36,7 @@ from .report.section import Section, sections
 from .report.tables import Answer
 from .report.units import duration
 
-__all__ = ["Report", "Setup", "report", "report_answer", "set_up"]
+__all__ = ["Report", "Setup", "measured_here", "report", "report_answer", "runtime_of", "set_up", "settled"]
 
 _PRODUCTS = (512, 1024)
 _LARGEST_STREAM = 1 << 27
@@ -181,9 +181,9 @@ def report(
     begun = time.monotonic()
     how = setup or set_up()
     if measure:
-        how = _settled(how)
+        how = settled(how)
     generated, measured = None, None
-    found = _measured_here(models, store, how) if measure else _stored(models, store, how)
+    found = measured_here(models, store, how) if measure else _stored(models, store, how)
     open_models = list(models)
     if found is not None:
         open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
@@ -192,24 +192,24 @@ def report(
         with ExitStack() as resources:
             place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
             generated = generate(
-                open_models, granularity=1, out=place, graph=_cut(how).graph, **_runtime(how), progress=progress
+                open_models, granularity=1, out=place, graph=_cut(how).graph, **runtime_of(how), progress=progress
             )
             kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
             left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
             if generated.suite is not None:
                 broken = {row.name for row in generated.rows if row.error is not None}
                 measured = run(
-                    generated.suite, store=store, **_runtime(how), cache=how.cache or "", dtype=how.dtype or "",
+                    generated.suite, store=store, **runtime_of(how), cache=how.cache or "", dtype=how.dtype or "",
                     models=[source for source in open_models if source.name not in broken],
                     visits=visits, budget_s=left_s, progress=progress,
                 )  # fmt: skip
-        found = _measured_here(models, store, how)
+        found = measured_here(models, store, how)
     if found is None:
         with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
             found = _stored(models, nothing, how)
     elif room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
-        found = _measured_here(models, store, how) or found
+        found = measured_here(models, store, how) or found
     made = tuple(sections(found, store=store))
     until = math.inf if budget_s is None else begun + budget_s
     made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
@@ -265,7 +265,7 @@ def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
     return tuple(sections), tuple(unasked)
 
 
-def _settled(how: Setup) -> Setup:
+def settled(how: Setup) -> Setup:
     """A setup with which something can be measured: what is open is picked."""
     picked = set_up(
         graph=how.graph, backend=how.backend, device=how.device, options=how.options, threads=how.threads,
@@ -286,7 +286,7 @@ def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
     return explained(models, store=store, query=how, cut=_cut(how))
 
 
-def _measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
+def measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
     """The models as far as they are measured on this machine with the runtime that is installed; None: nothing is."""
     system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
     if system not in store.systems() or stack not in store.stacks():
@@ -302,7 +302,7 @@ def _is_open(found: Explained) -> bool:
     return entry.measured_ms is None or any(one.remedy is not None for one in entry.missing)
 
 
-def _runtime(how: Setup) -> dict[str, Any]:
+def runtime_of(how: Setup) -> dict[str, Any]:
     """What ``generate`` and ``run`` take of a setup; nothing of it is open where something is measured."""
     return {"backend": how.backend, "device": how.device, "options": how.options, "threads": how.threads}
 

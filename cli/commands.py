@@ -43,6 +43,7 @@ from .options import (
 from .reporting import report
 from .storage import db
 from .threads import each_measured
+from .tokens import tokens
 
 if TYPE_CHECKING:
     from ..db import Store
@@ -284,5 +285,6 @@ def measure(
     answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
-for command in (report, estimate, analyze, kernels, compare, history, advise, models, brick, backends, system, db):
+_MORE = (report, estimate, tokens, analyze, kernels, compare, history, advise, models, brick, backends, system, db)
+for command in _MORE:
     commands.add_command(command)

@@ -51,8 +51,9 @@ def models_list(*, form: str) -> None:
 @binding_options
 @click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
+@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
 @format_options
-def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
+def models_export(*, out: Path, force: bool, opened: bool, form: str, **options: Any) -> None:
     """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
 
     \b
@@ -61,7 +62,7 @@ def models_export(*, out: Path, force: bool, form: str, **options: Any) -> None:
     """
     from ..analyzer.report.answers.exports import export_models
 
-    result, complete = export_models(take_models(options), out, force=force)
+    result, complete = export_models(take_models(options), out, force=force, opened=opened)
     answer(result, form, complete=complete)
 
 

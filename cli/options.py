@@ -85,14 +85,16 @@ database_option = click.option(
 )
 
 binding_options = _stacked(
-    click.option("--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several give one model each."),
+    click.option(
+        "--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several, or N..M doubled, give one model each."
+    ),
     click.option(
         "--dim",
         "dims",
         type=dimension,
         multiple=True,
         metavar="NAME=N[,N...]",
-        help="Values of a dynamic dimension; several give one model each; repeatable.",
+        help="Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
     ),
 )
 

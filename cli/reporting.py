@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
     from ..db import Store
 
-__all__ = ["report"]
+__all__ = ["open_store", "picked_setup", "report"]
 
 
 @click.command()
@@ -97,10 +97,10 @@ def report(
         raise problems[0]  # a typing error, most likely: none of the models is there
     if annotated is not None and len(sources) > 1:
         raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
-    setup = _setup(stored=stored, **options)
+    setup = picked_setup(stored=stored, **options)
     if setup.picked and not quiet:
         note(f"picked: {' '.join(setup.picked)}")
-    with _store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+    with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
         result = write_report(
             sources,
             store=store,
@@ -125,7 +125,7 @@ def report(
     answer(report_answer(result), form, complete=result.complete)
 
 
-def _setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:
+def picked_setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:
     """What was asked for; what is missing is picked where something is to be measured."""
     from ..analyzer.reporting import Setup, set_up
 
@@ -136,7 +136,8 @@ def _setup(*, stored: bool, system: str | None, stack: str | None, **options: An
     return set_up(**options)
 
 
-def _store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
+def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
+    """The database: with what is stored alone, or for results too."""
     from ..db.decompositions import open_keeping
     from ..db.provisional import open_for_results
 

@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-__all__ = ["batches", "dimension", "moment", "saving", "seconds", "setting", "share", "threads"]
+__all__ = [
+    "batches", "dimension", "lengths", "moment", "saving", "seconds", "setting", "share", "sizes", "threads",
+]  # fmt: skip
 
 
 def seconds(text: str) -> float:
@@ -38,11 +40,14 @@ def moment(text: str) -> datetime:
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Batch sizes with commas between them, each once."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1 or 1,4,8")
-    return tuple(dict.fromkeys(map(int, parts)))
+    """Batch sizes with commas between them, each once, and ranges."""
+    try:
+        found = sizes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1, 1,4,8 or 1..8") from error
+    if not all(found):
+        raise click.BadParameter(f"{text!r} is no list of batch sizes: a batch has at least one sample")
+    return found
 
 
 def threads(text: str) -> tuple[int, ...]:
@@ -53,13 +58,44 @@ def threads(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
+def sizes(text: str) -> tuple[int, ...]:
+    """Sizes with commas between them, each once; ``64..1024`` doubles from the one to the other, which always counts.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        low, high = int(first), int(last) if dots else int(first)
+        if not (part.replace("..", "", 1).isdecimal() and (not dots or 0 < low <= high)):
+            raise ValueError(text)
+        found += [low << doubled for doubled in range(high.bit_length()) if low << doubled < high]
+        found.append(high)
+    return tuple(dict.fromkeys(found))
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    """Lengths in tokens, at least one each: ``128``, ``32,500`` or ``32..512``."""
+    try:
+        found = sizes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no list of lengths; write 128, 32,500 or 32..512") from error
+    if not all(found):
+        raise click.BadParameter(f"{text!r}: a length is at least 1")
+    return found
+
+
 def dimension(text: str) -> tuple[str, tuple[int, ...]]:
-    """NAME=N[,N...], each size once; the name itself may hold an equals sign."""
-    name, equals, numbers = text.rpartition("=")
-    parts = numbers.split(",")
-    if not (name and equals and all(part.isdecimal() for part in parts)):
-        raise click.BadParameter(f"{text!r} is not NAME=N; write past=128 or past=128,512")
-    return name, tuple(dict.fromkeys(map(int, parts)))
+    """NAME=N[,N...], each size once, and ranges; the name itself may hold an equals sign."""
+    name, _, numbers = text.rpartition("=")
+    try:
+        found = sizes(numbers)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not NAME=N; write past=128, past=128,512 or past=64..1024") from error
+    if not name:
+        raise click.BadParameter(f"{text!r} names no dimension; write past=128, past=128,512 or past=64..1024")
+    return name, found
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from .names import require_text
 from .rebatch import Rebatch, apply_rebatch, leading_dimension, plan_rebatch
 from .skeleton import is_weight
 
-__all__ = ["Binding", "apply", "plan", "require_known"]
+__all__ = ["Binding", "apply", "kinds_of", "plan", "require_known"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,15 @@ def require_known(dims: Mapping[str, int], models: Iterable[Bound]) -> None:
     if unknown := sorted(set(dims) - known):
         there = ", ".join(sorted(known)) or "none: the model's shapes are static"
         raise UsageError(f"--dim {unknown[0]}: no model has such a dimension", remedy=f"there are: {there}")
+
+
+def kinds_of(model: ModelProto) -> dict[str, Kind]:
+    """What each dynamic dimension of a model in normal form counts, and each name in its arithmetic, by label.
+
+    Raises:
+        UnsupportedModel: An input states no rank.
+    """
+    return _kinds(list(_dynamic_dimensions(model)), {})[0]
 
 
 def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:

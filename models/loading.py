@@ -9,13 +9,14 @@ from pathlib import Path
 from onnx import ModelProto
 
 from ..errors import BrokenModel, ModelError
-from .binding import apply, plan
+from .binding import apply, kinds_of, plan
+from .dimensions import Kind
 from .external import ExternalFolder
 from .normal import normalise
 from .reader import read_full, read_structure
 from .skeleton import Skeleton
 
-__all__ = ["load_full", "load_skeleton"]
+__all__ = ["load_full", "load_kinds", "load_skeleton"]
 
 
 def load_skeleton(path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
@@ -42,6 +43,16 @@ def load_skeleton(path: Path, *, batch: int | None = None, dims: Mapping[str, in
         overrides=binding.overrides,
         edited=binding.edited,
     )
+
+
+def load_kinds(path: Path) -> dict[str, Kind]:
+    """What each dynamic dimension of a model file counts, by name, or by ``input[axis]``.
+
+    Raises:
+        ModelError: The file cannot be read; which kind says why. The message names the file.
+    """
+    with _naming(path):
+        return kinds_of(normalise(read_structure(path)).model)
 
 
 def load_full(

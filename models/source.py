@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import BrokenModel, DlbricksError, ModelNotFound, UsageError
-from .loading import load_skeleton
+from .dimensions import Kind, classify_name
+from .loading import load_kinds, load_skeleton
 from .runnable import Runnable, runnable_file, runnable_recipe
 from .skeleton import Skeleton
 
@@ -68,14 +69,32 @@ class ModelSource:
             return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dict(self.dims))
         return runnable_recipe(self._recipe(), directory, name=self.name)
 
-    def _recipe(self) -> Skeleton:
+    def open_dimensions(self) -> dict[str, Kind]:
+        """What each dimension that can be chosen counts, by name; the batch of a zoo model is not among them.
+
+        Raises:
+            ModelError: There is no such model, or it cannot be read.
+        """
+        if self.path is not None and self.problem is None:
+            return load_kinds(self.path)
+        zoo = self._zoo_name()
+        from .zoo import names  # its imports are not needed for files
+
+        (entry,) = (entry for entry in names() if entry.name == zoo)
+        return {name: classify_name(name, "") for name, _ in entry.dims}
+
+    def _zoo_name(self) -> str:
         if self.problem is not None:
             raise copy.copy(self.problem)  # a raised error keeps its traceback, and this one may be raised again
         if self.zoo is None:
             raise ModelNotFound(f"model '{self.name}' is neither a file nor in the zoo")
+        return self.zoo
+
+    def _recipe(self) -> Skeleton:
+        zoo = self._zoo_name()
         from .zoo import structure  # its imports are not needed for files
 
-        return structure(self.zoo, batch=self.batch, dims=dict(self.dims))
+        return structure(zoo, batch=self.batch, dims=dict(self.dims))
 
 
 def find_models(

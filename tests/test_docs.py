@@ -206,7 +206,7 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
     text = (ROOT / "docs/api.md").read_text()
 
     for name in ("find_models", "generate", "run", "measure", "estimate", "compare", "advise", "analyze", "report",
-                 "Store-open", "frame", "to_json", "to_markdown"):  # fmt: skip
+                 "tokens", "Store-open", "frame", "to_json", "to_markdown"):  # fmt: skip
         assert f"<!-- signature-{name} -->" in text
     anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in re.findall(r"^## (.*)$", text, re.M)}
     assert set(re.findall(r"\]\(#([\w-]+)\)", text)) <= anchors

@@ -20,16 +20,19 @@ from .plots import (
     Past,
     Rival,
     Step,
+    Sweep,
     estimate_beside_measured,
     forest,
     latency_by_layer,
     over_time,
     save,
     similarity_grid,
+    sweeps,
     unique_share,
     waterfall,
 )
 from .roofs import chart, has_roof
+from .sweeping import sweeps_of
 from .units import counted
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from ..comparison.compare import Comparison, ModelComparison
     from ..history.result import History, ModelHistory
 
-__all__ = ["draw_comparison", "draw_estimates", "draw_generated", "draw_history"]
+__all__ = ["draw_comparison", "draw_estimates", "draw_generated", "draw_history", "draw_sweeps"]
 
 _MOST_BRICKS = 25
 """Bricks that a comparison of one model shows, those that differ most."""
@@ -51,10 +54,12 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
     """Estimates beside measured latencies, and of every model the latency by layer and, where known, the roofline.
 
+    A model at several sizes of one dimension, or of its batch, also gets latency and throughput against that.
+
     Args:
         estimates: The estimates.
-        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, and
-            estimates beside measured of several.
+        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, that
+            against the dimension where there is nothing else, and estimates beside measured of several models.
         explain: Also what lies between the bricks of every model and its latency; an image file of a single model
             gets that.
 
@@ -71,7 +76,10 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool 
     plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
     plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
     plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
+    swept = {f"sweep-{_slug(name)}": one for name, one in sweeps_of(drawable).items()}
+    plots |= {name: partial(sweeps, [one], title=_conditions(drawable[0])) for name, one in swept.items()}
     alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
+    alone = next((name for name, one in swept.items() if len(one.measured) == len(drawable)), alone)
     if explain:
         causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
         plots |= causes
@@ -182,6 +190,26 @@ def _past(row: ModelHistory, report: History) -> Figure:
     )
     title = f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}"
     return over_time(past, title=title, ylabel=f"ms ({row.basis})")
+
+
+def draw_sweeps(found: Sequence[Sweep], place: Path, *, name: str, title: str) -> list[Path]:
+    """Latency and throughput against a length.
+
+    Args:
+        found: What was swept; without a measured length it is left out.
+        place: A folder, or one image file.
+        name: What the plot is called in a folder.
+        title: What was measured.
+
+    Returns:
+        The files written; none where nothing is known.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file.
+        OSError: A file cannot be written.
+    """
+    known = [one for one in found if one.measured]
+    return _draw({name: lambda: sweeps(known, title=title)}, place, alone=name) if known else []
 
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:

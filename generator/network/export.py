@@ -11,7 +11,8 @@ import onnx
 from ...bricks.suite.brick import Brick
 from ...errors import UsageError
 from ...models import ModelSource
-from .network import export_network
+from ...models.zoo import open_structure
+from .network import export_network, export_open_network
 
 __all__ = ["export_brick", "export_model", "write_file"]
 
@@ -34,7 +35,9 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
     return write_file(Path(path), export_network(onnx.load_from_string(brick.model), seed))
 
 
-def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = False) -> int:
+def export_model(
+    source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = False, opened: bool = False
+) -> int:
     """Write a model of the zoo with synthetic weights.
 
     Args:
@@ -42,17 +45,22 @@ def export_model(source: ModelSource, path: str | os.PathLike[str], *, seed: int
         path: File to write; it appears complete or not at all.
         seed: Of the weights.
         force: Replace another file that is there.
+        opened: Leave its lengths open, so that a loop can execute it; decoders with a cache only.
 
     Returns:
         Bytes written.
 
     Raises:
-        ModelError: There is no such model, or it cannot be bound.
+        ModelError: There is no such model, or it cannot be bound, or left open.
         BackendError: It cannot be assembled, or is larger than a protobuf can be.
         UsageError: Another file is there.
         OSError: The file cannot be written.
     """
-    path, data = Path(path), export_network(source.skeleton().model, seed)
+    path = Path(path)
+    if opened and source.zoo is not None:
+        data = export_open_network(open_structure(source.zoo, batch=source.batch), seed)
+    else:
+        data = export_network(source.skeleton().model, seed)
     if not force and path.exists() and path.read_bytes() != data:
         raise UsageError(f"{path} exists already and is another file", remedy="name a new folder, or give --force")
     return write_file(path, data)

@@ -18,13 +18,14 @@ from onnx import helper, numpy_helper
 
 from ...bricks.operators import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
+from ...models.binding import apply, plan
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
 from ...models.subgraphs import bodies, reads
 from .inputs import InputType, make_inputs
 from .synthetic.weights import synthesise
 
-__all__ = ["Network", "export_network", "file_network", "read_network", "synthetic_network"]
+__all__ = ["Network", "export_network", "export_open_network", "file_network", "read_network", "synthetic_network"]
 
 Array = npt.NDArray[Any]
 
@@ -196,6 +197,27 @@ def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
 def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
     """A brick as self-contained ONNX with seeded weights as initializers, for any other tool."""
     data: bytes = synthetic_network(model, seed=seed).self_contained().SerializeToString(deterministic=True)
+    return data
+
+
+def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
+    """A model in skeleton form but for open dimensions, as self-contained ONNX with seeded weights as initializers.
+
+    Args:
+        model: The model; it keeps its open dimensions. Weights are those that it gets bound to the usual values.
+        seed: Of the weights.
+
+    Raises:
+        UnboundDimension: An open dimension has no usual value.
+        BackendError: The weights do not fit into one protobuf.
+    """
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    apply(bound, plan(bound))
+    weights = synthesise(bound, seed=seed)
+    filled = _filled(model, weights)
+    network = Network(filled, None, weights, {}, tuple(value.name for value in filled.graph.output))
+    data: bytes = network.self_contained().SerializeToString(deterministic=True)
     return data
 
 

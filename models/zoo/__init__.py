@@ -8,7 +8,7 @@
 Nothing is downloaded; weights are synthetic, made where a model is executed. docs/zoo.md lists every entry.
 """
 
-from .catalog import fingerprint, names, structure
+from .catalog import fingerprint, names, open_structure, structure
 from .entry import ZooEntry
 
-__all__ = ["ZooEntry", "fingerprint", "names", "structure"]
+__all__ = ["ZooEntry", "fingerprint", "names", "open_structure", "structure"]

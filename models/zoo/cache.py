@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -28,7 +28,7 @@ from .entry import ZooEntry
 from .recipes import Recipe
 from .writer import constant_bytes
 
-__all__ = ["cache_folder", "digest", "exported"]
+__all__ = ["cache_folder", "digest", "exported", "exported_open"]
 
 _EXPORTER = Path(__file__).with_name("exports.py")
 _NEEDED = ("torch", "transformers", "onnxscript")
@@ -58,11 +58,32 @@ def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
         ModelError: The ``zoo`` extra is not installed, the exporter failed, or the cache cannot be written.
     """
     path = cache_folder() / "zoo" / f"{recipe.entry.name}-{digest(recipe, batch, dims)}.onnx"
+    model = _kept(recipe, batch, [f"{key}={value}" for key, value in dims.items()], path)
+    return Skeleton(model, bound={"batch": batch, **dims}, weight_bytes=constant_bytes(model))
+
+
+def exported_open(recipe: Recipe, batch: int) -> onnx.ModelProto:
+    """The same, but that the recipe's own dimensions stay open, under their names: what a loop of any length executes.
+
+    Args:
+        recipe: What to build.
+        batch: Inputs per execution.
+
+    Raises:
+        ModelError: As for ``exported``.
+    """
+    dims = dict(recipe.entry.dims)
+    path = cache_folder() / "zoo" / f"{recipe.entry.name}-open-{digest(recipe, batch, dims)}.onnx"
+    return _kept(recipe, batch, [f"{key}={value}?" for key, value in dims.items()], path)
+
+
+def _kept(recipe: Recipe, batch: int, dims: Sequence[str], path: Path) -> onnx.ModelProto:
+    """The file in the cache; where there is none that can be read, it is exported."""
     model = _cached(path)
     if model is None:
-        _export(recipe, batch, dims, path)
+        _export(recipe.entry.name, batch, dims, path)
         model = onnx.load(path)
-    return Skeleton(model, bound={"batch": batch, **dims}, weight_bytes=constant_bytes(model))
+    return model
 
 
 def digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
@@ -99,15 +120,13 @@ def _cached(path: Path) -> onnx.ModelProto | None:
         return None
 
 
-def _export(recipe: Recipe, batch: int, dims: Mapping[str, int], path: Path) -> None:
-    name = recipe.entry.name
+def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
             made = Path(folder) / "model.onnx"
-            chosen = [f"{key}={value}" for key, value in dims.items()]
             done = subprocess.run(
-                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *chosen],
+                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *dims],
                 env={**os.environ, **_CHILD},
                 capture_output=True,
                 text=True,
@@ -116,7 +135,7 @@ def _export(recipe: Recipe, batch: int, dims: Mapping[str, int], path: Path) -> 
             if done.returncode:
                 reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
                 reason = reason.removeprefix(f"{ModelError.__module__}.{ModelError.__qualname__}: ")
-                raise ModelError(f"zoo model '{name}' cannot be exported at {', '.join(chosen)}: {reason}")
+                raise ModelError(f"zoo model '{name}' cannot be exported at {', '.join(dims)}: {reason}")
             made.replace(path)
     except OSError as error:
         raise ModelError(

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import onnx
+
 from ...errors import ModelError, ModelNotFound
 from ..skeleton import Skeleton
 from .bert import bert_base
-from .cache import digest, exported
+from .cache import digest, exported, exported_open
 from .entry import ZooEntry
 from .gpt2 import gpt2
 from .light import LIGHT_FILES, light
 from .recipes import RECIPES
 from .vit import vit_b16
 
-__all__ = ["fingerprint", "names", "structure"]
+__all__ = ["fingerprint", "names", "open_structure", "structure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,33 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
             _check(name, key, value, _SIZES)
         return exported(RECIPES[name], size, values)
     raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
+
+
+def open_structure(name: str, *, batch: int | None = None) -> onnx.ModelProto:
+    """A decoder of the zoo whose lengths stay open under their names: what a loop of any length executes.
+
+    Args:
+        name: A name of ``names()`` that ends in ``_prompt`` or ``_step``.
+        batch: Inputs per execution; 1 where None.
+
+    Returns:
+        In skeleton form, but for the dimensions that are open.
+
+    Raises:
+        ModelNotFound: No entry has this name.
+        ModelError: It is no such decoder, or the entry's extra is not installed.
+    """
+    if name not in {entry.name for entry in names()}:
+        raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
+    recipe = RECIPES.get(name)
+    if recipe is None or not recipe.cache:
+        raise ModelError(
+            f"the dimensions of zoo model '{name}' cannot stay open",
+            remedy="those of decoders with a cache can, whose names end in _prompt or _step",
+        )
+    size = 1 if batch is None else batch
+    _check(name, "batch", size, _BATCHES)
+    return exported_open(recipe, size)
 
 
 def fingerprint(name: str, dims: Mapping[str, int]) -> str:

@@ -1,9 +1,10 @@
 """The child process that turns a recipe into a skeleton: the only module that imports torch and transformers.
 
-Run as ``python -m dlbricks.models.zoo.exports NAME OUT BATCH [DIMENSION=VALUE...]``. No weight is ever stored: each
-parameter is one "not a number" stretched over its shape (a view of four bytes). What the exporter folds out of
-parameters is then not a number either, and everything else is a true constant of the architecture: masks, positions,
-indices. Parameters carry different payload bits, so that the exporter does not merge equal-looking ones.
+Run as ``python -m dlbricks.models.zoo.exports NAME OUT BATCH [DIMENSION=VALUE...]``; a question mark behind a VALUE
+says that it is an example, and the dimension stays open. No weight is ever stored: each parameter is one "not a number"
+stretched over its shape (a view of four bytes). What the exporter folds out of parameters is then not a number either,
+and everything else is a true constant of the architecture: masks, positions, indices. Parameters carry different
+payload bits, so that the exporter does not merge equal-looking ones.
 """
 
 # ruff: noqa: TID251 - the one module of the zoo that runs torch, in a process of its own
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +34,17 @@ __all__ = ["export"]
 _OPSET = 18  # the newest that the exporter writes without converting
 _IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
 _QUIET_NAN = 0x7FC00000
+_CACHED = ("key", "value")
 
 
-def export(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> onnx.ModelProto:
+def export(recipe: Recipe, batch: int, dims: Mapping[str, int], opened: Collection[str] = ()) -> onnx.ModelProto:
     """Build the model of a recipe and export its structure.
 
     Args:
         recipe: What to build.
         batch: Inputs per execution.
         dims: A value for every dimension of the recipe.
+        opened: Dimensions that stay open under their names; their values are examples.
 
     Returns:
         Skeleton-form ONNX.
@@ -60,16 +63,18 @@ def export(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> onnx.ModelPro
     values = {"batch": batch, **dims}
     call = _as_function(model, recipe).eval()
     names, tensors = [value.name for value in recipe.inputs], _example(recipe, values)
+    shapes = [value.shape for value in recipe.inputs]
     outputs = list(recipe.outputs)
-    if recipe.cached:
-        past = _past(config, batch, dims["past_length"])
-        layers = range(len(past) // 2)
-        names += [f"past.{layer}.{part}" for layer in layers for part in ("key", "value")]
-        outputs += [f"present.{layer}.{part}" for layer in layers for part in ("key", "value")]
-        tensors += past
+    parts = [f"{layer}.{part}" for layer in range(config.num_hidden_layers if recipe.cache else 0) for part in _CACHED]
+    outputs += [f"present.{part}" for part in parts]
+    if recipe.cache == "extended":
+        names += [f"past.{part}" for part in parts]
+        tensors += _past(config, batch, dims["past_length"])
+        shapes += [("batch", "heads", "past_length", "width")] * len(parts)
     program = torch.onnx.export(
-        call, tuple(tensors), input_names=names, output_names=outputs, dynamo=True, opset_version=_OPSET, verbose=False
-    )
+        call, tuple(tensors), input_names=names, output_names=outputs, dynamo=True, opset_version=_OPSET, verbose=False,
+        dynamic_shapes=_open_axes(shapes, opened) if opened else None,
+    )  # fmt: skip
     skeleton = _skeleton(program)
     onnx.checker.check_model(skeleton, full_check=True)
     return skeleton
@@ -124,14 +129,14 @@ def _as_function(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
             named = dict(zip((value.name for value in recipe.inputs), tensors, strict=False))
             past = tensors[len(recipe.inputs) :]
             options = dict(recipe.options)
-            if recipe.cached:
+            if recipe.cache == "extended":
                 cache = transformers.DynamicCache(config=model.config)
                 for layer in range(len(past) // 2):
                     cache.update(past[2 * layer], past[2 * layer + 1], layer)
                 options |= {"past_key_values": cache, "use_cache": True}
             result = self.model(**named, **options)
             found = [result[name] for name in recipe.outputs]
-            if recipe.cached:
+            if recipe.cache:
                 found += [part for layer in result.past_key_values.layers for part in (layer.keys, layer.values)]
             return tuple(found)
 
@@ -163,6 +168,24 @@ def _past(config: Any, batch: int, length: int) -> list[torch.Tensor]:
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     shape = (batch, getattr(config, "num_key_value_heads", None) or heads, length, width)
     return [torch.zeros(shape) for _ in range(2 * config.num_hidden_layers)]
+
+
+def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, Any]:
+    """Which axes of which input stay open, as the exporter wants it said."""
+    import torch
+
+    sizes = {name: torch.export.Dim(name, min=2) for name in opened}
+    axes = []
+    for shape in shapes:
+        named = {axis: str(size).split("+") for axis, size in enumerate(shape)}
+        axes.append(
+            {
+                axis: sum((int(part) for part in more), start=sizes[name])
+                for axis, (name, *more) in named.items()
+                if name in sizes
+            }
+        )
+    return {"tensors": tuple(axes)}
 
 
 def _skeleton(program: Any) -> onnx.ModelProto:
@@ -230,11 +253,12 @@ def _strip(model: onnx.ModelProto) -> None:
 def main(arguments: list[str]) -> None:
     """Export one recipe to a file; arguments as in the module's docstring."""
     name, out, batch, *dims = arguments
-    chosen = {key: int(value) for key, value in (item.split("=") for item in dims)}
+    chosen = {key: int(value.rstrip("?")) for key, value in (item.split("=") for item in dims)}
+    opened = [item.split("=")[0] for item in dims if item.endswith("?")]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = export(RECIPES[name], int(batch), chosen)
+            model = export(RECIPES[name], int(batch), chosen, opened)
     except Exception as error:  # models and the exporter raise anything; the parent reads the last line
         cause: BaseException = error
         while cause.__cause__ is not None:  # the exporter wraps what the model said in advice on the exporter

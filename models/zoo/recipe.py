@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from .entry import ZooEntry
 
-__all__ = ["TEXT", "Input", "Recipe", "decoder", "encoder", "general", "translator", "vision"]
+__all__ = ["TEXT", "Input", "Recipe", "decoder", "encoder", "general", "generator", "translator", "vision"]
 
 Dimension = int | str
 Family = Literal["cnn", "transformer", "hybrid", "mlp"]
+Cache = Literal["", "filled", "extended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Recipe:
         inputs: Inputs, in order.
         outputs: Fields of the model's output that become graph outputs.
         part: Submodule to export instead of the whole; empty for the whole.
-        cached: True for one step of a decoder: keys and values of past tokens are inputs and outputs too.
+        cache: What a decoder does with keys and values: ``filled``, they are outputs; ``extended``, those of past
+            tokens are inputs and outputs too; empty, neither.
         options: Further arguments of ``forward``.
     """
 
@@ -56,7 +58,7 @@ class Recipe:
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     part: str = ""
-    cached: bool = False
+    cache: Cache = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -70,6 +72,7 @@ _STEP = (
     Input("input_ids", "tokens", ("batch", 1)),
     Input("attention_mask", "mask", ("batch", "past_length+1")),
 )
+_LANGUAGE = "language modelling"
 _TRANSLATION = (*TEXT, Input("decoder_input_ids", "tokens", ("batch", "decoder_length")))
 
 
@@ -98,14 +101,20 @@ def encoder(
     return Recipe(entry, architecture, config, sizes, TEXT, outputs)
 
 
-def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
-    """A language model over a whole prompt, and one step of it with a cache of keys and values."""
-    task, options = "language modelling", {"use_cache": False}
-    prompt = _entry(name, task, "transformer", "", sequence_length=128)
-    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", "", past_length=128)
+def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe, Recipe]:
+    """A language model over a whole prompt; and as a loop runs it: prompt into a cache, then one step at a time."""
+    whole = _entry(name, _LANGUAGE, "transformer", "", sequence_length=128)
+    alone = Recipe(whole, architecture, config, sizes, TEXT, ("logits",), options={"use_cache": False})
+    return (alone, *generator(name, architecture, config, **sizes))
+
+
+def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
+    """What generates text: a prompt that fills a cache of keys and values, and one step that extends it."""
+    prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", "", sequence_length=128)
+    step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", "", past_length=128)
     return (
-        Recipe(prompt, architecture, config, sizes, TEXT, ("logits",), options=options),
-        Recipe(step, architecture, config, sizes, _STEP, ("logits",), cached=True),
+        Recipe(prompt, architecture, config, sizes, TEXT, ("logits",), cache="filled", options={"use_cache": True}),
+        Recipe(step, architecture, config, sizes, _STEP, ("logits",), cache="extended"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .recipe import Input, Recipe, decoder, encoder, general, translator
+from .recipe import Input, Recipe, decoder, encoder, general, generator, translator
 
 __all__ = ["TEXTS"]
 
@@ -27,6 +27,7 @@ _ENCODERS = (
 )  # fmt: skip
 
 _DECODERS = (
+    *generator("gpt2", "GPT2LMHeadModel", "GPT2Config"),
     *decoder("distilgpt2", "GPT2LMHeadModel", "GPT2Config", n_layer=6),
     *decoder("opt_125m", "OPTForCausalLM", "OPTConfig"),
     *decoder("pythia_160m", "GPTNeoXForCausalLM", "GPTNeoXConfig",

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from dlbricks.errors import ModelError
 from dlbricks.models.skeleton import is_weight
-from dlbricks.models.zoo import names, structure
+from dlbricks.models.zoo import names, open_structure, structure
 from dlbricks.models.zoo.recipes import RECIPES
 
 INSTALLED = all(find_spec(name) for name in ("torch", "transformers", "onnxscript"))
@@ -30,7 +30,8 @@ def test_the_table_covers_every_kind_of_model() -> None:
     assert all(entry.extra == "zoo" for entry in exports)
     assert {entry.task for entry in exports} >= {
         "image classification", "object detection", "segmentation", "text encoding", "language modelling",
-        "language modelling, one step with KV cache", "encoder-decoder", "speech",
+        "language modelling, prompt into KV cache", "language modelling, one step with KV cache", "encoder-decoder",
+        "speech",
     }  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_recipes_name_their_dimensions(name: str) -> None:
         for part in dimension.split("+")
         if not part.isdigit()
     }
-    assert used | ({"past_length"} if recipe.cached else set()) == {"batch", *dict(recipe.entry.dims)}
+    assert used | ({"past_length"} if recipe.cache == "extended" else set()) == {"batch", *dict(recipe.entry.dims)}
 
 
 @pytest.mark.skipif(INSTALLED, reason="the zoo extra is installed")
@@ -95,6 +96,23 @@ def test_a_step_takes_and_returns_its_cache() -> None:
     assert shapes["past.5.value"] == [1, 12, 16, 64]
     assert shapes["present.5.value"] == [1, 12, 17, 64]
     assert skeleton.bound == {"batch": 1, "past_length": 16}
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_prompt_returns_its_cache_and_may_keep_its_length_open() -> None:
+    bound = structure("distilgpt2_prompt", dims={"sequence_length": 16}).model.graph
+    opened = open_structure("distilgpt2_prompt").graph
+
+    assert [value.name for value in bound.output] == [value.name for value in opened.output]
+    for graph, length in ((bound, 16), (opened, "sequence_length")):
+        shapes = {
+            value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            for value in (*graph.input, *graph.output)
+        }
+        assert shapes["attention_mask"] == [1, length]
+        assert shapes["logits"] == [1, length, 50257]
+        assert shapes["present.5.key"] == [1, 12, length, 64]
 
 
 @needs_extra

@@ -41,30 +41,35 @@ def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, fo
     return Answer([row], summary=[f"{path}: {size(written)}"])
 
 
-def export_models(sources: Sequence[ModelSource], folder: Path, *, force: bool = False) -> tuple[Answer, bool]:
+def export_models(
+    sources: Sequence[ModelSource], folder: Path, *, force: bool = False, opened: bool = False
+) -> tuple[Answer, bool]:
     """Write models of the zoo into a folder.
 
     Args:
         sources: Models of the zoo.
         folder: Where to; made where it is missing.
         force: Replace files that are there and hold something else: a model's own weights, say.
+        opened: Leave lengths of decoders with a cache open.
 
     Returns:
         One row per model, and whether all of them were written.
 
     Raises:
-        UsageError: A name is that of a file: it is ONNX already.
+        UsageError: A name is that of a file: it is ONNX already; or dimensions are both given and left open.
         OSError: A file cannot be written.
     """
     for source in sources:
         if source.path is not None:
             raise UsageError(f"{source.name} is no model of the zoo", remedy="'dlbricks models list' names them")
+    if opened and any(source.dims for source in sources):
+        raise UsageError("--dim gives what --open leaves open", remedy="leave one of them out")
     rows: list[dict[str, object]] = []
     for source in sources:
         path = folder / f"{source.name}.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            written = export.export_model(source, path, force=force)
+            written = export.export_model(source, path, force=force, opened=opened)
         except DlbricksError as error:
             rows.append({"name": source.name, "file": None, "bytes": None, "error": str(error)})
         else:

@@ -11,6 +11,7 @@ from .history import Mark, Past, over_time
 from .layers import Step, latency_by_layer
 from .repetition import ModelShare, similarity_grid, unique_share
 from .roofline import Dot, Roof, roofline_chart
+from .sweep import Reading, Sweep, sweeps
 from .waterfall import Fall, waterfall
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "ModelLatency",
     "ModelShare",
     "Past",
+    "Reading",
     "Rival",
     "Roof",
     "Step",
+    "Sweep",
     "accuracy_against_granularity",
     "estimate_beside_measured",
     "forest",
@@ -32,6 +35,7 @@ __all__ = [
     "roofline_chart",
     "save",
     "similarity_grid",
+    "sweeps",
     "unique_share",
     "waterfall",
 ]

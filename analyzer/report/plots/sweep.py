@@ -1,0 +1,107 @@
+"""Latency and throughput against a length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .figure import BLUE, GREY, new_figure, plain_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Reading", "Sweep", "sweeps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A latency at one length.
+
+    Attributes:
+        length: The length.
+        ms: Latency.
+        ci95_ms: Its interval; None where it is not known.
+        items: What one execution makes or takes, for throughput.
+    """
+
+    length: int
+    ms: float
+    ci95_ms: tuple[float, float] | None
+    items: int
+
+    @property
+    def per_s(self) -> float:
+        """Throughput."""
+        return 1000.0 * self.items / self.ms
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One model against one of its dimensions.
+
+    Attributes:
+        title: What it is.
+        label: What the dimension counts.
+        unit: What throughput counts.
+        measured: Where it was measured, in order.
+        between: What is read between, the measured lengths among it, in order.
+    """
+
+    title: str
+    label: str
+    unit: str
+    measured: Sequence[Reading]
+    between: Sequence[Reading]
+
+
+def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
+    """Latency above and throughput below, one column per sweep; dots are measured, lines and bands interpolated.
+
+    Args:
+        found: The sweeps, each with at least one measured length.
+        title: What was measured.
+    """
+    figure = new_figure(5.2 * len(found), 6.4, title=title)
+    for column, sweep in zip(figure.subplots(2, len(found), sharex="col", squeeze=False).T, found, strict=True):
+        _draw(column[0], sweep, rate=False)
+        _draw(column[1], sweep, rate=True)
+        column[0].set_title(sweep.title, fontsize=10, loc="left")
+        column[0].set_ylabel("latency (ms)")
+        column[1].set_ylabel(f"{sweep.unit} per second")
+        column[1].set_xlabel(sweep.label)
+        column[0].legend(fontsize=9, frameon=False)
+    return figure
+
+
+def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
+    from matplotlib.ticker import NullLocator, ScalarFormatter
+
+    plain_axes(axes, grid="y")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    between = sweep.between
+    axes.plot([one.length for one in between], [_height(one, rate=rate) for one in between], color=BLUE, linewidth=1.2,
+              label="interpolated")  # fmt: skip
+    known = [(one.length, _bounds(one, one.ci95_ms, rate=rate)) for one in between if one.ci95_ms is not None]
+    if known:
+        lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
+        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
+    dots = [(one.length, _height(one, rate=rate)) for one in sweep.measured]
+    axes.plot(
+        *zip(*dots, strict=True), "o", color=BLUE, markeredgecolor=GREY, markersize=5, label="from measured bricks"
+    )
+    axes.set_ylim(bottom=0)
+
+
+def _height(one: Reading, *, rate: bool) -> float:
+    return one.per_s if rate else one.ms
+
+
+def _bounds(one: Reading, ci95_ms: tuple[float, float], *, rate: bool) -> tuple[float, float]:
+    low, high = ci95_ms
+    if not rate:
+        return low, high
+    return 1000.0 * one.items / high, 1000.0 * one.items / max(low, one.ms * 1e-3)

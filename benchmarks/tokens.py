@@ -1,0 +1,310 @@
+"""The time of answers, predicted from bricks, beside a loop that generates them in ONNX Runtime (docs/llm.md).
+
+    python benchmarks/tokens.py [--models NAME ...] [--prompts N ...] [--new N] [--visits N] [--out DIR]
+
+For each decoder of the zoo, written with open lengths and seeded weights:
+
+1. ``dlbricks.analyzer.tokens`` measures bricks of the prompt and of the step at a few lengths and predicts.
+2. Between its visits, in the same run, a loop executes the same two files: the prompt once, then one step per token,
+   the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
+   looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
+   ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too.
+3. Curves without every second length are read at the lengths that were left out.
+
+Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``; other models of an earlier run stay there.
+``--db`` keeps the measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from dlbricks import __version__
+from dlbricks.analyzer.reporting import set_up
+from dlbricks.analyzer.tokens.lengths import pair
+from dlbricks.analyzer.tokens.tokens import Part, Tokens, tokens
+from dlbricks.constructor.curve import Curve
+from dlbricks.db import Store
+from dlbricks.generator.machine.lock import machine_lock
+from dlbricks.generator.network.export import export_model
+from dlbricks.generator.progress import Progress
+from dlbricks.models import find_models
+
+_SHARE = 0.5
+"""Of the time that bricks are measured in, what the loop takes."""
+
+_LOW = 0.1
+"""Quantile of processor times that stands for a machine on which nothing else runs."""
+
+_HEADING = "loop | predicted | error | undisturbed | predicted | error"
+_ORDER = ("ttft", "ttft_quiet", "token", "token_quiet")
+_KINDS = {
+    "ttft": "Time to first token",
+    "token": "Time per token",
+    "ttft_quiet": "Time to first token, undisturbed",
+    "token_quiet": "Time per token, undisturbed",
+}
+
+
+Time = tuple[float, float]
+"""Milliseconds: elapsed, and of the processor."""
+
+
+class Loop:
+    """A prompt and steps of one decoder in ONNX Runtime."""
+
+    def __init__(self, prompt: Path, step: Path, *, threads: int) -> None:
+        self._prompt, self._step = _session(prompt, threads), _session(step, threads)
+        self._kept = [value.name for value in self._prompt.get_outputs()[1:]]
+        (self._vocabulary,) = {value.shape[-1] for value in self._prompt.get_outputs()[:1]}
+        self._random = np.random.default_rng(0)
+        self.ids: list[int] = []
+        """Tokens of the latest prompt and answer, but for the last."""
+
+    def answer(self, prompt: int, new: int) -> list[Time]:
+        """The time of every token."""
+        ids = self._random.integers(0, self._vocabulary, (1, prompt))
+        first, logits, kept = self._run(self._prompt, ids, prompt, {})
+        times = [first]
+        self.ids = ids[0].tolist()
+        for length in range(prompt, prompt + new - 1):
+            token = np.array([[int(logits[0, -1].argmax())]])
+            past = dict(zip((name.replace("present", "past") for name in self._kept), kept, strict=True))
+            step, logits, kept = self._run(self._step, token, length + 1, past)
+            times.append(step)
+            self.ids += token[0].tolist()
+        return times
+
+    def _run(self, session: Any, ids: Any, total: int, past: dict[str, Any]) -> tuple[Time, Any, list[Any]]:
+        begun, cpu = time.perf_counter_ns(), time.process_time_ns()
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", ids)
+        binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
+        for name, value in past.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in ("logits", *self._kept):
+            binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        taken = (time.perf_counter_ns() - begun) / 1e6, (time.process_time_ns() - cpu) / 1e6
+        logits, *kept = binding.get_outputs()
+        return taken, logits.numpy(), kept
+
+
+def _session(path: Path, threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+@dataclass
+class Beside:
+    """Answers of a loop, taken while bricks are measured: called between two requests to the worker.
+
+    Attributes:
+        loop: What generates.
+        prompts: Lengths of the prompt, in turn.
+        new: Tokens of each answer.
+        times: Of every token of every answer, by length of the prompt.
+    """
+
+    loop: Loop
+    prompts: Sequence[int]
+    new: int
+    times: dict[int, list[list[Time]]] = field(default_factory=lambda: defaultdict(list))
+    _next: float = 0.0
+    _taken: int = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Generate an answer, where it is the loop's turn."""
+        if str(progress.stage) == "sample" and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.one() * (1 / _SHARE - 1)
+
+    def one(self) -> float:
+        """Generate the next answer; the seconds it took."""
+        begun = time.monotonic()
+        prompt = self.prompts[self._taken % len(self.prompts)]
+        self.times[prompt].append(self.loop.answer(prompt, self.new))
+        self._taken += 1
+        return time.monotonic() - begun
+
+
+def main() -> None:
+    """Predict, generate, compare, write."""
+    options = _options()
+    target = options.out / "tokens.json"
+    earlier = json.loads(target.read_text())["models"] if target.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="dlbricks-tokens-") as folder:
+        models = earlier | {name: _decoder(name, Path(folder), options) for name in options.models}
+    rows = [row for one in models.values() for row in one["answers"]]
+    result = {
+        "schema": 1,
+        "dlbricks": __version__,
+        "models": models,
+        "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS},
+        "left_out": _left_out(models.values()),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    text = _page(result)
+    target.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["distilgpt2", "opt_125m", "smollm_135m"])
+    parser.add_argument("--prompts", type=int, nargs="+", default=[32, 64, 128, 256, 512])
+    parser.add_argument("--new", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--visits", type=int, default=24, help="of each brick")
+    parser.add_argument("--rounds", type=int, default=3, help="answers to each prompt at least")
+    parser.add_argument("--files", type=Path, help="folder of NAME_prompt.onnx and NAME_step.onnx, else written anew")
+    parser.add_argument("--db", type=Path, help="keep the measurements")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    return parser.parse_args()
+
+
+def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """One decoder: what is predicted beside what a loop takes."""
+    print(name, flush=True)
+    files = [(options.files or folder) / f"{name}_{part}.onnx" for part in ("prompt", "step")]
+    for file in files:
+        if not file.exists():
+            export_model(find_models([file.stem])[0], file, opened=True)
+    prompt, step = pair([str(file) for file in files])
+    with machine_lock():
+        beside = Beside(Loop(*files, threads=options.threads), options.prompts, options.new)
+        beside.loop.answer(max(options.prompts), options.new)
+    with Store.open(options.db or folder / f"{name}.db") as store:
+        found = tokens(
+            prompt, step, store=store, prompts=options.prompts, new=options.new, visits=options.visits,
+            setup=set_up(threads=options.threads), progress=beside,
+        )  # fmt: skip
+    with machine_lock():
+        while any(len(beside.times[length]) < options.rounds for length in options.prompts):
+            beside.one()
+    if not found.complete:
+        raise SystemExit(f"{name}: bricks are missing")
+    return _beside(found, beside, options)
+
+
+def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
+    rows = []
+    parts = (found.prompt, found.step)
+    for one, still in zip(found.answers, found.undisturbed, strict=True):
+        times = beside.times[one.prompt]
+        row = asdict(one) | {"rounds": len(times), "loop_ms": times}
+        row |= _against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times])
+        row |= _against("token", one.token_ms, still.token_ms, [step for answer in times for step in answer[1:]])
+        rows.append(row)
+    halved = {kind: _halved(part) for kind, part in zip(("prompt", "step"), parts, strict=True)}
+    disturbance = max((one.disturbance or 0.0) for part in parts for one in part.estimates.values())
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "onnxruntime": ort.__version__,
+        "threads": options.threads,
+        "visits": options.visits,
+        "answers": rows,
+        "left_out": halved,
+        "disturbance": disturbance,
+        "wall_s": found.wall_s,
+    }
+
+
+def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequence[Time]) -> dict[str, float]:
+    """What was predicted against what a loop took: the means, and what each takes undisturbed."""
+    assert ms is not None
+    assert quiet_ms is not None
+    elapsed, cpu = zip(*times, strict=True)
+    loop_ms, loop_quiet_ms = statistics.fmean(elapsed), float(np.quantile(cpu, _LOW))
+    return {
+        f"loop_{kind}_ms": loop_ms,
+        f"{kind}_error": ms / loop_ms - 1,
+        f"loop_{kind}_quiet_ms": loop_quiet_ms,
+        f"{kind}_quiet_ms": quiet_ms,
+        f"{kind}_quiet_error": quiet_ms / loop_quiet_ms - 1,
+    }
+
+
+def _halved(part: Part) -> list[dict[str, Any]]:
+    """The curve without every second length, read at those."""
+    points = part.curve.points
+    kept = Curve.through([*points[::2], points[-1]])
+    rows = []
+    for point in points[1:-1:2]:
+        read = kept.at(point.length)
+        assert read is not None
+        inside = None if read.ci95_ms is None else read.ci95_ms[0] <= point.ms <= read.ci95_ms[1]
+        rows.append({"length": point.length, "ms": point.ms, "interpolated_ms": read.ms, "ci95_ms": read.ci95_ms,
+                     "error": read.ms / point.ms - 1, "inside": inside})  # fmt: skip
+    return rows
+
+
+def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    rows = [row for one in models for part in one["left_out"].values() for row in part]
+    judged = [row["inside"] for row in rows if row["inside"] is not None]
+    inside = sum(judged) / len(judged) if judged else None
+    return _spread(row["error"] for row in rows) | {"inside": inside, "judged": len(judged)}
+
+
+def _spread(errors: Iterable[float]) -> dict[str, Any]:
+    sizes = sorted(abs(error) for error in errors)
+    return {
+        "count": len(sizes),
+        "median": statistics.median(sizes),
+        "p90": float(np.quantile(sizes, 0.9)),
+        "worst": sizes[-1],
+    }
+
+
+def _page(result: dict[str, Any]) -> str:
+    lines = [
+        "# Answers of decoders, predicted from bricks and generated in a loop",
+        "",
+        "Written by `benchmarks/tokens.py`. Undisturbed: processor time of the loop, and `undisturbed_ms` of bricks.",
+        "",
+        f"| model | prompt | first token ms, {_HEADING} | per token ms, {_HEADING} |",
+        "|---|" + "--:|" * 13,
+    ]
+    for name, one in result["models"].items():
+        for row in one["answers"]:
+            cells = [
+                f"{row[f'loop_{kind}_ms']:.1f} | {row[f'{kind}_ms']:.1f} | {row[f'{kind}_error']:+.1%}"
+                for kind in _ORDER
+            ]
+            lines.append(f"| {name} | {row['prompt']} | {' | '.join(cells)} |")
+    lines.append("")
+    lines += [
+        f"- {name}: {one['date']}, ONNX Runtime {one['onnxruntime']}, threads: {one['threads']}, "
+        f"visits: {one['visits']}, up to {one['disturbance']:.0%} longer than quiet ones."
+        for name, one in result["models"].items()
+    ]
+    lines.append("")
+    lines += [f"- {text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
+    left = result["left_out"]
+    inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
+    lines.append(f"- Curves without every second length, read there: {_errors(left)}{inside}.")
+    return "\n".join(lines) + "\n"
+
+
+def _errors(spread: dict[str, Any]) -> str:
+    return (
+        f"median |error| {spread['median']:.1%}, 90 % within {spread['p90']:.1%}, worst {spread['worst']:.1%} "
+        f"({spread['count']} lengths)"
+    )
+
+
+if __name__ == "__main__":
+    main()

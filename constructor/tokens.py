@@ -1,0 +1,126 @@
+"""What a language model takes to answer, from the latency of its prompt and of its steps.
+
+The prompt is executed once and gives the first token; each further token is one step, whose cache holds one position
+more than that of the step before:
+
+    time to first token = prompt(P)
+    time of token i     = step(P + i - 2),  i = 2 ... N
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .curve import Curve, Point
+
+__all__ = ["Generation", "generation", "lengths_between", "steps_of"]
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer of a language model. Latencies are in milliseconds, and None where a length of theirs is not known.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        new: Tokens of the answer.
+        ttft_ms: Time to the first token.
+        ttft_ci95_ms: Its interval.
+        ttft_interpolated: Whether it is read between measured lengths.
+        token_ms: Mean time of every further token; None where there is none.
+        token_ci95_ms: Its interval: the tokens' errors are not independent, so it is the mean of theirs.
+        first_ms: Time of the second token, the one with the shortest cache.
+        last_ms: Time of the last.
+        steps: Further tokens, one step each.
+        steps_interpolated: How many of their times are read between measured lengths.
+        total_ms: Time of the whole answer.
+        total_ci95_ms: Its interval.
+        tokens_per_s: Further tokens per second, as a reader sees them: ``1000 / token_ms``.
+        overall_tokens_per_s: Tokens of the answer per second, the time to the first one counted.
+    """
+
+    prompt: int
+    new: int
+    ttft_ms: float | None = None
+    ttft_ci95_ms: Interval | None = None
+    ttft_interpolated: bool = False
+    token_ms: float | None = None
+    token_ci95_ms: Interval | None = None
+    first_ms: float | None = None
+    last_ms: float | None = None
+    steps: int = 0
+    steps_interpolated: int = 0
+    total_ms: float | None = None
+    total_ci95_ms: Interval | None = None
+    tokens_per_s: float | None = None
+    overall_tokens_per_s: float | None = None
+
+
+def steps_of(prompt: int, new: int) -> range:
+    """Lengths of the cache that the steps of an answer begin with."""
+    return range(prompt, prompt + new - 1)
+
+
+def lengths_between(low: int, high: int) -> tuple[int, ...]:
+    """Lengths to measure at, so that everything from one to the other is known: both ends, and powers of two between.
+
+    One that is within a quarter of an end is left out: it would say little more.
+    """
+    powers = [1 << power for power in range(high.bit_length())]
+    between = (length for length in powers if 5 * low <= 4 * length and 5 * length <= 4 * high)
+    return (*dict.fromkeys([low, *between, high]),)
+
+
+def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Generation:
+    """One answer.
+
+    Args:
+        prompts: Latency of the prompt against its length.
+        steps: Latency of a step against the length of the cache that it begins with.
+        prompt: Tokens of the prompt.
+        new: Tokens of the answer, at least 1.
+    """
+    first = prompts.at(prompt)
+    found = [steps.at(length) for length in steps_of(prompt, new)]
+    times = [one for one in found if one is not None]
+    known = len(times) == len(found)
+    made = Generation(
+        prompt,
+        new,
+        ttft_ms=None if first is None else first.ms,
+        ttft_ci95_ms=None if first is None else first.ci95_ms,
+        ttft_interpolated=first is not None and first.interpolated,
+        steps=len(found),
+        steps_interpolated=sum(one.interpolated for one in times),
+    )
+    token_ms = sum(one.ms for one in times) / len(times) if known and times else None
+    made = replace(
+        made,
+        token_ms=token_ms,
+        token_ci95_ms=_scaled(_summed(times), 1 / len(times)) if known and times else None,
+        first_ms=times[0].ms if known and times else None,
+        last_ms=times[-1].ms if known and times else None,
+        tokens_per_s=1000.0 / token_ms if token_ms else None,
+    )
+    if first is None or not known:
+        return made
+    whole = [first, *times]
+    total_ms = sum(one.ms for one in whole)
+    return replace(
+        made,
+        total_ms=total_ms,
+        total_ci95_ms=_summed(whole),
+        overall_tokens_per_s=1000.0 * new / total_ms,
+    )
+
+
+def _summed(points: Sequence[Point]) -> Interval | None:
+    """The interval of a sum whose parts err alike; None where one of a part is not known."""
+    known = [one.ci95_ms for one in points if one.ci95_ms is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(points) else None
+
+
+def _scaled(interval: Interval | None, factor: float) -> Interval | None:
+    return None if interval is None else (interval[0] * factor, interval[1] * factor)

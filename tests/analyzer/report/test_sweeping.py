@@ -1,0 +1,61 @@
+"""Estimates of one model at several sizes are a curve; others are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
+from dlbricks.analyzer.report.plots import sweeps
+from dlbricks.analyzer.report.sweeping import sweep, sweeps_of
+from dlbricks.constructor import Estimate
+from dlbricks.constructor.curve import Curve, Point
+from dlbricks.errors import UsageError
+
+
+def estimate(stem: str, ms: float | None, batch: int | None = None, **dims: int) -> Estimate:
+    ends = "".join(f"@{name}={size}" for name, size in dims.items()) + (f"@b{batch}" if batch else "")
+    return Estimate(f"{stem}{ends}", 1, estimate_ms=ms, ci95_ms=None, dims=dims, batch=batch)
+
+
+def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
+    found = sweeps_of([
+        *(estimate("a", 1.0 * n, seq=n, width=3) for n in (8, 16, 32)),
+        *(estimate("b", 10.0 + n, batch=n) for n in (1, 4)),
+        estimate("c", 1.0, seq=8),
+    ])  # fmt: skip
+
+    assert list(found) == ["a-seq", "b-batch"]
+    lengths, batches = found.values()
+    assert [(one.length, one.ms, one.items) for one in lengths.measured] == [(8, 8.0, 1), (16, 16.0, 1), (32, 32.0, 1)]
+    assert [(one.length, one.per_s) for one in batches.measured] == [(1, 1000 / 11), (4, 4000 / 14)]
+    assert {one.length for one in lengths.between} > {8, 9, 16, 32}
+
+
+def test_what_is_not_known_or_varies_twice_is_none() -> None:
+    assert not sweeps_of([estimate("a", 1.0, seq=8), estimate("a", None, seq=16)])
+    assert not sweeps_of([estimate("a", 1.0, seq=8, width=1), estimate("a", 2.0, seq=16, width=2)])
+
+
+def test_estimates_of_one_sweep_are_drawn_as_one(tmp_path: Path) -> None:
+    known = [estimate("a", 1.0 * n, seq=n) for n in (8, 16)]
+
+    assert draw_estimates(known, tmp_path / "one.png") == [tmp_path / "one.png"]
+    assert "sweep-a-seq.png" in {path.name for path in draw_estimates(known, tmp_path / "all")}
+
+
+def test_a_plot_shows_latency_and_throughput_with_their_intervals(tmp_path: Path) -> None:
+    curve = Curve.through(Point(n, 10.0 * n, (9.0 * n, 11.0 * n)) for n in (8, 16, 32))
+    made = sweep(curve, title="first token", label="tokens", unit="tokens", items=lambda length: length)
+
+    figure = sweeps([made], title="model")
+
+    latency, rate = figure.axes
+    assert [line.get_label() for line in latency.lines] == ["interpolated", "from measured bricks"]
+    assert list(latency.lines[1].get_ydata()) == [80.0, 160.0, 320.0]
+    assert list(rate.lines[1].get_ydata()) == pytest.approx([100.0] * 3)
+    assert latency.collections  # the band
+    nothing = sweep(Curve(()), title="", label="", unit="", items=lambda _: 1)
+    assert not draw_sweeps([nothing], tmp_path / "none.png", name="a", title="")
+    with pytest.raises(UsageError):
+        draw_sweeps([made], tmp_path / "a.txt", name="a", title="")

@@ -1,0 +1,101 @@
+"""From two models to the time of an answer: lengths that are measured, those between, and those beyond."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dlbricks
+import pytest
+from dlbricks.analyzer.report.tables import render
+from dlbricks.analyzer.tokens.answer import draw_tokens, tokens_answer
+from dlbricks.analyzer.tokens.lengths import lengthy, pair
+from dlbricks.analyzer.tokens.tokens import tokens
+from dlbricks.db import Store
+from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
+from dlbricks.models.dimensions import Kind
+
+Decoder = tuple[str, str]
+
+
+def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) -> None:
+    with Store.open(here / "dlbricks.db") as store:
+        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], visits=2)
+        again = tokens(*pair(decoder), store=store, prompts=[20], new=2, lengths=[8, 16, 32])
+        stored = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], measure=False)
+
+    assert found.complete
+    assert found.measured is not None
+    assert found.measured.measured > 0
+    assert again.measured is None  # what is stored is not measured again
+    assert stored.answers == found.answers
+    short, between = found.answers
+    prompts, steps = found.prompt.estimates, found.step.estimates
+    assert list(prompts) == list(steps) == [8, 16, 32]
+    assert short.ttft_ms == prompts[8].estimate_ms
+    assert not short.ttft_interpolated
+    assert between.ttft_interpolated
+    assert (short.steps, short.steps_interpolated) == (12, 10)  # of 8 to 19, 8 and 16 are measured
+    assert between.total_ms is not None
+    assert between.ttft_ms is not None
+    assert between.token_ms is not None
+    (still, _), quiet = found.undisturbed, prompts[8].undisturbed_ms
+    assert (still.ttft_ms, still.steps) == (quiet, 12)
+    assert between.total_ms == pytest.approx(between.ttft_ms + 12 * between.token_ms)
+
+
+def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, here: Path) -> None:
+    with Store.open(here / "dlbricks.db") as store:
+        nothing = tokens(*pair(decoder), store=store, prompts=[8], new=2, lengths=[8, 16], measure=False)
+        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=30, lengths=[8, 16, 32], visits=2)
+    text, record = render(tokens_answer(found)), tokens_answer(found).record()
+
+    assert "not measured" in render(tokens_answer(nothing))
+    assert not nothing.complete
+    assert not draw_tokens(nothing, here / "nothing.png")
+    assert not found.complete
+    assert "step: past_length=33 to 48 lies beyond 8 to 32, and is not extrapolated" in text
+    assert "1 length left out" in text
+    assert record["results"][1]["total_ms"] is None
+    assert record["results"][1]["ttft_interpolated"] is True
+    assert [point["length"] for point in record["curves"]["step"]["points"]] == [8, 16, 32]
+    assert [one["length"] for one in record["curves"]["step"]["left_out"]] == [16]
+    assert list(dlbricks.frame(found)["prompt"]) == [8, 20]
+    assert draw_tokens(found, here / "tokens.png") == [here / "tokens.png"]
+    with pytest.raises(UsageError, match="no image file"):
+        draw_tokens(found, here / "tokens.txt")
+
+
+def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decoder: Decoder) -> None:
+    with Store.open("sqlite://") as store:
+        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, measure=False)
+        single = tokens(*pair(decoder), store=store, prompts=[8], new=1, measure=False)
+
+        for wrong in ({"prompts": []}, {"prompts": [0]}, {"new": 0}, {"lengths": [0]}):
+            with pytest.raises(UsageError, match="at least one token"):
+                tokens(*pair(decoder), **{"store": store, "prompts": [8], "new": 2, "measure": False} | wrong)
+
+    assert list(found.prompt.estimates) == [8, 16, 20]
+    assert list(found.step.estimates) == [8, 16, 31]
+    assert list(single.step.estimates) == []
+
+
+def test_dimensions_are_found_or_named(decoder: Decoder) -> None:
+    prompt, step = pair(decoder)
+
+    assert lengthy(prompt, Kind.SEQUENCE, None, "--prompt-dim").dimension == "sequence_length"
+    assert lengthy(step, Kind.PAST, None, "--past-dim").dimension == "past_length"
+    assert [source.dims for source in lengthy(step, Kind.PAST, "past_length", "").at([4])] == [(("past_length", 4),)]
+    with pytest.raises(UnboundDimension, match=r"no open dimension that counts positions.*sequence_length: --past-dim"):
+        lengthy(prompt, Kind.PAST, None, "--past-dim")
+    with pytest.raises(UnboundDimension, match="no dimension 'n'"):
+        lengthy(prompt, Kind.SEQUENCE, "n", "--prompt-dim")
+
+
+def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:
+    assert [source.name for source in pair(["distilgpt2"])] == ["distilgpt2_prompt", "distilgpt2_step"]
+    with pytest.raises(UsageError, match="'resnet50' is no decoder of the zoo"):
+        pair(["resnet50"])
+    with pytest.raises(ModelNotFound):
+        pair([decoder[0], "nosuch"])
+    with pytest.raises(UsageError, match="3 models are not a prompt and a step"):
+        pair([*decoder, "squeezenet"])
