@@ -43,7 +43,7 @@ def test_only_decoders_with_a_cache_stay_open(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
-@pytest.mark.parametrize("name", ["distilgpt2", "smollm_135m"])
+@pytest.mark.parametrize("name", ["distilgpt2", "opt_125m"])
 def test_steps_from_the_cache_of_a_prompt_are_the_longer_prompt(name: str, tmp_path: Path) -> None:
     import onnxruntime as ort
 
