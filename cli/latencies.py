@@ -22,6 +22,7 @@ from .options import (
     split_options,
     take_models,
 )
+from .spelling import moment
 from .threads import each_estimated
 
 __all__ = ["advise", "compare", "estimate", "history", "kernels"]
@@ -157,7 +158,12 @@ def compare(
 @click.command()
 @model_arguments
 @history_options
-@click.option("--since", metavar="DATE", help="Only changes from then on (2026-11-23, or with a time; UTC).")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="Only changes from then on: ISO 8601 or how long ago, for example 2026-11-23 or 7d.",
+)
 @click.option("--runs", is_flag=True, help="Also list the runs.")
 @all_option
 @click.option(

@@ -58,7 +58,7 @@ def history(
     *,
     store: Store,
     minimum_effect: float = MINIMUM_EFFECT,
-    since: str | None = None,
+    since: datetime | None = None,
     query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
@@ -74,8 +74,8 @@ def history(
         models: The models, from ``find_models``.
         store: Where latencies are.
         minimum_effect: Relative change that matters.
-        since: A date or time (ISO 8601; UTC where no zone is given): list only changes from then on. Runs before that
-            still say what was usual.
+        since: List only changes from then on; runs before still say what was usual. Local time where it has no time
+            zone.
         query: Narrows what is shown.
         granularity: Most layers in the bricks that are held to account; they are those of the models' own graphs.
         connected: Bricks may be weakly connected windows.
@@ -83,7 +83,7 @@ def history(
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
-        UsageError: The minimum effect is not positive, ``since`` is no date, or there is no such system or stack.
+        UsageError: The minimum effect is not positive, or there is no such system or stack.
         StoreError: The database cannot be read.
 
     Example:
@@ -96,7 +96,7 @@ def history(
     """
     if not 0 < minimum_effect < float("inf"):
         raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.01 for 1 %")
-    begin = None if since is None else _time(since)
+    begin = None if since is None else since.astimezone(UTC)
     cut = Cut(granularity, connected=connected)
     cut.check()
     with WorkerOracle() as worker:
@@ -113,7 +113,7 @@ def history(
             rows.append(ModelHistory(model.source.name, reason="nothing is stored"))
         else:
             rows += [_row(known, model, track, runs) for track, runs in stored[model.own.key].items()]
-    return History(tuple(rows), minimum_effect, since)
+    return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
 
 
 def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:
@@ -140,7 +140,9 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
         latest_ms=latencies[-1],
         scatter=_scatter(latencies, [shift.at for shift in found]),
         points=points,
-        changes=tuple(one for one in changes if known.since is None or _time(one.started) >= known.since),
+        changes=tuple(
+            one for one in changes if known.since is None or datetime.fromisoformat(one.started) >= known.since
+        ),
         machine=seen,
         reason=few,
     )
@@ -219,12 +221,3 @@ def _cause(versions: Sequence[VersionChange], told: Sequence[Evidence]) -> tuple
     if versions:
         return Cause.VERSIONS, f"{changed}; {still}"
     return Cause.UNKNOWN, f"no recorded version changed, and {still}"
-
-
-def _time(text: str) -> datetime:
-    """A date or time; of UTC where it says no zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r} is no date", remedy="write 2026-11-23 or 2026-11-23T09:00") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
