@@ -15,7 +15,6 @@ The names below are the public API. Each is imported when it is first used, so t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -119,92 +118,76 @@ __all__ = [
 ]
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` for a package whose public names are imported when first used (PEP 562).
+_HOMES = {
+    "Advice": "analyzer.advice",
+    "AgreementReport": "generator.measurement.agreement",
+    "AnalyzeReport": "analyzer.findings.analyze",
+    "Brick": "bricks.suite.brick",
+    "Comparison": "analyzer.comparison.compare",
+    "Conditions": "db.values",
+    "Cut": "generator.decomposition.cutter",
+    "DlbricksError": "errors",
+    "Estimate": "constructor.result",
+    "Failure": "db.values",
+    "Finding": "analyzer.findings.finding",
+    "GenerateReport": "generator.decomposition.generate",
+    "History": "analyzer.history.result",
+    "Layer": "bricks.layer",
+    "LayerSequence": "bricks.sequence",
+    "MeasureReport": "generator.measurement.measure",
+    "Measurement": "db.values",
+    "MeasurementSettings": "generator.measurement.settings",
+    "ModelGraph": "bricks.graph.graph",
+    "ModelKernels": "analyzer.kernels.kernels",
+    "ModelSource": "models.source",
+    "PlanReport": "generator.planning.library_plans",
+    "Query": "analyzer.estimation.query",
+    "Report": "analyzer.reporting",
+    "Run": "db.values",
+    "RunReport": "generator.measurement.run",
+    "Stack": "db.values",
+    "Store": "db.store",
+    "Suite": "bricks.suite.suite",
+    "System": "db.values",
+    "Task": "constructor.remedies",
+    "Tokens": "analyzer.tokens.tokens",
+    "advise": "analyzer.advice",
+    "analyze": "analyzer.findings.analyze",
+    "build_brick": "bricks.suite.brick",
+    "build_graph": "bricks.graph.graph",
+    "check_agreement": "generator.measurement.agreement",
+    "compare": "analyzer.comparison.compare",
+    "estimate": "analyzer.estimation.estimate",
+    "find_models": "models.source",
+    "frame": "analyzer.frames",
+    "generate": "generator.decomposition.generate",
+    "history": "analyzer.history.history",
+    "kernels": "analyzer.kernels.kernels",
+    "library_plans": "generator.planning.library_plans",
+    "load_brick": "bricks.suite.brick",
+    "make_sequence": "bricks.cutting.wiring",
+    "measure": "generator.measurement.measure",
+    "report": "analyzer.reporting",
+    "run": "generator.measurement.run",
+    "sequences": "bricks.cutting.wiring",
+    "shell_command": "analyzer.shell",
+    "split": "bricks.cutting.split",
+    "to_json": "analyzer.frames",
+    "to_markdown": "analyzer.frames",
+    "tokens": "analyzer.tokens.tokens",
+    "write_suite": "bricks.suite.writing",
+}
+"""Public name to the module that defines it; no name is that of its own module, which importing it would hide."""
 
-    A name must not be that of its own submodule: importing the submodule would hide it.
 
-    Args:
-        package: The package's ``__name__``.
-        homes: Public name to the submodule that defines it.
-
-    Example:
-        ``__getattr__, __dir__ = lazily(__name__, {"Store": "store"})``
-    """
-
-    def get(name: str) -> object:
-        home = homes.get(name)
-        if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f".{home}", package), name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
-
-    return get, names
+def __getattr__(name: str) -> object:
+    """A public name, imported when it is first used (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    setattr(sys.modules[__name__], name, value)
+    return value
 
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Advice": "analyzer.advice",
-        "AgreementReport": "generator.measurement.agreement",
-        "AnalyzeReport": "analyzer.findings.analyze",
-        "Brick": "bricks.suite.brick",
-        "Comparison": "analyzer.comparison.compare",
-        "Conditions": "db.values",
-        "Cut": "generator.decomposition.cutter",
-        "DlbricksError": "errors",
-        "Estimate": "constructor.result",
-        "Failure": "db.values",
-        "Finding": "analyzer.findings.finding",
-        "GenerateReport": "generator.decomposition.generate",
-        "History": "analyzer.history.result",
-        "Layer": "bricks.layer",
-        "LayerSequence": "bricks.sequence",
-        "MeasureReport": "generator.measurement.measure",
-        "Measurement": "db.values",
-        "MeasurementSettings": "generator.measurement.settings",
-        "ModelGraph": "bricks.graph.graph",
-        "ModelKernels": "analyzer.kernels.kernels",
-        "ModelSource": "models.source",
-        "PlanReport": "generator.planning.library_plans",
-        "Query": "analyzer.estimation.query",
-        "Report": "analyzer.reporting",
-        "Run": "db.values",
-        "RunReport": "generator.measurement.run",
-        "Stack": "db.values",
-        "Store": "db.store",
-        "Suite": "bricks.suite.suite",
-        "System": "db.values",
-        "Task": "constructor.remedies",
-        "Tokens": "analyzer.tokens.tokens",
-        "advise": "analyzer.advice",
-        "analyze": "analyzer.findings.analyze",
-        "build_brick": "bricks.suite.brick",
-        "build_graph": "bricks.graph.graph",
-        "check_agreement": "generator.measurement.agreement",
-        "compare": "analyzer.comparison.compare",
-        "estimate": "analyzer.estimation.estimate",
-        "find_models": "models.source",
-        "frame": "analyzer.frames",
-        "generate": "generator.decomposition.generate",
-        "history": "analyzer.history.history",
-        "kernels": "analyzer.kernels.kernels",
-        "library_plans": "generator.planning.library_plans",
-        "load_brick": "bricks.suite.brick",
-        "make_sequence": "bricks.cutting.wiring",
-        "measure": "generator.measurement.measure",
-        "report": "analyzer.reporting",
-        "run": "generator.measurement.run",
-        "sequences": "bricks.cutting.wiring",
-        "shell_command": "analyzer.shell",
-        "split": "bricks.cutting.split",
-        "to_json": "analyzer.frames",
-        "to_markdown": "analyzer.frames",
-        "tokens": "analyzer.tokens.tokens",
-        "write_suite": "bricks.suite.writing",
-    },
-)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -245,7 +245,22 @@ _REPORTED = {
     "stack": "With --no-measure: only of this stack (a key or its beginning).",
 }
 
-report_options = _stacked(*(_option(name, text) for name, text in _REPORTED.items()))
+report_options = _stacked(
+    click.option(
+        "--budget",
+        "budget_s",
+        type=seconds,
+        metavar="TIME",
+        help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
+    ),
+    click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack."),
+    click.option(
+        "--graph",
+        type=click.Choice(["source", "fused", "runtime"]),
+        help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
+    ),
+    *(_option(name, text) for name, text in _REPORTED.items()),
+)
 """What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
 kernel_options = _stacked(

@@ -20,7 +20,6 @@ from .options import (
     setting_option,
     take_models,
 )
-from .spelling import seconds
 
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
@@ -33,19 +32,6 @@ __all__ = ["open_store", "picked_setup", "report"]
 @model_arguments
 @click.option(
     "-o", "--out", type=PLACE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
-)
-@click.option(
-    "--budget",
-    "budget_s",
-    type=seconds,
-    metavar="TIME",
-    help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
-)
-@click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack.")
-@click.option(
-    "--graph",
-    type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
 )
 @report_options
 @setting_option

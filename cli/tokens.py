@@ -10,7 +10,7 @@ import click
 from .console import Reporter, answer, drawn
 from .options import PLACE, database_option, format_options, quiet_option, report_options, setting_option
 from .reporting import open_store, picked_setup
-from .spelling import lengths, seconds
+from .spelling import lengths
 
 __all__ = ["tokens"]
 
@@ -42,19 +42,6 @@ __all__ = ["tokens"]
 )
 @click.option(
     "--past-dim", "past_dimension", metavar="NAME", help="Dimension of STEP that counts the cache; else found."
-)
-@click.option(
-    "--budget",
-    "budget_s",
-    type=seconds,
-    metavar="TIME",
-    help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
-)
-@click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack.")
-@click.option(
-    "--graph",
-    type=click.Choice(["source", "fused", "runtime"]),
-    help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
 )
 @report_options
 @setting_option
