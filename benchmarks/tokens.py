@@ -252,8 +252,11 @@ def _halved(part: Part) -> list[dict[str, Any]]:
     return rows
 
 
-def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """How far curves are off where lengths were left out; None where there were too few."""
     rows = [row for one in models for part in one["left_out"].values() for row in part]
+    if not rows:
+        return None
     judged = [row["inside"] for row in rows if row["inside"] is not None]
     inside = sum(judged) / len(judged) if judged else None
     return _spread(row["error"] for row in rows) | {"inside": inside, "judged": len(judged)}
@@ -293,9 +296,9 @@ def _page(result: dict[str, Any]) -> str:
     ]
     lines.append("")
     lines += [f"- {text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
-    left = result["left_out"]
-    inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
-    lines.append(f"- Curves without every second length, read there: {_errors(left)}{inside}.")
+    if left := result["left_out"]:
+        inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
+        lines.append(f"- Curves without every second length, read there: {_errors(left)}{inside}.")
     return "\n".join(lines) + "\n"
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..comparison.compare import Comparison, ModelComparison
     from ..history.result import History, ModelHistory
 
-__all__ = ["draw_comparison", "draw_estimates", "draw_generated", "draw_history", "draw_sweeps"]
+__all__ = ["conditions_of", "draw_comparison", "draw_estimates", "draw_generated", "draw_history", "draw_sweeps"]
 
 _MOST_BRICKS = 25
 """Bricks that a comparison of one model shows, those that differ most."""
@@ -77,7 +77,7 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool 
     plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
     plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
     swept = {f"sweep-{_slug(name)}": one for name, one in sweeps_of(drawable).items()}
-    plots |= {name: partial(sweeps, [one], title=_conditions(drawable[0])) for name, one in swept.items()}
+    plots |= {name: partial(sweeps, [one], title=conditions_of(drawable[0])) for name, one in swept.items()}
     alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
     alone = next((name for name, one in swept.items() if len(one.measured) == len(drawable)), alone)
     if explain:
@@ -282,7 +282,7 @@ def _beside(estimates: Sequence[Estimate]) -> Figure:
         )
         for entry in estimates
     ]
-    return estimate_beside_measured(models, title=f"Estimates beside measured latency, {_conditions(estimates[0])}")
+    return estimate_beside_measured(models, title=f"Estimates beside measured latency, {conditions_of(estimates[0])}")
 
 
 def _along(entry: Estimate) -> Figure:
@@ -296,11 +296,11 @@ def _along(entry: Estimate) -> Figure:
         )
         for part in entry.sequences
     ]
-    return latency_by_layer(steps, title=f"{entry.name}, {_conditions(entry)}")
+    return latency_by_layer(steps, title=f"{entry.name}, {conditions_of(entry)}")
 
 
 def _under(entry: Estimate) -> Figure:
-    return chart(entry, title=f"{entry.name}: roofline, {entry.graph} graph, {_conditions(entry)}")
+    return chart(entry, title=f"{entry.name}: roofline, {entry.graph} graph, {conditions_of(entry)}")
 
 
 def _between(entry: Estimate) -> Figure:
@@ -310,7 +310,7 @@ def _between(entry: Estimate) -> Figure:
         else Fall(f"{row.label} (its interval includes zero)", None)
         for row in rows_of(entry)
     ]
-    graph = f"{entry.graph} graph, {_conditions(entry)}"
+    graph = f"{entry.graph} graph, {conditions_of(entry)}"
     return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
 
 
@@ -321,7 +321,8 @@ def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
     return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
 
 
-def _conditions(entry: Estimate) -> str:
+def conditions_of(entry: Estimate) -> str:
+    """Under what a model was measured, for a title."""
     threads = "" if entry.threads is None else f", {counted(entry.threads, 'thread')}"
     known = [entry.backend, entry.device]
     stack = " ".join(name for name in known if name)

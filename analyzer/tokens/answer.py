@@ -10,7 +10,7 @@ from typing import Any
 from ...constructor.curve import Curve
 from ...constructor.tokens import steps_of
 from ..report.answers.truth import caveats
-from ..report.drawing import draw_sweeps
+from ..report.drawing import conditions_of, draw_sweeps
 from ..report.sweeping import sweep
 from ..report.tables import Answer, Column
 from ..report.units import counted, duration, milliseconds
@@ -60,8 +60,8 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
         UsageError: The place is neither a folder nor an image file.
         OSError: The file cannot be written.
     """
-    how = found.setup
-    where = " ".join(str(one) for one in (how.backend, how.device) if one)
+    estimates = [*found.prompt.estimates.values(), *found.step.estimates.values()]
+    known = next((one for one in estimates if one.estimate_ms is not None), None)
     drawn = [
         sweep(
             found.prompt.curve,
@@ -78,7 +78,9 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
             items=lambda _: 1,
         ),
     ]
-    title = f"{found.prompt.model.source.name} and {found.step.model.source.name}, {where}, {how.graph} graph"
+    title = f"{found.prompt.model.source.name} and {found.step.model.source.name}"
+    if known is not None:
+        title += f", {known.graph} graph, {conditions_of(known)}"
     return draw_sweeps(drawn, place, name="tokens", title=title)
 
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "Sweep", "sweeps"]
 
+_TALLEST = 2.5
+"""Times the highest dot that an axis reaches: the rate of a latency that may be nothing has no end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -93,7 +96,7 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.plot(
         *zip(*dots, strict=True), "o", color=BLUE, markeredgecolor=GREY, markersize=5, label="from measured bricks"
     )
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * max(height for _, height in dots)))
 
 
 def _height(one: Reading, *, rate: bool) -> float:
