@@ -156,7 +156,7 @@ def main() -> None:
         "left_out": _left_out(models.values()),
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    target.write_text(json.dumps(result) + "\n")
     text = _page(result)
     target.with_suffix(".md").write_text(text)
     print(text)
@@ -205,7 +205,10 @@ def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[
     parts = (found.prompt, found.step)
     for one, still in zip(found.answers, found.undisturbed, strict=True):
         times = beside.times[one.prompt]
-        row = asdict(one) | {"rounds": len(times), "loop_ms": times}
+        row = asdict(one) | {
+            "rounds": len(times),
+            "loop_ms": [[(round(one, 3), round(cpu, 3)) for one, cpu in answer] for answer in times],
+        }
         row |= _against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times])
         row |= _against("token", one.token_ms, still.token_ms, [step for answer in times for step in answer[1:]])
         rows.append(row)
