@@ -33,10 +33,10 @@ def moment(text: str) -> datetime:
     long_ago = text if text[-1:].isalpha() else ""  # a number alone could be a year
     try:
         ago_s = seconds(long_ago.removesuffix("d")) * (86400 if text.endswith("d") else 1)
-    except click.BadParameter as error:
+        return datetime.now(UTC) - timedelta(seconds=ago_s)
+    except (click.BadParameter, OverflowError) as error:
         message = f"{text!r} is no time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
         raise click.BadParameter(message) from error
-    return datetime.now(UTC) - timedelta(seconds=ago_s)
 
 
 def batches(text: str) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     if not rows:
         return 0
     make = _INSERTS.get(connection.dialect.name)
-    if make is not None:
+    if make is not None and connection.dialect.insert_returning:  # SQLite returns rows since 3.35
         statement = make(table).on_conflict_do_nothing().returning(*table.primary_key)
         return len(connection.execute(statement, rows).all())
     return sum(_inserted(connection, table, row) for row in rows)

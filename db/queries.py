@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, select, tuple_
 
 from .identity import CHUNK
 from .rows import STATISTICS, to_block, to_measurement
@@ -312,36 +312,36 @@ def contenders(
     return found
 
 
+def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
+    """That a run is one of the node that was asked for; nothing where none was."""
+    return [] if wanted.node is None else [run.in_(select(_run.c.id).where(_run.c.node == wanted.node))]
+
+
 def failures(connection: Connection, wanted: Filter) -> list[Failure]:
-    """The newest failure of each item, unless a measurement was finished after it."""
+    """The newest failure of each item, unless a measurement was finished after it; of one node where that is asked."""
     places = _places(connection, wanted)
     item, failure = _item.c, _failure.c
     later, newer = _failure.alias("later"), _measurement.alias("newer")
-    columns = (
-        *(item.combination_id, item.subject, item.key, item.variant),
-        *(failure.id, failure.run_id, failure.kind, failure.reason),
-    )
+    columns = (item.combination_id, item.subject, item.key, item.variant, failure.id, failure.run_id)
     query = (
-        select(*columns)
+        select(*columns, failure.kind, failure.reason)
         .join(_failure, failure.item_id == item.id)
         .where(
             ~select(later.c.id)
             .where(
                 later.c.item_id == item.id,
-                or_(
-                    later.c.failed_us > failure.failed_us,
-                    and_(later.c.failed_us == failure.failed_us, later.c.id > failure.id),
-                ),
+                *_by(later.c.run_id, wanted),
+                tuple_(later.c.failed_us, later.c.id) > tuple_(failure.failed_us, failure.id),
             )
             .exists(),
-            ~select(newer.c.id).where(newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us).exists(),
+            ~select(newer.c.id)
+            .where(newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, wanted))
+            .exists(),
+            *_by(failure.run_id, wanted),
+            *([] if wanted.since_us is None else [failure.failed_us >= wanted.since_us]),
         )
         .order_by(item.key, item.combination_id, item.variant)
     )
-    if wanted.since_us is not None:
-        query = query.where(failure.failed_us >= wanted.since_us)
-    if wanted.node is not None:
-        query = query.where(failure.run_id.in_(select(_run.c.id).where(_run.c.node == wanted.node)))
     found: list[Failure] = []
     for chunk in _chunks(wanted.keys):
         for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(

@@ -179,7 +179,7 @@ def _cut(logs: Values, least: float) -> int | None:
 
 def _places(logs: Values, begin: int, at: int, end: int) -> list[int]:
     """The cuts near one that explain all runs of both levels as well as the best of them, which is the first."""
-    cuts = range(max(begin + _BEFORE, at - _NEAR), min(end - _AFTER, at + _NEAR) + 1)
+    cuts = sorted({at, *range(max(begin + _BEFORE, at - _NEAR), min(end - _AFTER, at + _NEAR) + 1)})
     rest = {cut: max(_rest(logs[begin:cut]) + _rest(logs[cut:end]), (end - begin) * _EXACT**2) for cut in cuts}
     best = min(rest.values())
     alike = [cut for cut in cuts if (end - begin) * math.log(rest[cut] / best) <= _CHI_SQUARED]

@@ -60,7 +60,8 @@ class Point:
         ci95_ms: Interval of it, relatively as wide as that of the mean; it holds nothing that runs differ by.
         quiet: Share of the visits during which the machine was quiet; None where that is not known.
         stack: Key of the stack.
-        versions: Of the runtime's packages, of dlbricks, and of the operating system's kernel.
+        versions: Of the runtime's packages, of dlbricks, and of the operating system's kernel; and the node, where the
+            run has one: equal machines are one system, and so is a series.
     """
 
     run: str
@@ -127,5 +128,6 @@ def points_of(
         kernel = run.before.get("kernel")
         versions = {**dict(stacks[one.stack].versions), "dlbricks": run.tool}
         versions |= {"kernel": str(kernel)} if kernel else {}
+        versions |= {"node": run.node} if run.node else {}
         points.append(Point(run.id, run.started, latency_ms, (low, high), one.quiet, one.stack, versions))
     return tuple(points)

@@ -191,16 +191,22 @@ def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
     for name in _WITHOUT_EFFECT:
         draft.pop(name)
     for name in draft.attributes.keys() - target.kinds.keys():
+        if name not in source.kinds:
+            draft.pop(name)  # what a rule made explicit, and neither version knows
+            continue
         if target.since > source.since or source.defaults.get(name) != draft.attributes[name]:
             raise OpsetBound(f"attribute {name}")
         draft.pop(name)  # what a newer version added, at its default
 
 
 def _since_alike(draft: Draft, version: Schema, slots: tuple[Slot, ...]) -> int:
-    """The first opset whose version of an operator differs from a later one's in nothing but types it does not use."""
+    """The first opset whose version of an operator differs from a later one's in nothing that it uses.
+
+    Types and attributes that came later may be missing; a brick leaves such an attribute out.
+    """
     while version.since > 1:
         older = find_schema("", draft.op_type, version.since - 1)
-        if older is None or not older.reads_as(version):
+        if older is None or not older.reads_as(version, draft.attributes):
             break
         try:
             _check_types(older, slots, draft.outputs)

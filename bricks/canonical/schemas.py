@@ -58,11 +58,21 @@ class Schema:
         slot = min(slot, len(self.output_types) - 1)
         return slot >= 0 and f"tensor({dtype})" in self.output_types[slot]
 
-    def reads_as(self, other: Schema) -> bool:
-        """Whether a node of one version is one of another by its attributes, their defaults, and numbers of values."""
-        return (self.kinds, self.defaults, self.optional_outputs, len(self.input_types), self.variadic_input) == (
-            other.kinds, other.defaults, other.optional_outputs, len(other.input_types), other.variadic_input
-        )  # fmt: skip
+    def reads_as(self, newer: Schema, attributes: Mapping[str, Value]) -> bool:
+        """Whether a node of a newer version is one of this by its attributes and numbers of values.
+
+        Args:
+            newer: The other version.
+            attributes: Of the node; those that came later must be at their defaults.
+        """
+        added = newer.kinds.keys() - self.kinds.keys()
+        return (
+            all(name in newer.defaults and attributes.get(name) in (None, newer.defaults[name]) for name in added)
+            and self.kinds == {name: kind for name, kind in newer.kinds.items() if name not in added}
+            and self.defaults == {name: value for name, value in newer.defaults.items() if name not in added}
+            and (self.optional_outputs, len(self.input_types), self.variadic_input)
+            == (newer.optional_outputs, len(newer.input_types), newer.variadic_input)
+        )
 
     def may_omit(self, slot: int) -> bool:
         """Whether an output slot is optional."""

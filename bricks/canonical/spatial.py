@@ -79,8 +79,6 @@ def max_pool(draft: Draft) -> None:
 def average_pool(draft: Draft) -> None:
     """Whether padding counts matters only where there is padding. Before opset 19 windows were not dilated."""
     _pool(draft)
-    if draft.since < DILATED_AVERAGES:
-        draft.pop("dilations")
     if not any(draft.attributes["pads"]) and not draft.attributes.get("ceil_mode", 0):
         draft.attributes["count_include_pad"] = 0
 

@@ -7,7 +7,7 @@ sequence gives the same bytes on every machine, and the file alone gives back th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
 from ...models.skeleton import Skeleton, mark_weight
 from ..canonical.bodies import nameless_attributes
-from ..canonical.schemas import CANONICAL_OPSET
+from ..canonical.schemas import CANONICAL_OPSET, find_schema
 from ..constants import element_number
 from ..cost import Cost
 from ..cutting.wiring import Numbering, make_sequence, number_values
@@ -224,12 +224,13 @@ class _Writer:
 
     def write(self) -> onnx.ModelProto:
         model = onnx.ModelProto(ir_version=IR_VERSION)
-        for domain, version in sorted(self._opsets().items()):
+        opsets = self._opsets()
+        for domain, version in sorted(opsets.items()):
             model.opset_import.add(domain=domain, version=version)
         body = model.graph
         body.name = "brick"
         for layer in self._layers:
-            body.node.append(self._node(layer))
+            body.node.append(self._node(layer, opsets))
         types = _operand_types(self._layers)
         names = self._numbering.names
         for value in self._numbering.inputs:
@@ -259,12 +260,17 @@ class _Writer:
         opsets[""] = CANONICAL_OPSET if valid is None else min(opsets[""], valid[1] - 1)
         return opsets
 
-    def _node(self, layer: Layer) -> onnx.NodeProto:
-        """A layer's node under canonical names."""
+    def _node(self, layer: Layer, opsets: Mapping[str, int]) -> onnx.NodeProto:
+        """A layer's node under canonical names, without attributes at their defaults that the opset does not know."""
         node = onnx.NodeProto(op_type=layer.op_type, domain=layer.domain)
         if layer.canonical is not None:
             node.op_type = layer.canonical.op_type
-            node.attribute.extend(layer.canonical.attribute)
+            schema = find_schema(layer.domain, layer.canonical.op_type, opsets.get(layer.domain, 1))
+            node.attribute.extend(
+                attribute
+                for attribute in layer.canonical.attribute
+                if schema is None or attribute.name in schema.kinds or layer.domain
+            )
         else:
             node.attribute.extend(map(onnx.AttributeProto.FromString, nameless_attributes(layer.node, {})))
         node.input.extend(self._operand(operand) for operand in layer.operands)

@@ -40,7 +40,9 @@ def membership_of(
 ) -> Membership:
     """Find which bricks the models are made of.
 
-    What the suite notes is taken as it is, of models whose shapes are static; other models are cut as the suite was.
+    What the suite notes is taken as it is, of source layers only for models whose shapes are static. Other models are
+    cut as the suite was, along what this runtime fuses or executes; one that has other bricks then, since another
+    runtime made the suite, is visited beside bricks of its class.
 
     Args:
         sources: The models.
@@ -73,7 +75,7 @@ def membership_of(
                 continue
             if keys and keys <= known:
                 found[key] = keys
-            elif keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
+            elif own and keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
                 apart[name] = _differing(bound, len(keys & known), len(keys))
     levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
     return Membership(found, apart, levels)

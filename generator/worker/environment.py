@@ -36,8 +36,11 @@ _PYTHON = (
 
 _DROPPED = (*_RUNTIMES, *_GPU, *_ALLOCATORS, _LOADER, *_PYTHON)
 
-_KEPT = frozenset({"ORT_DISABLE_TELEMETRY", "LD_LIBRARY_PATH"})
-"""Of these, a user's will that changes no latency, and where a runtime's own libraries are found."""
+_KEPT = frozenset({
+    "ORT_DISABLE_TELEMETRY", "LD_LIBRARY_PATH", "KMP_DUPLICATE_LIB_OK", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH",
+    "CUDNN_PATH",
+})  # fmt: skip
+"""Of these, a user's will that changes no latency, and without which a runtime may not load."""
 
 
 def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -55,6 +55,9 @@ def test_finished_measurements_and_failures_are_asked_for_by_node(two):
     assert alpha.store.measurements(node="") == []
     assert [one.run for one in beta.store.failures(node="alpha")] == [alpha.run.id]
     assert beta.store.failures(node="beta") == []
+    beta.store.add_failure(beta.failure("f"))  # later, and of another node
+    assert [one.run for one in beta.store.failures(node="alpha")] == [alpha.run.id]
+    assert [one.run for one in beta.store.failures()] == [beta.run.id]
     assert frame(alpha.store)[["node", "campaign"]].to_numpy().tolist() == [["alpha", "autumn"], ["beta", "autumn"]]
 
 

@@ -13,7 +13,7 @@ from dlbricks.bricks.cutting.windows import windows
 from dlbricks.bricks.cutting.wiring import make_sequence
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
-from dlbricks.bricks.suite.brick import build_brick
+from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.errors import InvalidSequence, UsageError
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given
@@ -147,3 +147,17 @@ def test_a_window_needs_an_opset_that_all_its_layers_can_be_written_for() -> Non
     assert [(one.begin, one.end) for one in windows(graph, 3)] == [(0, 1), (0, 2), (1, 2), (2, 3)]
     brick = onnx.load_from_string(build_brick(graph, make_sequence(graph, (0, 1))).model)
     assert brick.opset_import[0].version == 12
+
+
+def test_conversions_share_an_opset_with_pools_that_are_older_than_their_newest_attributes() -> None:
+    """Cast got ``saturate`` with opset 19: at its default it says nothing, and is left out."""
+    text = """<ir_version: 8, opset_import: ["": 13]> g (float16[1,3,8,8] x) => (float16[1,3,4,4] y) {
+        a = Cast<to=1>(x) b = AveragePool<kernel_shape=[2,2], strides=[2,2]>(a) y = Cast<to=10>(b) }"""
+    graph = build_graph(Skeleton(onnx.parser.parse_model(text)))
+
+    assert split(graph, 3) == [(0, 1, 2)]
+    brick = build_brick(graph, make_sequence(graph, (0, 1, 2)))
+    written = onnx.load_from_string(brick.model)
+    assert written.opset_import[0].version == 18
+    onnx.checker.check_model(written, full_check=True)
+    assert load_brick(brick.model, expected=brick.key).key == brick.key

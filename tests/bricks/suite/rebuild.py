@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from dlbricks.bricks.canonical.schemas import find_schema
+from dlbricks.bricks.canonical.attributes import read_value
+from dlbricks.bricks.canonical.schemas import Schema, find_schema
 from dlbricks.bricks.graph.graph import ModelGraph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.sequence import LayerSequence
@@ -140,9 +141,16 @@ def _stuck(pieces: list[_Piece], domain: str, target: int) -> str | None:
             if ("" if node.domain == "ai.onnx" else node.domain) != domain:
                 continue
             old, new = find_schema(domain, node.op_type, version), find_schema(domain, node.op_type, target)
-            if old is None or new is None or not (old.since == new.since or old.reads_as(new)):
+            if old is None or new is None or not _alike(node, old, new):
                 return f"{piece.label}: {node.op_type} of opset {version} cannot stand in a model of opset {target}"
     return None
+
+
+def _alike(node: onnx.NodeProto, old: Schema, new: Schema) -> bool:
+    """Whether a node of one version is one of another."""
+    first, last = sorted((old, new), key=lambda schema: schema.since)
+    attributes = {attribute.name: read_value(attribute) for attribute in node.attribute}
+    return old.since == new.since or (attributes.keys() <= new.kinds.keys() and first.reads_as(last, attributes))
 
 
 def _compute_folded(model: onnx.ModelProto, graph: ModelGraph, wanted: set[str]) -> list[onnx.TensorProto]:

@@ -138,3 +138,15 @@ def test_a_file_with_a_layer_that_cannot_run_is_broken() -> None:
     )
     with pytest.raises(BrokenModel, match="NonZero"):
         load_brick(model.SerializeToString())
+
+
+@pytest.mark.parametrize("opset", [11, 19])
+def test_a_pool_in_a_body_keeps_its_key(opset: int) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[2,1,4,4] x) => (float[2,1,4,2] y) {{
+        y = Scan<num_scan_inputs=1, body = b (float[1,4,4] i) => (float[1,4,2] o) {{
+            o = AveragePool<kernel_shape=[2], strides=[2]>(i) }}>(x) }}"""
+    graph = build_graph(Skeleton(onnx.parser.parse_model(text)))
+
+    brick = build_brick(graph, make_sequence(graph, (0,)))
+
+    assert load_brick(brick.model, expected=brick.key).key == brick.key
