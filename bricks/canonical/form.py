@@ -31,7 +31,7 @@ _RUNTIME_OPSETS = {"LayerNormalization": 17}
 _OTHER_KERNELS = {"AveragePool": DILATED_AVERAGES}
 """Since which opset runtimes compute an operator with another kernel: what a model has from before stays before it.
 
-ONNX Runtime 1.30 takes five to ten times as long for an AveragePool that could be dilated, and 1.20 lays none out in
+ONNX Runtime 1.31 takes five to ten times as long for an AveragePool that could be dilated, and 1.20.1 lays none out in
 blocks of channels."""
 
 
