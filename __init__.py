@@ -14,10 +14,9 @@ The names below are the public API. Each is imported when it is first used, so t
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .lazy import lazy
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -117,77 +116,65 @@ __all__ = [
     "write_suite",
 ]
 
-
-_HOMES = {
-    "Advice": "analyzer.advice",
-    "AgreementReport": "generator.measurement.agreement",
-    "AnalyzeReport": "analyzer.findings.analyze",
-    "Brick": "bricks.suite.brick",
-    "Comparison": "analyzer.comparison.compare",
-    "Conditions": "db.values",
-    "Cut": "generator.decomposition.cutter",
-    "DlbricksError": "errors",
-    "Estimate": "constructor.result",
-    "Failure": "db.values",
-    "Finding": "analyzer.findings.finding",
-    "GenerateReport": "generator.decomposition.generate",
-    "History": "analyzer.history.result",
-    "Layer": "bricks.layer",
-    "LayerSequence": "bricks.sequence",
-    "MeasureReport": "generator.measurement.measure",
-    "Measurement": "db.values",
-    "MeasurementSettings": "generator.measurement.settings",
-    "ModelGraph": "bricks.graph.graph",
-    "ModelKernels": "analyzer.kernels.kernels",
-    "ModelSource": "models.source",
-    "PlanReport": "generator.planning.library_plans",
-    "Query": "analyzer.estimation.query",
-    "Report": "analyzer.reporting",
-    "Run": "db.values",
-    "RunReport": "generator.measurement.run",
-    "Stack": "db.values",
-    "Store": "db.store",
-    "Suite": "bricks.suite.suite",
-    "System": "db.values",
-    "Task": "constructor.remedies",
-    "Tokens": "analyzer.tokens.tokens",
-    "advise": "analyzer.advice",
-    "analyze": "analyzer.findings.analyze",
-    "build_brick": "bricks.suite.brick",
-    "build_graph": "bricks.graph.graph",
-    "check_agreement": "generator.measurement.agreement",
-    "compare": "analyzer.comparison.compare",
-    "estimate": "analyzer.estimation.estimate",
-    "find_models": "models.source",
-    "frame": "analyzer.frames",
-    "generate": "generator.decomposition.generate",
-    "history": "analyzer.history.history",
-    "kernels": "analyzer.kernels.kernels",
-    "library_plans": "generator.planning.library_plans",
-    "load_brick": "bricks.suite.brick",
-    "make_sequence": "bricks.cutting.wiring",
-    "measure": "generator.measurement.measure",
-    "report": "analyzer.reporting",
-    "run": "generator.measurement.run",
-    "sequences": "bricks.cutting.wiring",
-    "shell_command": "analyzer.shell",
-    "split": "bricks.cutting.split",
-    "to_json": "analyzer.frames",
-    "to_markdown": "analyzer.frames",
-    "tokens": "analyzer.tokens.tokens",
-    "write_suite": "bricks.suite.writing",
-}
-"""Public name to the module that defines it; no name is that of its own module, which importing it would hide."""
-
-
-def __getattr__(name: str) -> object:
-    """A public name, imported when it is first used (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    setattr(sys.modules[__name__], name, value)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Advice": "analyzer.advice",
+        "AgreementReport": "generator.measurement.agreement",
+        "AnalyzeReport": "analyzer.findings.analyze",
+        "Brick": "bricks.suite.brick",
+        "Comparison": "analyzer.comparison.compare",
+        "Conditions": "db.values",
+        "Cut": "generator.decomposition.cutter",
+        "DlbricksError": "errors",
+        "Estimate": "constructor.result",
+        "Failure": "db.values",
+        "Finding": "analyzer.findings.finding",
+        "GenerateReport": "generator.decomposition.generate",
+        "History": "analyzer.history.result",
+        "Layer": "bricks.layer",
+        "LayerSequence": "bricks.sequence",
+        "MeasureReport": "generator.measurement.measure",
+        "Measurement": "db.values",
+        "MeasurementSettings": "generator.measurement.settings",
+        "ModelGraph": "bricks.graph.graph",
+        "ModelKernels": "analyzer.kernels.kernels",
+        "ModelSource": "models.source",
+        "PlanReport": "generator.planning.library_plans",
+        "Query": "analyzer.estimation.query",
+        "Report": "analyzer.reporting",
+        "Run": "db.values",
+        "RunReport": "generator.measurement.run",
+        "Stack": "db.values",
+        "Store": "db.store",
+        "Suite": "bricks.suite.suite",
+        "System": "db.values",
+        "Task": "constructor.remedies",
+        "Tokens": "analyzer.tokens.tokens",
+        "advise": "analyzer.advice",
+        "analyze": "analyzer.findings.analyze",
+        "build_brick": "bricks.suite.brick",
+        "build_graph": "bricks.graph.graph",
+        "check_agreement": "generator.measurement.agreement",
+        "compare": "analyzer.comparison.compare",
+        "estimate": "analyzer.estimation.estimate",
+        "find_models": "models.source",
+        "frame": "analyzer.frames",
+        "generate": "generator.decomposition.generate",
+        "history": "analyzer.history.history",
+        "kernels": "analyzer.kernels.kernels",
+        "library_plans": "generator.planning.library_plans",
+        "load_brick": "bricks.suite.brick",
+        "make_sequence": "bricks.cutting.wiring",
+        "measure": "generator.measurement.measure",
+        "report": "analyzer.reporting",
+        "run": "generator.measurement.run",
+        "sequences": "bricks.cutting.wiring",
+        "shell_command": "analyzer.shell",
+        "split": "bricks.cutting.split",
+        "to_json": "analyzer.frames",
+        "to_markdown": "analyzer.frames",
+        "tokens": "analyzer.tokens.tokens",
+        "write_suite": "bricks.suite.writing",
+    },
+)

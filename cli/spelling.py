@@ -41,13 +41,8 @@ def moment(text: str) -> datetime:
 
 def batches(text: str) -> tuple[int, ...]:
     """Batch sizes with commas between them, each once, and ranges."""
-    try:
-        found = sizes(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no list of batch sizes; write 1, 1,4,8 or 1..8") from error
-    if not all(found):
-        raise click.BadParameter(f"{text!r} is no list of batch sizes: a batch has at least one sample")
-    return found
+    wrong = f"{text!r} is no list of batch sizes"
+    return _positive(text, f"{wrong}; write 1, 1,4,8 or 1..8", f"{wrong}: a batch has at least one sample")
 
 
 def threads(text: str) -> tuple[int, ...]:
@@ -77,12 +72,18 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def lengths(text: str) -> tuple[int, ...]:
     """Lengths in tokens, at least one each: ``128``, ``32,500`` or ``32..512``."""
+    wrong = f"{text!r} is no list of lengths; write 128, 32,500 or 32..512"
+    return _positive(text, wrong, f"{text!r}: a length is at least 1")
+
+
+def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
+    """Sizes of at least 1; else what to say of what is no list of sizes, and of one that holds a zero."""
     try:
         found = sizes(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no list of lengths; write 128, 32,500 or 32..512") from error
+        raise click.BadParameter(wrong) from error
     if not all(found):
-        raise click.BadParameter(f"{text!r}: a length is at least 1")
+        raise click.BadParameter(zero)
     return found
 
 

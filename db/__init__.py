@@ -5,9 +5,9 @@ Names are imported on first use: a worker wants the value types, and neither SQL
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .exporting import export, frame
@@ -54,37 +54,28 @@ __all__ = [
     "upgrade",
 ]
 
-_HOMES = {
-    "Block": "values",
-    "Combination": "values",
-    "Conditions": "values",
-    "Failure": "values",
-    "Kernel": "values",
-    "KernelView": "values",
-    "Measurement": "values",
-    "Run": "values",
-    "Stack": "values",
-    "Stop": "values",
-    "Store": "store",
-    "Subject": "values",
-    "System": "values",
-    "Transferred": "transfer",
-    "Upgrade": "upgrading",
-    "Verdict": "values",
-    "export": "exporting",
-    "frame": "exporting",
-    "merge": "merging",
-    "upgrade": "upgrading",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    setattr(sys.modules[__name__], name, value)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Block": "values",
+        "Combination": "values",
+        "Conditions": "values",
+        "Failure": "values",
+        "Kernel": "values",
+        "KernelView": "values",
+        "Measurement": "values",
+        "Run": "values",
+        "Stack": "values",
+        "Stop": "values",
+        "Store": "store",
+        "Subject": "values",
+        "System": "values",
+        "Transferred": "transfer",
+        "Upgrade": "upgrading",
+        "Verdict": "values",
+        "export": "exporting",
+        "frame": "exporting",
+        "merge": "merging",
+        "upgrade": "upgrading",
+    },
+)
