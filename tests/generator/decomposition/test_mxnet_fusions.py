@@ -109,9 +109,7 @@ def test_the_executed_graph_has_types_and_the_inputs_of_the_model(worker, writte
 def test_a_suite_of_units_is_made_and_measured(mxnet, written, tmp_path):
     source = written(*CASES["normalisation"][:2])
 
-    report = generate(
-        [source], granularity=1, out=tmp_path / "suite", graph="fused", backend="mxnet", options=UNPINNED
-    )
+    report = generate([source], granularity=1, out=tmp_path / "suite", graph="fused", backend="mxnet", options=UNPINNED)
     with Store.open(tmp_path / "m.db") as store:
         suite = Suite.open(tmp_path / "suite")
         done = run(suite, store=store, backend="mxnet", options=UNPINNED, models=[source], visits=3, processes=1)
