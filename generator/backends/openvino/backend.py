@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from ...network.types import narrowed_to
 from ..base import ExecutedGraph, Option, Settings, bind, released
 from ..calling import CallingBackend
 from ..wording import Wording
-from .layout import Edges, changed_edges, with_edges
+from .layout import Edges, changed_edges, copied_outputs, reading_one_of, with_edges
 from .memory import SharedMemory
 from .model import input_names, narrow_edges, probe_model, read_model
 
@@ -149,10 +151,36 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
     try:
         compiled, edges = core.compile_model(model, "CPU", properties), Edges({}, {})
         if inside and (edges := changed_edges(compiled)):
-            compiled = core.compile_model(with_edges(model, edges), "CPU", properties)
+            laid_out = with_edges(model, edges)
+            compiled = core.compile_model(laid_out, "CPU", properties)
+            if copied := copied_outputs(compiled, edges):
+                whole = partial(_loaded_as, laid_out, network, properties, wide, edges)
+                size = sum(port.get_element_type().size * math.prod(port.shape) for port in compiled.outputs)
+                compiled = core.compile_model(reading_one_of(laid_out, copied), "CPU", properties)
+                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _Whole(whole, size))
         return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
     except Exception as error:  # the runtime's exceptions share no base class
         raise _WORDING.meaning(error) from error
+
+
+def _loaded_as(
+    model: openvino.Model, network: Network, properties: dict[str, Any], wide: frozenset[int], edges: Edges
+) -> _OvExecutable:
+    """A network as a model that was made of it."""
+    return _OvExecutable(_core().compile_model(model, "CPU", properties).create_infer_request(), network, wide, edges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The whole of a network of which a request gives some outputs in part.
+
+    Attributes:
+        load: Loads it with all of its outputs.
+        output_bytes: The size of these.
+    """
+
+    load: Callable[[], _OvExecutable]
+    output_bytes: int
 
 
 class _OvExecutable:
@@ -163,10 +191,19 @@ class _OvExecutable:
         network: What it runs.
         wide: Outputs that are of single precision in the network, whatever the request computes them in.
         edges: Inputs and outputs that have another layout than in the network.
+        whole: The same network with all of its outputs, where the request gives of some one element only.
     """
 
-    def __init__(self, request: openvino.InferRequest, network: Network, wide: Collection[int], edges: Edges) -> None:
+    def __init__(
+        self,
+        request: openvino.InferRequest,
+        network: Network,
+        wide: Collection[int],
+        edges: Edges,
+        whole: _Whole | None = None,
+    ) -> None:
         self._request = request
+        self._whole = whole
         self._wide = wide
         self._edges = edges
         self._activations: list[npt.NDArray[Any]] = []
@@ -203,11 +240,17 @@ class _OvExecutable:
         pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
+        if self._whole is not None:
+            whole = self._whole.load()
+            whole.run()
+            return whole.outputs()
         tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
         found = [self._edges.given(index, _array(tensor)) for index, tensor in tensors]
         return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
 
     def output_bytes(self) -> int:
+        if self._whole is not None:
+            return self._whole.output_bytes
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
 
     def counters(self) -> Sequence[openvino.ProfilingInfo]:

@@ -2,6 +2,10 @@
 
 OpenVINO computes convolutions and what is around them with channels last. A model changes the layout at its own ends; a
 brick that is compiled alone does so at each of its ends, in memory of its own, which takes longer than many a brick.
+
+A convolution writes a sum over the value that it adds. Where that is the result of a brick, it is copied out, twice,
+which takes longer than the convolution; in a model the next layer reads it where it is, and so does an operator here
+that takes one element.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["Edges", "changed_edges", "with_edges"]
+__all__ = ["Edges", "changed_edges", "copied_outputs", "reading_one_of", "with_edges"]
 
 _CHANNELS_LAST: Mapping[str, tuple[str, str]] = {"acdb": ("NCHW", "NHWC"), "acdeb": ("NCDHW", "NDHWC")}
 """OpenVINO's word for a layout to what it is called at the edges of a model: as in ONNX, and with channels last."""
@@ -73,6 +77,42 @@ def with_edges(model: openvino.Model, edges: Edges) -> openvino.Model:
         info.model().set_layout(Layout(first))
         info.tensor().set_layout(Layout(last))
     return made.build()
+
+
+def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[int]:
+    """Outputs in a layout of ``edges`` that are copied out of the memory of a value that a convolution wrote over.
+
+    Args:
+        compiled: A model as ``with_edges`` made it.
+        edges: What it was made with.
+    """
+    found = set()
+    for index, result in enumerate(compiled.get_runtime_model().get_results()):
+        kinds = []
+        operator = result.input_value(0).get_node()
+        while index in edges.outputs and (kind := _kind(operator)) in {"Reorder", "Transpose"}:
+            kinds.append(kind)
+            operator = operator.input_value(0).get_node()
+        if "Transpose" in kinds and _kind(operator) == "Convolution":
+            found.add(index)
+    return frozenset(found)
+
+
+def reading_one_of(model: openvino.Model, outputs: frozenset[int]) -> openvino.Model:
+    """A model as ``with_edges`` made it that gives of some outputs the first element only."""
+    from openvino import Model, opset8
+
+    results = []
+    for index, result in enumerate(model.get_results()):
+        value = result.input_value(0)
+        if index in outputs:
+            inner = value.get_node()  # what changes the layout stands behind what is computed
+            value = inner.input_value(0) if inner.get_type_name() == "Transpose" else value
+            rank = len(value.get_partial_shape())
+            zeros, ones = (opset8.constant([number] * rank) for number in (0, 1))
+            value = opset8.slice(value, zeros, ones, ones, opset8.constant([*range(rank)])).output(0)
+        results.append(value)
+    return Model(results, model.get_parameters())
 
 
 def _readers(operator: openvino.Node) -> Iterator[openvino.Node]:

@@ -19,7 +19,7 @@ from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, 
 from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.openvino.backend import _WORDING, OpenVinoBackend, _core, _OvExecutable, _properties
-from dlbricks.generator.backends.openvino.layout import Edges, with_edges
+from dlbricks.generator.backends.openvino.layout import Edges, reading_one_of, with_edges
 from dlbricks.generator.backends.openvino.model import read_model
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
@@ -269,6 +269,31 @@ def test_edges_with_channels_last_carry_the_same_values(skeleton_of, layout):
     shape = list(compiled.input(0).shape)
     assert shape == ([1, 8, 8, 16] if layout else [1, 16, 8, 8])
     np.testing.assert_allclose(brick.outputs()[0], execute(network)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_one_element_of_an_output_is_that_of_the_whole(skeleton_of):
+    network = synthetic_network(skeleton_of(RESIDUAL))
+    edges = Edges({0: "acdb"}, {0: "acdb"})
+    model = with_edges(read_model(_core(), network), edges)
+
+    compiled = _core().compile_model(reading_one_of(model, frozenset({0})), "CPU", _properties(settings()))
+    brick = _OvExecutable(compiled.create_infer_request(), network, frozenset(), edges)
+    brick.run()
+
+    assert [*compiled.output(0).shape] == [1, 1, 1, 1]
+    (one,) = brick._request.get_output_tensor(0).data.ravel()
+    assert one == pytest.approx(execute(network)[0].ravel()[0], rel=1e-5)
+
+
+def test_what_a_sum_is_written_over_is_not_copied_out_in_a_pass(skeleton_of):
+    """Where the processor has convolutions write so: what is handed out is the whole all the same."""
+    network = synthetic_network(skeleton_of(RESIDUAL))
+
+    brick = OpenVinoBackend().prepare_streamed(network, settings())
+
+    assert brick.output_bytes() == sum(array.nbytes for array in execute(network))
+    executed = brick._request.get_compiled_model().get_runtime_model().get_ordered_ops()
+    assert "Transpose" not in {operator.get_rt_info()["layerType"].astype(str) for operator in executed}
 
 
 @pytest.mark.parametrize("dtype", HINTS)
