@@ -118,6 +118,31 @@ def test_what_a_device_did_not_wait_for_is_enqueued_again_after_a_longer_wait(se
     assert len(backend.place.held) == 3
 
 
+@pytest.mark.parametrize(("number", "expected"), [(1, [0, -1, -2]), (10, [0, -1, 1, 2, 3, 4, 5, 6, 7, 8, -2, 9])])
+def test_what_a_call_costs_is_measured_behind_bricks(settings, number, expected):
+    """A call right after another one of the same network, or before anything ran, would cost another time."""
+    bricks = {str(place): brick("Exp", (1, 8 + place)) for place in range(number)}
+    pack = StreamedPack(bricks, {}, Torch(captures=False), settings)
+
+    try:
+        assert [step.owner for step in pack._steps] == expected
+    finally:
+        pack.close()
+
+
+@pytest.mark.parametrize("backend", [TorchBackend(), Torch(captures=False)], ids=["processor", "device"])
+def test_on_a_processor_no_call_that_is_measured_is_of_a_network_that_ran_before(settings, backend):
+    bricks = {str(place): brick("Exp", (1, 8 + place)) for place in range(40)}
+    pack = StreamedPack(bricks, {}, backend, settings)
+
+    try:
+        single = [id(step.executable) for step in pack._steps if step.owner == -1]
+        assert len({*single}) == (3 if type(backend) is TorchBackend else 1)
+        assert len(single) == 3
+    finally:
+        pack.close()
+
+
 def test_copies_have_weights_of_their_own(settings):
     conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     weight = mark_weight(helper.make_tensor_value_info("w", TensorProto.FLOAT, (8, 4, 3, 3)))
