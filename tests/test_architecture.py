@@ -53,7 +53,7 @@ ROOMS = {
     "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "sweeping", "drawing", "answers",
                         "section", "annotation", "page", "trace"],
     "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle",
-           "queries", "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
+           "filter", "queries", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
            "decompositions", "upgrading", "migrations"],
 }  # fmt: skip
 

@@ -13,11 +13,12 @@ from ...constructor.stored import BrickMeasurements, Stored, Twin
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Store, Subject
+from ...db.filter import Filter
 from ...db.values import DATA, HOST, INNER, PARTS
 from ...generator.measurement.data.data_effects import stored_data_effects
 from .ceilings import find_ceilings
 from .profiled import kernel_names
-from .query import Query
+from .query import Query, stored_under
 from .runtime import executes_as_written
 
 __all__ = ["UNFUSED", "Wanted", "look_up"]
@@ -112,8 +113,8 @@ def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]
             again.setdefault((one.system, one.stack, one.conditions, one.variant), set()).add(one.key)
     found: dict[Twin, Measurement] = {}
     for (system, stack, conditions, variant), keys in again.items():
-        where = {"system": system, "stack": stack, "conditions": conditions, "variant": variant}
-        for one in store.measurements(subject=Subject.BRICK, keys=keys, latest=False, **where):  # type: ignore[arg-type]
+        wanted = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
+        for one in store.measurements(wanted, latest=False):
             if one.run in runs:
                 found[one.run, one.key, one.conditions.cache, one.variant] = one
     return found
@@ -124,7 +125,8 @@ def _conditions(choice: Choice, state: str) -> Conditions:
 
 
 def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> BrickMeasurements:
-    system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
+    conditions = _conditions(choice, state)
+    where = Filter(Subject.BRICK, wanted.bricks, choice.system_key, choice.stack_key, conditions)
 
     def found(variant: str, every: AbstractSet[str] = wanted.bricks) -> dict[str, Measurement]:
         """In this state; in the nearest footprint class that a brick was measured in, where it was not in this one."""
@@ -133,22 +135,17 @@ def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> Bric
             keys = every - known.keys()
             if keys:
                 at = replace(conditions, cache=place)
-                measured = store.measurements(
-                    subject=Subject.BRICK, keys=keys, system=system, stack=stack, conditions=at, variant=variant
-                )
+                measured = store.measurements(where, keys=keys, conditions=at, variant=variant)
                 known |= {measurement.key: measurement for measurement in measured}
         return known
 
-    failed = store.failures(
-        subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
-    )
     plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
     bricks = found("")
     return BrickMeasurements(
         latest=bricks,
         inner=found(INNER),
         host=found(HOST),
-        failures={failure.key: failure for failure in failed},
+        failures={failure.key: failure for failure in store.failures(where)},
         rivals=_rivals(store, choice, state, wanted, bricks),
         fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
         outdated=_outdated(store, wanted.bricks - bricks.keys()),
@@ -190,20 +187,15 @@ def _lowest(
     """Lowest latencies, without those variants that are no ways to run the brick."""
     if not keys:
         return {}
-    system, device = choice.system_key, choice.stack.device
-    found = store.contenders(
-        Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without,
-        parts=_NO_LATENCIES, reach=_REACH,
-    )  # fmt: skip
+    where = Filter(Subject.BRICK, keys, choice.system_key, conditions=conditions, variant=None)
+    found = store.contenders(where, device=choice.stack.device, without=without, parts=_NO_LATENCIES, reach=_REACH)
     places: dict[tuple[str, str], set[str]] = {}
     for rivals in found.values():
         for one in rivals:
             places.setdefault((one.stack, one.variant), set()).add(one.key)
     measured: dict[str, list[Measurement]] = {}
     for (stack, variant), some in places.items():
-        for taken in store.measurements(
-            subject=Subject.BRICK, keys=some, system=system, stack=stack, conditions=conditions, variant=variant
-        ):
+        for taken in store.measurements(where, keys=some, stack=stack, variant=variant):
             measured.setdefault(taken.key, []).append(taken)
     order = {(one.key, one.stack, one.variant): rank for rivals in found.values() for rank, one in enumerate(rivals)}
     return {
@@ -221,11 +213,11 @@ def _whole_models(
     found: dict[str, Measurement] = {}
     failed: dict[str, Failure] = {}
     for state in states:
-        where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
-        for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
+        where = Filter(Subject.MODEL, keys, choice.system_key, choice.stack_key, _conditions(choice, state))
+        for measurement in store.measurements(where):
             known = found.get(measurement.key)
             found[measurement.key] = measurement if known is None else _later(started, known, measurement)
-        failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
+        failed |= {failure.key: failure for failure in store.failures(where)}
     return found, failed
 
 
@@ -236,12 +228,5 @@ def _later(started: Mapping[str, str], one: Measurement, other: Measurement) -> 
 
 def _references(store: Store, choice: Choice, name: str, states: Iterable[str]) -> dict[str, Measurement]:
     """Latest measurements of a network of our own, by cache state."""
-    found = store.measurements(
-        subject=Subject.REFERENCE,
-        keys=[built_in_key(name)],
-        system=choice.system_key,
-        stack=choice.stack_key,
-        threads=choice.conditions.threads,
-        dtype=choice.conditions.dtype,
-    )
+    found = store.measurements(stored_under(choice), subject=Subject.REFERENCE, keys=[built_in_key(name)])
     return {one.conditions.cache: one for one in found if one.conditions.cache in states}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ...constructor.choice import Choice
 from ...db import Store, Subject
-from ...db.queries import Filter
 from ...generator.measurement.profiling import PROFILED_CACHE
+from .query import stored_under
 
 __all__ = ["kernel_names"]
 
@@ -21,8 +20,7 @@ def kernel_names(store: Store, choice: Choice, keys: Collection[str]) -> dict[st
         choice: The combination; kernels run whatever the caches hold.
         keys: The bricks.
     """
-    conditions = replace(choice.conditions, cache=PROFILED_CACHE)
-    views = store.kernels(Filter(Subject.BRICK, keys, choice.system_key, choice.stack_key, conditions))
+    views = store.kernels(stored_under(choice), subject=Subject.BRICK, keys=keys, cache=PROFILED_CACHE)
     return {
         identity.key: tuple(
             dict.fromkeys(one.name for one in sorted(view.kernels, key=lambda kernel: -(kernel.time_ns or 0)))
