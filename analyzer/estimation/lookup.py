@@ -139,13 +139,14 @@ def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> Bric
                 known |= {measurement.key: measurement for measurement in measured}
         return known
 
+    failed = store.failures(where)
     plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
     bricks = found("")
     return BrickMeasurements(
         latest=bricks,
         inner=found(INNER),
         host=found(HOST),
-        failures={failure.key: failure for failure in store.failures(where)},
+        failures={failure.key: failure for failure in failed},
         rivals=_rivals(store, choice, state, wanted, bricks),
         fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
         outdated=_outdated(store, wanted.bricks - bricks.keys()),
