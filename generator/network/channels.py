@@ -12,7 +12,7 @@ import onnx
 
 from ...errors import UnsupportedBrick
 from ...models.names import is_standard
-from ...models.shapes import static_shapes
+from ...models.shapes import infer_shapes, static_shapes
 from ...models.skeleton import is_weight
 
 __all__ = ["GLOBAL_POOLS", "POINTWISE", "POOLS", "PRODUCTS", "Channels", "Shape", "find_channels"]
@@ -68,7 +68,7 @@ def find_channels(model: onnx.ModelProto) -> Channels:
     Raises:
         UnsupportedBrick: There is none of these operators, or two of them mean different axes of the same value.
     """
-    shapes = static_shapes(onnx.shape_inference.infer_shapes(model).graph)
+    shapes = static_shapes(infer_shapes(model, propagate=False).graph)
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {value.name for value in model.graph.input if is_weight(value)}
     nodes = [node for node in model.graph.node if is_standard(node)]

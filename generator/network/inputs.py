@@ -20,7 +20,8 @@ from onnx import helper, numpy_helper
 
 from ...bricks.costs.elementwise import FORMULAS
 from ...bricks.operators import VIEWS
-from ...models.shapes import static_shapes
+from ...errors import BrokenModel
+from ...models.shapes import infer_shapes, static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
 from ...models.subgraphs import all_graphs, all_nodes
 from . import noise
@@ -189,8 +190,8 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
     declared = {value.name for value in (*bound.graph.value_info, *bound.graph.output)}
     if not produced <= declared:
         # Where inference fails (an operator unknown to ONNX), what is declared must do.
-        with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
-            bound = onnx.shape_inference.infer_shapes(bound, data_prop=True)
+        with contextlib.suppress(BrokenModel):
+            bound = infer_shapes(bound)
     shapes = static_shapes(bound.graph)
     for node in reversed(bound.graph.node):
         read = [name for name in node.input[: 1 if node.op_type == "CastLike" else None] if name]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from ....errors import UnsupportedBrick
 from ....models.names import is_standard
-from ....models.shapes import static_shapes
+from ....models.shapes import infer_shapes, static_shapes
 
 __all__ = ["Addend", "Matrix", "Problem", "problem_of"]
 
@@ -113,8 +113,7 @@ class _Graph:
     """Shapes of the values of a network."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-        self._shapes = static_shapes(graph)
+        self._shapes = static_shapes(infer_shapes(model, strict=True).graph)
 
     def shape(self, node: onnx.NodeProto, name: str) -> Shape:
         if 0 in self._shapes[name]:

@@ -19,6 +19,7 @@ from onnx import external_data_helper, helper, inliner, numpy_helper
 
 from ....errors import BackendError
 from ....models.names import is_standard, plain_domain
+from ....models.shapes import infer_shapes
 from ....models.subgraphs import all_graphs, bodies
 from ...network.network import Network, initializer
 
@@ -99,7 +100,7 @@ class _Scope:
 
 def _converted(network: Network) -> Network:
     model, weights = _taken(network)
-    inferred = onnx.shape_inference.infer_shapes(model)
+    inferred = infer_shapes(model, propagate=False)
     found = {id(array): rounded(array) for array in weights.values() if array.dtype == np.float32}
     scope = _Scope(
         opsets={plain_domain(entry.domain): entry.version for entry in model.opset_import},

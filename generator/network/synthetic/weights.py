@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 
-from ....models.shapes import declared_shape
+from ....models.shapes import declared_shape, infer_shapes
 from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies
 from .draws import Draw, draw
@@ -74,7 +74,7 @@ def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
     Args:
         model: Skeleton-form ONNX: a whole model or a brick.
     """
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = infer_shapes(model, propagate=False).graph
     walk = Walk(graph)
     _pass(walk, graph.node)
     return {name: walk.settle(name) for name in walk.weights}

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from .....errors import BackendError, UnsupportedBrick
-from .....models.shapes import static_shape
+from .....models.shapes import infer_shapes, static_shape
 from ....network.network import Network
 from .folding import Folding
 from .node import DOMAINS, Array, Node, Symbol, ValueType, Variables, translations
@@ -130,7 +130,7 @@ def _types(model: onnx.ModelProto, feeds: Mapping[str, Array], constants: Mappin
             bare.graph.initializer.append(numpy_helper.from_array(array, name))
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    inferred = infer_shapes(bare)
     found: dict[str, ValueType] = {name: (array.dtype, array.shape) for name, array in feeds.items()}
     for value in [*inferred.graph.value_info, *inferred.graph.output, *model.graph.value_info, *model.graph.output]:
         static = _static(value)
