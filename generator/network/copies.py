@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...models.subgraphs import bodies, own_names
+from ...models.subgraphs import rename
 
 __all__ = ["distinct", "renamed"]
 
@@ -33,17 +33,5 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     twin = onnx.NodeProto()
     twin.CopyFrom(node)
     twin.ClearField("name")
-    _rename(twin, names)
+    rename(twin, names)
     return twin
-
-
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    node.input[:] = [names.get(value, value) for value in node.input]
-    node.output[:] = [names.get(value, value) for value in node.output]
-    for body in bodies(node):
-        inside = own_names(body)
-        outer = {name: own for name, own in names.items() if name not in inside}
-        for inner in body.node:
-            _rename(inner, outer)
-        for value in body.output:
-            value.name = outer.get(value.name, value.name)
