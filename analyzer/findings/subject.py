@@ -12,6 +12,7 @@ from ...bricks.cost import Cost
 from ...bricks.graph.executed import Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
+from ...bricks.operators import UNMOVED
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate, SequenceLatency
@@ -21,8 +22,6 @@ from ...models import ModelSource
 __all__ = ["Node", "Spent", "Subject", "is_depthwise", "weighted_median"]
 
 _HALF = 0.5
-_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that hand on what they read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +182,7 @@ class Subject:
             cost = node.layer.cost
             if cost is None or not node.ms or cost.macs or cost.divisions or cost.exponentials:
                 continue
-            if cost.activation_bytes and node.layer.op_type not in _VIEWS:
+            if cost.activation_bytes and node.layer.op_type not in UNMOVED:
                 rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
         return weighted_median(rates)
 

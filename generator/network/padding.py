@@ -19,10 +19,11 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS, PRODUCTS
 from ...errors import UnsupportedBrick
 from ...models.names import is_standard
 from ...models.subgraphs import bodies
-from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels
+from .channels import Channels, Shape, find_channels
 from .network import Network, initializer, synthetic_network
 
 __all__ = ["brick_network", "padded_network"]
@@ -34,9 +35,6 @@ _SMALLEST = 8
 
 _ONES = frozenset({"Div", "Mul", "Pow"})
 """Operators whose constants are padded with ones: zeros would be divided by, or make zeros of what others divide by."""
-
-_WITH_PARAMETERS = frozenset({"Clip", "Dropout"})
-"""Operators whose further inputs are single numbers, which are not broadcast."""
 
 _ROUNDING = 1e-5
 """By how much a number may differ that a runtime computed, as a share of it, or of one."""
@@ -207,7 +205,7 @@ class _Padder:
                 fills.append((name, self._fills[name]))
                 continue
             shape = self._channels.shapes[name]
-            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in _WITH_PARAMETERS):
+            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in PARAMETERISED):
                 node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
                 continue

@@ -14,8 +14,9 @@ import numpy as np
 from onnx import NodeProto
 
 from ...bricks.layer import Layer
+from ...bricks.operators import VIEWS
 from .draft import Draft
-from .movement import MOVING, VIEWS, activation, alone, element_by_element, order, source_of
+from .movement import MOVING, activation, alone, element_by_element, order, source_of
 from .pattern import Match, View
 
 __all__ = ["apply", "find"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from onnx import NodeProto
 
+from ....bricks.operators import RECURRENT
 from .draws import BIAS, Draw
 from .legal import integer_attributes, operand
 from .moments import UNKNOWN, Moments
@@ -258,7 +259,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv"), _convolution),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _fused_matmul),
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("Add", "Sub", "Sum"), _sum),
     **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization",
                      "SimplifiedLayerNormalization", "MeanVarianceNormalization", "LpNormalization"), _norm),

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from ....bricks.operators import PRODUCTS
 from ....models.shapes import static_shapes
 from ....models.skeleton import is_weight
 from .draws import BIAS, Draw
@@ -24,7 +25,7 @@ FLOATS = frozenset(
      TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
 )  # fmt: skip
 
-_FILTERING = frozenset(("MatMul", "Gemm", "Conv"))
+_FILTERING = PRODUCTS | {"Conv"}
 _LINEAR = _FILTERING | frozenset(
     ("Add", "Sub", "Mul", "Div", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "Slice",
      "Split", "Concat", "Neg")

@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from .....bricks.cutting.wiring import sequences
 from .....bricks.graph.graph import ModelGraph
 from .....bricks.layer import Layer, Role
+from .....bricks.operators import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from .....bricks.sequence import LayerSequence
 from .....db import Measurement, Subject
-from .....generator.network.channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from ....estimation.query import stored_under
 from ...analysis import BRICKS, LATENCY, Analysis, finding, spent_by
 from ...finding import Finding

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .....bricks.operators import PRODUCTS
 from .....errors import BackendError, UnsupportedBrick
 from .....models.shapes import infer_shapes, static_shape
 from ....network.network import Network
@@ -95,9 +96,7 @@ def _apart(graph: onnx.GraphProto) -> frozenset[str]:
     """
     uses = Counter(name for node in graph.node for name in node.input)
     exposed = {value.name for value in graph.output}
-    several = {
-        name for node in graph.node for name in node.output if node.op_type in {"Gemm", "MatMul"} and uses[name] > 1
-    }
+    several = {name for node in graph.node for name in node.output if node.op_type in PRODUCTS and uses[name] > 1}
     twice = {node.input[0] for node in graph.node if len(node.input) == 2 and node.input[0] == node.input[1]}
     return frozenset(several | twice | {name for name in exposed if uses[name]})
 
