@@ -45,7 +45,7 @@ ROOMS = {
     "models": ["zoo"],
     "analyzer": ["shell", "estimation", "comparison", "history", "ranking", "advice", "kernels", "findings", "report",
                  "reporting", "tokens", "frames", "demo"],
-    "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
+    "analyzer/estimation": ["query", "views", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/history": ["changes", "series", "machine", "blame", "result", "history"],

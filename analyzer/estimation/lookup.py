@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ...bricks.graph.footprint import nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, in_parallel, narrows
+from ...constructor.roofline.ceilings import Ceilings, ceilings_of, networks_of
 from ...constructor.stored import BrickMeasurements, Stored, Twin
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
@@ -16,12 +18,11 @@ from ...db import Conditions, Failure, Measurement, Store, Subject
 from ...db.filter import Filter
 from ...db.values import DATA, HOST, INNER, PARTS
 from ...generator.measurement.data.data_effects import stored_data_effects
-from .ceilings import find_ceilings
-from .profiled import kernel_names
+from ...generator.measurement.profiling import PROFILED_CACHE
 from .query import Query, stored_under
 from .runtime import executes_as_written
 
-__all__ = ["UNFUSED", "Wanted", "look_up"]
+__all__ = ["UNFUSED", "Wanted", "find_ceilings", "look_up"]
 
 UNFUSED, _FUSED = FUSION
 
@@ -101,7 +102,7 @@ def look_up(
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
     uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
-    kernels = kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
+    kernels = _kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
     return Stored(choice, by_state, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
 
 
@@ -231,3 +232,41 @@ def _references(store: Store, choice: Choice, name: str, states: Iterable[str]) 
     """Latest measurements of a network of our own, by cache state."""
     found = store.measurements(stored_under(choice), subject=Subject.REFERENCE, keys=[built_in_key(name)])
     return {one.conditions.cache: one for one in found if one.conditions.cache in states}
+
+
+def find_ceilings(store: Store, choice: Choice) -> Ceilings:
+    """The ceilings of a combination (``constructor.roofline.ceilings``), over all stacks.
+
+    Args:
+        store: The database.
+        choice: The combination.
+    """
+    names = {built_in_key(name): name for name in networks_of(choice)}
+    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
+    for one in store.measurements(
+        subject=Subject.REFERENCE,
+        keys=list(names),
+        system=choice.system_key,
+        threads=choice.conditions.threads,
+        cache="hot",
+        device=choice.stack.device,
+    ):
+        found[one.stack, one.conditions.dtype][names[one.key]] = one
+    return ceilings_of(found, store.stacks(), choice)
+
+
+def _kernel_names(store: Store, choice: Choice, keys: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The kernels of each brick by its key, the longest first; without the bricks of which no view is stored.
+
+    Args:
+        store: The database.
+        choice: The combination; kernels run whatever the caches hold.
+        keys: The bricks.
+    """
+    views = store.kernels(stored_under(choice), subject=Subject.BRICK, keys=keys, cache=PROFILED_CACHE)
+    return {
+        identity.key: tuple(
+            dict.fromkeys(one.name for one in sorted(view.kernels, key=lambda kernel: -(kernel.time_ns or 0)))
+        )
+        for identity, view in views.items()
+    }
