@@ -1,7 +1,8 @@
 """Models with planted faults: what the faults cost, and how many of them an analysis finds.
 
     python benchmarks/planted.py --measure [--visits 96] [--half held] [--plants NAME ...]
-    python benchmarks/planted.py --score [--prove] [--no-data] [--half tune] [--plants NAME ...]
+    python benchmarks/planted.py --score [--prove] [--no-data] [--half tune] [--plants NAME ...] [--folder FOLDER]
+    python benchmarks/planted.py --score --stored --folder FOLDER
     python benchmarks/planted.py --write FOLDER
 
 The corpus is ``plants/plants.csv``: a fault (``plants/layouts.py``, ``plants/arithmetic.py``), an architecture
@@ -13,7 +14,8 @@ seeds, and names of layers say nothing of faults (docs/planted.md).
 costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks
 of what the runtime executes, the models in turn with them, and the machine's ceilings; calls ``analyze`` on all of
 them; and holds its findings against the plants, with the kinds of findings that answer to each kind of fault
-(``plants/kinds.csv``): ``planted-score``.
+(``plants/kinds.csv``): ``planted-score``. With ``--folder`` the models and databases are kept there, and ``--stored``
+analyses them again and measures nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
 from dlbricks.generator.measurement.data.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
+from dlbricks.models import ModelSource
 from facts import provenance, quietness
 from facts import write as write_figures
 from plants import cost, score
@@ -50,6 +53,8 @@ def main() -> None:
     what.add_argument("--write", type=Path, metavar="FOLDER", help="only write the models")
     parser.add_argument("--prove", action="store_true", help="let the analysis try its remedies; takes much longer")
     parser.add_argument("--no-data", action="store_true", help="do not measure what the models' own values cost")
+    parser.add_argument("--folder", type=Path, help="keep models and databases here")
+    parser.add_argument("--stored", action="store_true", help="analyse what an earlier call left in --folder")
     parser.add_argument("--plants", nargs="+", metavar="NAME", help="only these; what was measured of others stays")
     parser.add_argument("--half", nargs="+", choices=HALVES, default=[], help="only these")
     parser.add_argument("--visits", type=int, help="of each model and brick; 96 for a cost, else 24")
@@ -60,12 +65,16 @@ def main() -> None:
     options = parser.parse_args()
     options.visits = options.visits or (96 if options.measure else 24)
     chosen = _chosen(options)
+    if options.stored and (options.measure or options.folder is None):
+        parser.error("--stored goes with --score and --folder")
     if options.write:
         write(chosen, options.write)
         return
     suffix = "".join(f"-{half}" for half in options.half)
     with ExitStack() as resources:
-        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-planted-")))
+        kept = resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-planted-"))
+        folder = options.folder or Path(kept)
+        folder.mkdir(parents=True, exist_ok=True)
         if options.measure:
             store = resources.enter_context(Store.open(folder / "cost.db"))
             found = cost.experiment(chosen, store, folder, _protocol(options), _earlier(options, suffix))
@@ -108,18 +117,12 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
         models = cost.sources(members, folder)
         sources = list(models.values())
         with Store.open(folder / f"score-{threads}.db") as store:
-            made = generate(
-                sources, granularity=1, graph="runtime", threads=threads, annotate=True, out=folder / f"suite-{threads}"
-            )
-            if made.suite is None:
-                raise SystemExit(f"no model can be decomposed: {made.rows[0].error}")
-            done = run(made.suite, store=store, models=sources, cache="model", threads=threads, **_protocol(options))
-            if not options.no_data:
-                measure_data(sources, store=store, threads=threads, seed=options.seed)
-            measure_ceilings(store=store, backend="onnxruntime", threads=threads, dtype=NATIVE, **_CEILINGS)
+            if not options.stored:
+                _measure(sources, store, folder / f"suite-{threads}", threads, options)
             analysed = analyze(sources, store=store, threads=threads, prove=options.prove)
-            where = provenance(store, done.system, done.stack)
-            quiet[str(threads)] = quietness(store, [one.id for one in store.measurements(subject=Subject.MODEL)])
+            of_models = store.measurements(subject=Subject.MODEL)
+            where = provenance(store, of_models[0].system, of_models[0].stack)
+            quiet[str(threads)] = quietness(store, [one.id for one in of_models])
         rows = dict(zip(models, analysed.rows, strict=True))
         answers += [
             {
@@ -152,6 +155,18 @@ def scores(chosen: Sequence[Plant], folder: Path, options: argparse.Namespace) -
         **score.result(verdicts),
         "answers": answers,
     }
+
+
+def _measure(
+    sources: Sequence[ModelSource], store: Store, suite: Path, threads: int, options: argparse.Namespace
+) -> None:
+    made = generate(sources, granularity=1, graph="runtime", threads=threads, annotate=True, out=suite)
+    if made.suite is None:
+        raise SystemExit(f"no model can be decomposed: {made.rows[0].error}")
+    run(made.suite, store=store, models=sources, cache="model", threads=threads, **_protocol(options))
+    if not options.no_data:
+        measure_data(sources, store=store, threads=threads, seed=options.seed)
+    measure_ceilings(store=store, backend="onnxruntime", threads=threads, dtype=NATIVE, **_CEILINGS)
 
 
 def _summary(found: Any) -> dict[str, Any]:

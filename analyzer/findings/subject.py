@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from ...bricks.cost import Cost
@@ -19,9 +19,10 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Store
 from ...models import ModelSource
 
-__all__ = ["Node", "Spent", "Subject", "is_depthwise", "weighted_median"]
+__all__ = ["Node", "Rates", "Spent", "Subject", "is_depthwise", "weighted_median", "weighted_quantile"]
 
 _HALF = 0.5
+_THIRD = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +70,25 @@ class Spent:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a model's own operators reach, weighted by their work, so that a slow one has no more weight than others.
+
+    None where there is no such operator that is measured.
+
+    Attributes:
+        bytes_per_ms: Of activations, of operators without multiply-accumulates, divisions and exponentials.
+        macs_per_ms: Multiply-accumulates, depthwise convolutions left out.
+        depthwise_per_ms: Those of depthwise convolutions.
+        special_per_ms: Divisions and exponentials.
+    """
+
+    bytes_per_ms: float | None
+    macs_per_ms: float | None
+    depthwise_per_ms: float | None
+    special_per_ms: float | None
+
+
 class Subject:
     """One model as analyses see it.
 
@@ -84,6 +104,7 @@ class Subject:
         self.estimate = estimate
         self.choice = choice
         self.store = store
+        self._modest: dict[str, Rates] = {}
 
     @property
     def source(self) -> ModelSource:
@@ -170,44 +191,49 @@ class Subject:
         """Names of layers of the model, in its order."""
         return tuple(self.graph.layers[index].name for index in sorted(set(layers)))
 
-    @cached_property
+    @property
     def bytes_per_ms(self) -> float | None:
-        """The rate at which this model's own operators move data that compute next to nothing.
+        """The rate at which this model's own operators move data that compute next to nothing; see ``Rates``."""
+        return self._usual.bytes_per_ms
 
-        The median over those without multiply-accumulates, divisions and exponentials, weighted by their bytes, so that
-        a slow one has no more weight than others; None where there are none that are measured.
-        """
-        rates = []
-        for node in self.nodes:
-            cost = node.layer.cost
-            if cost is None or not node.ms or cost.macs or cost.divisions or cost.exponentials:
-                continue
-            if cost.activation_bytes and node.layer.op_type not in UNMOVED:
-                rates.append((cost.activation_bytes / node.ms, cost.activation_bytes))
-        return weighted_median(rates)
-
-    @cached_property
+    @property
     def macs_per_ms(self) -> float | None:
-        """The rate of its operators that multiply and accumulate, likewise, depthwise convolutions left out.
+        """The rate of its operators that multiply and accumulate, depthwise convolutions left out; see ``Rates``."""
+        return self._usual.macs_per_ms
 
-        None where there are none.
+    @cached_property
+    def _usual(self) -> Rates:
+        return self._rates(_HALF)
+
+    def modest(self, operator: str) -> Rates:
+        """What two thirds of the work of all but one operator reaches: what is far slower than that is slow.
+
+        Args:
+            operator: Its kind; where nothing else does such work, it counts as well.
         """
-        return self._rate(lambda layer, cost: 0 if is_depthwise(layer) else cost.macs)
+        if operator not in self._modest:
+            others, own = self._rates(_THIRD, without=operator), self._rates(_THIRD)
+            found = {one.name: getattr(others, one.name) or getattr(own, one.name) for one in fields(Rates)}
+            self._modest[operator] = Rates(**found)
+        return self._modest[operator]
 
-    @cached_property
-    def depthwise_per_ms(self) -> float | None:
-        """The rate of its depthwise convolutions, likewise."""
-        return self._rate(lambda layer, cost: cost.macs if is_depthwise(layer) else 0)
+    def _rates(self, share: float, without: str = "") -> Rates:
+        def rate(work: Callable[[Layer, Cost], int]) -> float | None:
+            nodes = [node for node in self.nodes if node.layer.op_type != without]
+            layers = [(node.layer, node.layer.cost, node.ms) for node in nodes]
+            amounts = [(work(layer, cost), ms) for layer, cost, ms in layers if cost is not None]
+            return weighted_quantile([(amount / ms, amount) for amount, ms in amounts if amount and ms], share)
 
-    @cached_property
-    def special_per_ms(self) -> float | None:
-        """The rate of divisions and exponentials, likewise."""
-        return self._rate(lambda _, cost: 0 if cost.macs else cost.divisions + cost.exponentials)
+        def moved(layer: Layer, cost: Cost) -> int:
+            computes = cost.macs or cost.divisions or cost.exponentials or layer.op_type in UNMOVED
+            return 0 if computes else cost.activation_bytes
 
-    def _rate(self, work: Callable[[Layer, Cost], int]) -> float | None:
-        layers = [(node.layer, node.layer.cost, node.ms) for node in self.nodes]
-        costs = [(work(layer, cost), ms) for layer, cost, ms in layers if cost is not None]
-        return weighted_median([(amount / ms, amount) for amount, ms in costs if amount and ms])
+        return Rates(
+            bytes_per_ms=rate(moved),
+            macs_per_ms=rate(lambda layer, cost: 0 if is_depthwise(layer) else cost.macs),
+            depthwise_per_ms=rate(lambda layer, cost: cost.macs if is_depthwise(layer) else 0),
+            special_per_ms=rate(lambda _, cost: 0 if cost.macs else cost.divisions + cost.exponentials),
+        )
 
 
 def is_depthwise(layer: Layer) -> bool:
@@ -228,9 +254,14 @@ def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
     Args:
         values: Each with its weight.
     """
+    return weighted_quantile(values, _HALF)
+
+
+def weighted_quantile(values: Sequence[tuple[float, float]], share: float) -> float | None:
+    """The value at which a share of the weight is reached, from the smallest on; None of none."""
     total, passed = sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         passed += weight
-        if passed >= _HALF * total:
+        if passed >= share * total:
             return value
     return None

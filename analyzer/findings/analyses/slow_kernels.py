@@ -1,14 +1,15 @@
 """Operators that are far slower than what else the same model runs.
 
 Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
-that this model's own operators reach (the median, weighted by work), and at least what the shortest operator takes. An
+that two thirds of the work of all the model's other operators reach, and at least what the shortest operator takes. An
 operator that takes more than four times as long, by all of its interval, and 0.2 % of the model, is slow; saving = what
 it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches
 in this model, and not those of the machine.
 
 Convolutions whose filters read one channel each (depthwise) use every number that they read a few times only, and no
 kernel multiplies as fast so: they are held against each other alone. Recurrent layers read their recurrence weights
-once in every step, since no step can begin before the one before it.
+once in every step, since no step can begin before the one before it; normalisations read their input a second time,
+with the mean and variance of what they read first. One that is fused with an addition has an analysis of its own.
 
 Where another stored runtime or algorithm runs the same brick faster, that is said.
 """
@@ -31,9 +32,15 @@ _SLOW = 4.0
 _WORTH = 0.002
 """Share of the model that an operator takes at least: what is shorter takes its time to be called."""
 _SEVERAL = 4
-_ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot"})
+_ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot", "SkipLayerNormalization"})
 """What has an analysis of its own."""
 _RECURRENT = RECURRENT | {"DynamicQuantizeLSTM"}
+_NORMALISATIONS = frozenset(
+    {
+        "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "RMSNormalization",
+        "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization",
+    }
+)  # fmt: skip
 _RECURRENCE = 2
 """The input that holds the recurrence weights."""
 _FASTER_UNTIL = {"AveragePool": 18}
@@ -93,17 +100,17 @@ def _remedy(subject: Subject, nodes: Sequence[Node]) -> Remedy:
 
 
 def _expected(subject: Subject, node: Node) -> float | None:
-    cost, rate = node.layer.cost, subject.bytes_per_ms
-    if cost is None or rate is None or not node.origins:
+    cost, rates = node.layer.cost, subject.modest(node.layer.op_type)
+    if cost is None or rates.bytes_per_ms is None or not node.origins:
         return None
-    parts = [(cost.activation_bytes + cost.weight_bytes + _read_again(node.layer)) / rate]
+    parts = [(cost.activation_bytes + cost.weight_bytes + _read_again(node.layer)) / rates.bytes_per_ms]
     if cost.macs:
-        macs = subject.depthwise_per_ms if is_depthwise(node.layer) else subject.macs_per_ms
+        macs = rates.depthwise_per_ms if is_depthwise(node.layer) else rates.macs_per_ms
         if macs is None:
             return None
         parts.append(cost.macs / macs)
     if cost.exponentials or (cost.divisions and not _is_mean(cost)):
-        special = subject.special_per_ms
+        special = rates.special_per_ms
         if special is None:
             return None
         parts.append((cost.divisions + cost.exponentials) / special)
@@ -111,7 +118,9 @@ def _expected(subject: Subject, node: Node) -> float | None:
 
 
 def _read_again(layer: Layer) -> int:
-    """Bytes of recurrence weights that a recurrent layer reads after its first step."""
+    """Bytes that a layer reads after it has read all once: a recurrence's weights, and what is normalised."""
+    if layer.op_type in _NORMALISATIONS:
+        return 0 if layer.operands[0].type is None else layer.operands[0].type.nbytes
     if layer.op_type not in _RECURRENT or len(layer.operands) <= _RECURRENCE:
         return 0
     sequence, recurrence = layer.operands[0].type, layer.operands[_RECURRENCE].type

@@ -15,13 +15,15 @@ import numpy.typing as npt
 
 from ....errors import BackendUnavailable, UnsupportedBrick
 from ...network.network import Network
-from ..base import Option, Settings, bind, released
+from ..base import ExecutedGraph, Option, Settings, bind, released
 from ..calling import CallingBackend
 from ..environments import Environment
 from ..wording import Wording
+from .layout import in_blocks, read_in_blocks, rewrite
 
 if TYPE_CHECKING:
     from .operators.graph import Translated
+    from .operators.node import Symbol
 
 __all__ = ["MxnetBackend"]
 
@@ -92,28 +94,60 @@ class MxnetBackend(CallingBackend):
 
     def prepare(self, network: Network, settings: Settings) -> _MxnetExecutable:
         """Translate the network and bind its inputs and weights (see ``Backend``)."""
-        return _bound(network, settings, None)
+        return _bound(network, settings, None, inside=False)
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _MxnetExecutable:
-        """As ``prepare``, in the memory of the brick before it: the layers of a model have one for all."""
-        executable = _bound(network, settings, self._latest() if self._latest is not None else None)
+        """As ``prepare``, as between the layers of a model (see ``StreamBackend``).
+
+        It has the memory of the brick before it, as the layers of a model have one for all, and finds in blocks what
+        oneDNN would leave in blocks.
+        """
+        executable = _bound(network, settings, self._latest() if self._latest is not None else None, inside=True)
         self._latest = weakref.ref(executable)
         return executable
 
+    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """Its own graph, each node with the names of what oneDNN's subgraphs hold (see ``FusingBackend``)."""
+        from .graph import executed_graph
 
-def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None) -> _MxnetExecutable:
+        translated = _translated(network, settings)
+        try:
+            return executed_graph(translated, _optimised(translated, settings))
+        except Exception as error:  # the runtime's exceptions share no base class
+            raise _meaning(error, translated) from error
+
+
+def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None, *, inside: bool) -> _MxnetExecutable:
     """A network that was translated and bound; it may write over what the one before it holds."""
+    translated = _translated(network, settings)
+    try:
+        return _MxnetExecutable(translated, _optimised(translated, settings), before, inside=inside)
+    except Exception as error:  # the runtime's exceptions share no base class
+        raise _meaning(error, translated) from error
+
+
+def _optimised(translated: Translated, settings: Settings) -> Symbol:
+    """The symbol of a network as it is executed."""
+    return translated.symbol.optimize_for("MKLDNN") if _fuses(settings) else translated.symbol
+
+
+def _fuses(settings: Settings) -> bool:
+    """Whether operators are fused for oneDNN."""
+    return settings.options["subgraph"] == "onednn"
+
+
+def _translated(network: Network, settings: Settings) -> Translated:
+    """A network in MXNet's terms.
+
+    Raises:
+        UnsupportedBrick: It has no tensors of an input's type, or no such operator.
+    """
     from .operators.graph import translate
 
     for name, array in network.feeds.items():
         if array.dtype.name not in _TYPES:
             raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
-    fused = settings.options["subgraph"] == "onednn"
-    translated = translate(network, fused=fused)
-    try:
-        return _MxnetExecutable(translated, network, before, fused=fused)
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise _meaning(error, translated) from error
+    return translate(network, fused=_fuses(settings))
 
 
 class _MxnetExecutable:
@@ -127,18 +161,22 @@ class _MxnetExecutable:
 
     Args:
         translated: The network in MXNet's terms.
-        network: The same with its inputs.
+        symbol: Its symbol as it is executed.
         before: A network whose memory this one may write over.
-        fused: Whether operators are fused for oneDNN.
+        inside: Whether its inputs have the layout that they would have inside a model.
     """
 
     def __init__(
-        self, translated: Translated, network: Network, before: _MxnetExecutable | None, *, fused: bool
+        self,
+        translated: Translated,
+        symbol: Symbol,
+        before: _MxnetExecutable | None,
+        *,
+        inside: bool,
     ) -> None:
         import mxnet as mx
 
         self._translated = translated
-        symbol = translated.symbol.optimize_for("MKLDNN") if fused else translated.symbol
         by_id: dict[int, Any] = {}  # the weights of copies are the same memory
         for array in translated.arrays.values():
             if array.dtype.name not in _TYPES:
@@ -146,8 +184,16 @@ class _MxnetExecutable:
             if id(array) not in by_id:
                 by_id[id(array)] = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
         bound = {name: by_id[id(array)] for name, array in translated.arrays.items()}
-        fed = (array for array in network.feeds.values() if array.dtype.kind == "f")
-        self._activations = [by_id[id(array)] for array in fed if id(array) in by_id]
+        blocks = read_in_blocks(symbol) if inside else frozenset()
+        self._refreshing: list[Callable[[], object]] = []
+        for variable in bound.keys() & translated.feeds.keys():
+            array = translated.arrays[variable]
+            laid_out = in_blocks(array) if variable in blocks else None
+            if laid_out is not None:
+                source, bound[variable] = laid_out, in_blocks(array)
+                self._refreshing.append(partial(rewrite, source, bound[variable]))
+            elif array.dtype.kind == "f":
+                self._refreshing.append(partial(bound[variable].__imul__, 1))  # in its memory
         self.executor: Any = symbol.bind(
             mx.cpu(),
             args={name: bound[name] for name in symbol.list_arguments()},
@@ -166,9 +212,9 @@ class _MxnetExecutable:
             raise _meaning(error, self._translated) from error
 
     def refresh(self) -> None:
-        for place in range(len(self._activations)):
-            self._activations[place] *= 1  # in its memory; the engine does it while the caller goes on
-        self._wait()
+        for write in self._refreshing:
+            write()
+        self._wait()  # the engine does it while the caller goes on
 
     def synchronize(self) -> None:
         """Nothing is left to wait for."""
@@ -181,7 +227,7 @@ class _MxnetExecutable:
 
     def close(self) -> None:
         self._forward = released
-        self._activations.clear()
+        self._refreshing.clear()
         self.executor = None
 
 

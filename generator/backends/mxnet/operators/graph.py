@@ -16,7 +16,10 @@ from ....network.network import Network
 from .folding import Folding
 from .node import DOMAINS, Array, Node, Symbol, ValueType, Variables, translations
 
-__all__ = ["Translated", "translate"]
+__all__ = ["Translated", "labelled", "translate"]
+
+_LABEL = "~"
+"""What names of MXNet's operators begin with: then the place of their node in ONNX. No variable's name begins so."""
 
 _KNOWN_BYTES = 1024
 """Values of up to this size are shown to the inference of shapes."""
@@ -29,12 +32,22 @@ class Translated:
     Attributes:
         symbol: All outputs, in order.
         arrays: Variable to value.
+        feeds: Variable to the input of the network that it is.
+        labels: Label to what the node in ONNX gives, from which operators with that label were made.
         operators: Kinds of ONNX operators that it holds, in order.
     """
 
     symbol: Symbol
     arrays: Mapping[str, Array]
+    feeds: Mapping[str, str]
+    labels: Mapping[str, tuple[str, ...]]
     operators: tuple[str, ...]
+
+
+def labelled(name: str) -> str:
+    """The label in the name of one of MXNet's operators; empty where it has none."""
+    label, dot, _ = name.partition(".")
+    return label if dot and label.startswith(_LABEL) else ""
 
 
 def translate(network: Network, *, fused: bool) -> Translated:
@@ -57,22 +70,27 @@ def translate(network: Network, *, fused: bool) -> Translated:
     versions = {entry.domain: entry.version for entry in model.opset_import}
     variables = Variables()
     symbols: dict[str, Symbol] = {name: variables.add(array) for name, array in feeds.items()}
+    fed = dict(zip(variables.bound, feeds, strict=True))
+    labels: dict[str, tuple[str, ...]] = {}
     known = translations()
     folding = Folding(model, constants, types)
     used = frozenset({*network.outputs, *(name for node in model.graph.node for name in node.input if name)})
     apart = _apart(model.graph) if fused else frozenset()
-    for proto in model.graph.node:
+    for number, proto in enumerate(model.graph.node):
         if folding.fold(proto):
             continue
         if proto.domain not in DOMAINS or proto.op_type not in known:
             raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
         opset = versions.get("", versions.get("ai.onnx", 1))
         node = Node(proto, opset, types, constants, feeds, used, symbols, variables)
-        made = known[proto.op_type](node)
-        results = made if isinstance(made, list) else [made]
-        for name, symbol in zip(proto.output, results, strict=False):
-            if name:
-                symbols[name] = mx.sym.BlockGrad(symbol) if name in apart else symbol
+        label = f"{_LABEL}{number}"
+        labels[label] = tuple(name for name in proto.output if name)
+        with mx.name.Prefix(f"{label}."):
+            made = known[proto.op_type](node)
+            results = made if isinstance(made, list) else [made]
+            for name, symbol in zip(proto.output, results, strict=False):
+                if name:
+                    symbols[name] = mx.sym.BlockGrad(symbol) if name in apart else symbol
     outputs = []
     for name in network.outputs:
         if name not in symbols:
@@ -83,6 +101,8 @@ def translate(network: Network, *, fused: bool) -> Translated:
     return Translated(
         symbol=whole,
         arrays={name: array for name, array in variables.bound.items() if name in read},
+        feeds=fed,
+        labels=labels,
         operators=tuple(dict.fromkeys(proto.op_type for proto in model.graph.node)),
     )
 
