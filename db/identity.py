@@ -76,7 +76,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
 
     Args:
         connection: Inside a writing transaction.
-        table: Its primary key or another constraint tells what is the same.
+        table: Its primary key or another constraint says what is the same.
         rows: All with the same columns.
 
     Returns:
