@@ -13,11 +13,10 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL
 from ...constructor.decomposition import Decomposition, Failed
 from ...db import Measurement, Run, Stack, Store
-from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
-from ..comparison.difference import Relation
+from ..comparison.difference import Relation, check_minimum_effect
 from ..estimation.cutting import readable_of
 from ..estimation.query import Query, QueryFields, asked
 from ..estimation.survey import decompose_all
@@ -94,8 +93,7 @@ def history(
         >>> row.runs, row.reason
         (0, 'nothing is stored')
     """
-    if not 0 < minimum_effect < float("inf"):
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.01 for 1 %")
+    check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
     cut = Cut(granularity, connected=connected)
     cut.check()
