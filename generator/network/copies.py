@@ -7,6 +7,7 @@ read warm what a model reads cold.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,7 @@ def distinct(array: Array, copy: int) -> Array:
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """A node with its values renamed, those that its bodies capture included."""
-    twin = onnx.NodeProto()
-    twin.CopyFrom(node)
+    twin = deepcopy(node)
     twin.ClearField("name")
     rename(twin, names)
     return twin

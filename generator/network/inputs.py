@@ -10,6 +10,7 @@ import contextlib
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,8 +179,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
 
     What an input decides, as the end of a Range does, no inference finds, but what outputs are declared to be shows it.
     """
-    bound = onnx.ModelProto()
-    bound.CopyFrom(model)
+    bound = deepcopy(model)
     given = {name: shape for name, _, shape in types}
     for value in bound.graph.input:
         if value.name in given:
@@ -264,7 +264,6 @@ def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.name == "value":
-                tensor = onnx.TensorProto()
-                tensor.CopyFrom(attribute.t)
+                tensor = deepcopy(attribute.t)
                 tensor.name = node.output[0]
                 yield tensor

@@ -11,6 +11,7 @@ key says what a measurement is of, and a new one would part all stacks from what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -96,8 +97,7 @@ class _Padder:
 
     def pad(self) -> Network:
         nodes = [self._node(node) for node in self._model.graph.node]
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
+        model = deepcopy(self._model)
         graph = model.graph
         del graph.node[:], graph.value_info[:], graph.initializer[:]
         graph.node.extend(nodes)
@@ -128,8 +128,7 @@ class _Padder:
             raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
         if any(node.output[1:]):
             raise UnsupportedBrick(f"{node.op_type} with more than one result cannot be carried over")
-        twin = onnx.NodeProto()
-        twin.CopyFrom(node)
+        twin = deepcopy(node)
         self._fills[node.output[0]] = rule(twin)
         return twin
 
@@ -213,8 +212,7 @@ class _Padder:
             if values.size != 1 and not (values == values.flat[0]).all():
                 raise UnsupportedBrick(f"a constant of {node.op_type} varies within padded channels")
             fills.append((name, float(values.flat[0])))
-        source = onnx.NodeProto()
-        source.CopyFrom(node)
+        source = deepcopy(node)
         source.input[:] = original
         found = _evaluated(source, dict(fills), self._model.opset_import)
         loose = [(name, value) for name, value in fills if name in self._loose]

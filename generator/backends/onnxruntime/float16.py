@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,14 +125,8 @@ def _converted(network: Network) -> Network:
 
 def _taken(network: Network) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The structure, without functions, and the values of all initializers of its outermost graph."""
-    model = onnx.ModelProto()
-    folder = ""
-    if network.model is not None:
-        model.CopyFrom(network.model)
-    else:
-        assert network.path is not None  # noqa: S101  # one of both
-        model = onnx.load(str(network.path), load_external_data=False)
-        folder = str(Path(network.path).resolve().parent)
+    model = network.structure()
+    folder = "" if network.path is None else str(network.path.resolve().parent)
     if model.functions:
         model = inliner.inline_local_functions(model)
     weights: dict[str, Array] = {}
