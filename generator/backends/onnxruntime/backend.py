@@ -138,9 +138,10 @@ class OrtBackend(PackagedBackend):
         """The reorders at its edges, and the poolings behind blocked summands (see ``PackingBackend``)."""
         from .summands import is_idle_pooling
 
+        assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
         found: set[int] = set()
-        for place, node in enumerate(network.brick.graph.node):
+        for place, node in enumerate(network.model.graph.node):
             if node.op_type in REORDERS and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
