@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..generator.decomposition.cutter import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from .comparison.difference import MINIMUM_EFFECT, Relation
+from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
 from .comparison.sides import Side
@@ -155,7 +155,8 @@ def advise(
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
-        UsageError: There is no such system or stack, or several systems are stored and this machine is none of them.
+        UsageError: The minimum effect is not positive, there is no such system or stack, or several systems are stored
+            and this machine is none of them.
         StoreError: The database cannot be read.
 
     Example:
@@ -166,6 +167,7 @@ def advise(
         >>> row.best, row.reason
         (None, 'nothing is stored')
     """
+    check_minimum_effect(minimum_effect)
     query = asked(query, fields)
     dtype = {None: _DEFAULT_DTYPE, _ANY: None}.get(query.dtype, query.dtype)
     query = replace(query, system=_system(store, query.system), dtype=dtype)

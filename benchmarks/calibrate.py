@@ -2,7 +2,7 @@
 
     python benchmarks/calibrate.py
 
-A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval tells,
+A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval says,
 and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
 intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Models of the half
 ``new`` are left out altogether: nothing is fitted to them. Written are ``docs/results/calibration.json``, of each
@@ -45,10 +45,10 @@ RESULTS, CONSTANTS = _TOP / "docs/results", _TOP / "constructor/uncertainty/cali
 SCATTER = CONSTANTS.with_name("scatter.json")
 
 Place = tuple[str, str, int, str]
-"""Backend, device, threads (2 stands for all above 1), and what is told: ``bricks`` or ``model``."""
+"""Backend, device, threads (2 stands for all above 1), and what is said: ``bricks`` or ``model``."""
 
 _BESIDE = ("again", "xeon-2.5ghz")
-"""Folders of runs that are no headline, and tell what runs differ by as well as others."""
+"""Folders of runs that are no headline, and show what runs differ by as well as others."""
 
 _UNDISTURBED = {"bricks": "undisturbed_ms", "model": "measured_undisturbed_ms"}
 _REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}

@@ -86,12 +86,12 @@ def otava(threshold: float) -> Detector:
 
 
 def ruptures(threshold: float) -> Detector:
-    """The best partition, each cut at the cost of so many variances, which successive differences tell."""
+    """The best partition, each cut at the cost of so many variances, which successive differences show."""
     return lambda logs: run_by_run(lambda part: partition(part, threshold), logs)
 
 
 def ruptures_student(threshold: float) -> Detector:
-    """The same at the cost of a quantile of Student's t, squared: dear as long as few runs tell the variance."""
+    """The same at the cost of a quantile of Student's t, squared: dear as long as few runs show the variance."""
     cost = lambda part: float(stdtrit(2 / 3 * (part.size - 1), 1 - threshold / 2)) ** 2  # noqa: E731
     return lambda logs: run_by_run(lambda part: partition(part, cost(part)), logs)
 

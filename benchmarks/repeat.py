@@ -2,11 +2,11 @@
 
     python benchmarks/repeat.py [--neighbour 0.5] [--minutes 10] [--against QUIET.db] [--graph runtime] [--models ...]
 
-Each run measures all bricks and all models, in turn, into the same database. Told are, as median and 95 % quantile over
-the models, the differences between both runs of the estimates of the undisturbed latency, which come from the bricks
-alone, and beside them of the same models' own minima, medians, means and undisturbed latencies. With ``--against``, a
-database that holds the same models measured when it was quiet (``accuracy.py --db``), also how far each of these is
-from there; how quiet that was stands beside it.
+Each run measures all bricks and all models, in turn, into the same database. Reported are, as median and 95 % quantile
+over the models, the differences between both runs of the estimates of the undisturbed latency, which come from the
+bricks alone, and beside them of the same models' own minima, medians, means and undisturbed latencies. With
+``--against``, a database that holds the same models measured when it was quiet (``accuracy.py --db``), also how far
+each of these is from there; how quiet that was stands beside it.
 
 Written under ``--out``: ``repeat-<graph>-g<G>-t<threads>-b<batch>-n<duty>[-<half>].json``.
 """

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["RANDOM", "REDUCTIONS", "VIEWS"]
+__all__ = [
+    "GLOBAL_POOLS",
+    "PARAMETERISED",
+    "POINTWISE",
+    "POOLS",
+    "PRODUCTS",
+    "RANDOM",
+    "RECURRENT",
+    "REDUCTIONS",
+    "UNMOVED",
+    "VIEWS",
+]
 
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -17,3 +28,22 @@ REDUCTIONS = frozenset({
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Their result has the elements that they read, in the same order."""
+
+UNMOVED = VIEWS | {"Dropout"}
+"""A runtime may do them without moving anything."""
+
+POINTWISE = frozenset({
+    "Abs", "Acos", "Add", "Asin", "Asinh", "Atan", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
+    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Mean", "Min",
+    "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+})  # fmt: skip
+"""Each element of the result comes from those at its place, so that a channel stays a channel."""
+
+PARAMETERISED = frozenset({"Clip", "Dropout"})
+"""Of these the further inputs are single numbers, which are not broadcast."""
+
+PRODUCTS = frozenset({"Gemm", "MatMul"})
+POOLS = frozenset({"AveragePool", "MaxPool"})
+GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})

@@ -6,7 +6,7 @@ weights; products of queries and keys). So is a model's latency, but for what ke
     f(n) = a + b n + c n^2,  a, b, c >= 0 (least squares of relative residuals)
 
 Between two measured lengths the latency is f times the ratio of measured latency to f, which is interpolated along the
-logarithm of the length: at measured lengths that is what was measured. How good it is, leaving points out tells: each
+logarithm of the length: at measured lengths that is what was measured. How good it is, leaving points out shows: each
 length but the ends is left out once and predicted from the others, whose gap there is twice as wide as any that is
 bridged otherwise. Beyond the measured lengths nothing is said.
 """

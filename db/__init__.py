@@ -11,6 +11,7 @@ from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .exporting import export, frame
+    from .filter import Filter
     from .merging import merge
     from .store import Store
     from .transfer import Transferred
@@ -36,6 +37,7 @@ __all__ = [
     "Combination",
     "Conditions",
     "Failure",
+    "Filter",
     "Kernel",
     "KernelView",
     "Measurement",
@@ -61,6 +63,7 @@ __getattr__, __dir__ = lazy(
         "Combination": "values",
         "Conditions": "values",
         "Failure": "values",
+        "Filter": "filter",
         "Kernel": "values",
         "KernelView": "values",
         "Measurement": "values",

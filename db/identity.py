@@ -11,8 +11,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
+from .rows import to_stack, to_system
 from .schema import CombinationRow, ItemRow, StackRow, SystemRow, table_of
-from .values import Conditions, Failure, Measurement, Subject
+from .values import Conditions, Failure, Measurement, Stack, Subject, System
 
 __all__ = [
     "CHUNK",
@@ -25,6 +26,8 @@ __all__ = [
     "put_rows",
     "put_stack_row",
     "put_system_row",
+    "stored_stacks",
+    "stored_systems",
 ]
 
 CHUNK = 500
@@ -73,7 +76,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
 
     Args:
         connection: Inside a writing transaction.
-        table: Its primary key or another constraint tells what is the same.
+        table: Its primary key or another constraint says what is the same.
         rows: All with the same columns.
 
     Returns:
@@ -152,6 +155,18 @@ def put_system_row(connection: Connection, row: dict[str, Any]) -> None:
 def put_stack_row(connection: Connection, row: dict[str, Any]) -> None:
     """Store a row of ``StackRow`` unless it is there."""
     _stacks.ensure(connection, row)
+
+
+def stored_systems(connection: Connection) -> dict[str, System]:
+    """Every system by its key."""
+    rows = connection.execute(select(table_of(SystemRow))).mappings()
+    return {row["key"]: to_system(dict(row)) for row in rows}
+
+
+def stored_stacks(connection: Connection) -> dict[str, Stack]:
+    """Every stack by its key."""
+    rows = connection.execute(select(table_of(StackRow))).mappings()
+    return {row["key"]: to_stack(dict(row)) for row in rows}
 
 
 def combination_id(connection: Connection, system: str, stack: str, conditions: Conditions) -> int:

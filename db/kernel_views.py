@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from ..errors import StoreError
+from .filter import Filter
 from .identity import CHUNK, Identity, insert_new, item_id
-from .queries import Filter, matching_items
+from .queries import matching_items
 from .schema import CombinationRow, ItemRow, KernelViewRow, table_of
 from .values import Conditions, Kernel, KernelView, Subject
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, select, tuple_
 
+from .filter import Filter
 from .identity import CHUNK
 from .rows import STATISTICS, to_block, to_measurement
 from .schema import (
@@ -25,13 +26,11 @@ from .values import PROTOCOL, Block, Combination, Conditions, Failure, Measureme
 
 __all__ = [
     "Fastest",
-    "Filter",
     "LeftOpen",
     "blocks",
     "combinations",
     "contenders",
     "failures",
-    "fastest",
     "left_open",
     "matching_items",
     "measured_keys",
@@ -46,43 +45,6 @@ _measurement = table_of(MeasurementRow)
 _block = table_of(BlockRow)
 _run = table_of(RunRow)
 _failure = table_of(FailureRow)
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What to select; None leaves a property open.
-
-    Attributes:
-        subject: Brick, model or reference.
-        keys: Keys of bricks or models.
-        system: Key of the system.
-        stack: Key of the stack.
-        conditions: All of threads, cache and dtype at once.
-        threads: Threads.
-        cache: Cache state.
-        dtype: Precision.
-        backend: Name of the backend.
-        device: Its device.
-        variant: Name of the variant; None for all.
-        protocol: How measurements were taken; None for all.
-        since_us: Only what was measured, failed or profiled then or later, in microseconds since 1970, UTC.
-        node: Name of the node that measured; empty: one without a name. Kernel views are of no node.
-    """
-
-    subject: Subject | None = None
-    keys: Collection[str] | None = None
-    system: str | None = None
-    stack: str | None = None
-    conditions: Conditions | None = None
-    threads: int | None = None
-    cache: str | None = None
-    dtype: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    variant: str | None = ""
-    protocol: int | None = PROTOCOL
-    since_us: int | None = None
-    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,21 +239,14 @@ def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, l
     return found
 
 
-def fastest(connection: Connection, wanted: Filter, *, without: Collection[str] = ()) -> dict[str, Fastest]:
-    """Per key the lowest latency among the latest measurements, over everything that ``wanted`` leaves open.
-
-    Stacks whose keys are in ``without`` do not count.
-    """
-    return {key: found[0] for key, found in contenders(connection, wanted, without=without).items()}
-
-
 def contenders(
     connection: Connection, wanted: Filter, *, without: Collection[str] = (), parts: Collection[str] = (),
     reach: float = 1.0,
 ) -> dict[str, list[Fastest]]:  # fmt: skip
     """Per key the latest measurements of up to ``reach`` times the lowest latency, the lowest first.
 
-    Neither stacks whose keys are in ``without`` nor variants in ``parts`` count.
+    Over everything that ``wanted`` leaves open. Neither stacks whose keys are in ``without`` nor variants in ``parts``
+    count.
     """
     places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
     query = (
@@ -360,10 +315,9 @@ def failures(connection: Connection, wanted: Filter) -> list[Failure]:
 def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
     """Under what something is stored, with the number of measured items; those without any are left out."""
     places = _places(connection, wanted)
-    measured = (
-        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted)).exists()
-    )  # an item is counted once, however often it was measured
-    query = select(_item.c.combination_id, func.count()).where(measured).group_by(_item.c.combination_id)
+    # An item is counted once, however often it was measured.
+    query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
+    query = query.group_by(_item.c.combination_id)
     counts: dict[int, int] = {}
     for chunk in _chunks(wanted.keys):
         for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
@@ -377,21 +331,22 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
 
 def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
     """Keys that have a finished measurement."""
-    measured = (
-        select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted)).exists()
-    )
-    query = select(_item.c.key).distinct().where(measured)
-    places = list(_places(connection, wanted))
-    return {
-        key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))
-    }
+    return _keys(connection, wanted, _finished(_measurement, wanted))
 
 
 def outdated_keys(connection: Connection, wanted: Filter) -> set[str]:
     """Keys that have a finished measurement of an earlier protocol."""
     c = _measurement.c
-    measured = select(c.id).where(c.item_id == _item.c.id, c.finished_us.is_not(None), c.protocol < PROTOCOL).exists()
-    query = select(_item.c.key).distinct().where(measured)
+    return _keys(connection, wanted, and_(c.finished_us.is_not(None), c.protocol < PROTOCOL))
+
+
+def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """That an item has a measurement of which something holds."""
+    return select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
+
+
+def _keys(connection: Connection, wanted: Filter, condition: ColumnElement[bool]) -> set[str]:
+    query = select(_item.c.key).distinct().where(_measured(condition))
     places = list(_places(connection, wanted))
     return {
         key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))

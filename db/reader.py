@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Unpack
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Connection, Table, func, select
 
-from . import contents, queries
+from . import queries
 from .faults import guarded
+from .filter import Filter, FilterFields
 from .handle import Handle
-from .identity import Identity
+from .identity import Identity, stored_stacks, stored_systems
 from .kernel_views import kernel_views
-from .queries import Fastest, Filter, LeftOpen
+from .queries import Fastest, LeftOpen
 from .rows import to_run
-from .schema import REVISIONS, MeasurementRow, RunRow, table_of
+from .schema import (
+    REVISIONS,
+    BlockRow,
+    FailureRow,
+    KernelViewRow,
+    MeasurementRow,
+    RunRow,
+    StackRow,
+    SystemRow,
+    table_of,
+)
 from .values import (
-    PROTOCOL,
     Block,
     Combination,
     Conditions,
@@ -31,7 +41,11 @@ from .values import (
 
 __all__ = ["Reader"]
 
-_measurement, _run = map(table_of, (MeasurementRow, RunRow))
+ANY = Filter()
+"""Whatever is measured as this version measures, without variants."""
+
+_system, _stack, _run = map(table_of, (SystemRow, StackRow, RunRow))
+_measurement, _block, _failure, _view = map(table_of, (MeasurementRow, BlockRow, FailureRow, KernelViewRow))
 
 
 class Reader(Handle):
@@ -40,12 +54,12 @@ class Reader(Handle):
     def systems(self) -> dict[str, System]:
         """Every system by its key."""
         with self.reading() as connection:
-            return contents.systems(connection)
+            return stored_systems(connection)
 
     def stacks(self) -> dict[str, Stack]:
         """Every stack by its key."""
         with self.reading() as connection:
-            return contents.stacks(connection)
+            return stored_stacks(connection)
 
     def runs(self) -> list[Run]:
         """Every run, oldest first."""
@@ -92,134 +106,49 @@ class Reader(Handle):
             return queries.blocks(connection, measurements)
 
     def measurements(
-        self,
-        *,
-        subject: Subject | None = None,
-        keys: Collection[str] | None = None,
-        system: str | None = None,
-        stack: str | None = None,
-        conditions: Conditions | None = None,
-        threads: int | None = None,
-        cache: str | None = None,
-        dtype: str | None = None,
-        backend: str | None = None,
-        device: str | None = None,
-        variant: str | None = "",
-        latest: bool = True,
-        protocol: int | None = PROTOCOL,
-        since_us: int | None = None,
-        node: str | None = None,
+        self, wanted: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
     ) -> list[Measurement]:
         """Finished measurements that match, sorted by key; raw samples are not read (``blocks`` reads them).
 
         Args:
-            subject: Brick, model or reference.
-            keys: Keys of bricks or models; any number.
-            system: Key of the system.
-            stack: Key of the stack.
-            conditions: Threads, cache state and precision together.
-            threads: Threads.
-            cache: Cache state.
-            dtype: Precision.
-            backend: Name of the backend.
-            device: Its device.
-            variant: Name of the variant; None for all.
+            wanted: Which.
             latest: Only the newest of each item.
-            protocol: How they were taken; None for all, those of earlier versions included.
-            since_us: Finished at that time or later, in microseconds since 1970, UTC.
-            node: Taken on the node of this name; empty: on one without a name; None for all.
+            **fields: Fields of ``Filter`` in place of those of ``wanted``.
         """
-        wanted = Filter(
-            subject,
-            keys,
-            system,
-            stack,
-            conditions,
-            threads,
-            cache,
-            dtype,
-            backend,
-            device,
-            variant,
-            protocol,
-            since_us,
-            node,
-        )
         with self.reading() as connection:
-            return queries.measurements(connection, wanted, latest=latest)
+            return queries.measurements(connection, wanted.but(**fields), latest=latest)
 
-    def kernels(self, wanted: Filter) -> dict[Identity, KernelView]:
+    def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
+        """The newest failure of each item that matches, unless it was measured after that."""
+        with self.reading() as connection:
+            return queries.failures(connection, wanted.but(**fields))
+
+    def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
         """The kernel views that match, by what they are of."""
         with self.reading() as connection:
-            return kernel_views(connection, wanted)
-
-    def fastest(
-        self,
-        subject: Subject,
-        keys: Collection[str],
-        *,
-        system: str,
-        device: str,
-        conditions: Conditions,
-        without: Collection[str] = (),
-    ) -> dict[str, Fastest]:
-        """Per key the lowest latency on a system and device, over all variants and all stacks but ``without``."""
-        wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
-        with self.reading() as connection:
-            return queries.fastest(connection, wanted, without=without)
+            return kernel_views(connection, wanted.but(**fields))
 
     def contenders(
         self,
-        subject: Subject,
-        keys: Collection[str],
+        wanted: Filter = ANY,
+        /,
         *,
-        system: str,
-        device: str,
-        conditions: Conditions,
         without: Collection[str] = (),
         parts: Collection[str] = (),
         reach: float = 1.0,
+        **fields: Unpack[FilterFields],
     ) -> dict[str, list[Fastest]]:
-        """The same, and all of up to ``reach`` times that; variants in ``parts`` do not count."""
-        wanted = Filter(subject, keys, system, conditions=conditions, device=device, variant=None)
-        with self.reading() as connection:
-            return queries.contenders(connection, wanted, without=without, parts=parts, reach=reach)
+        """Per key the lowest latency of what matches, and all of up to ``reach`` times that, the lowest first.
 
-    def failures(
-        self,
-        *,
-        subject: Subject | None = None,
-        keys: Collection[str] | None = None,
-        system: str | None = None,
-        stack: str | None = None,
-        conditions: Conditions | None = None,
-        threads: int | None = None,
-        cache: str | None = None,
-        dtype: str | None = None,
-        backend: str | None = None,
-        device: str | None = None,
-        variant: str | None = "",
-        since_us: int | None = None,
-        node: str | None = None,
-    ) -> list[Failure]:
-        """The newest failure of each item that matches, unless it was measured after that."""
-        wanted = Filter(
-            subject,
-            keys,
-            system,
-            stack,
-            conditions,
-            threads,
-            cache,
-            dtype,
-            backend,
-            device,
-            variant,
-            since_us=since_us,
-            node=node,
-        )
+        Args:
+            wanted: Which; ``variant=None`` looks over all variants.
+            without: Keys of stacks that do not count.
+            parts: Names of variants that do not.
+            reach: How many times the lowest latency another one may be; at 1 only that is given.
+            **fields: Fields of ``Filter`` in place of those of ``wanted``.
+        """
         with self.reading() as connection:
-            return queries.failures(connection, wanted)
+            return queries.contenders(connection, wanted.but(**fields), without=without, parts=parts, reach=reach)
 
     def combinations(
         self, subject: Subject | None = None, keys: Collection[str] | None = None, *, variant: str | None = None
@@ -244,8 +173,8 @@ class Reader(Handle):
     def info(self) -> dict[str, Any]:
         """Where the database is, its schema, how much it holds, and its systems and stacks."""
         with self.reading() as connection:
-            counts = contents.counts(connection)
-            systems, stacks = contents.systems(connection), contents.stacks(connection)
+            counts = _counts(connection)
+            systems, stacks = stored_systems(connection), stored_stacks(connection)
         path = self.place.path
         with guarded(str(self.place)):
             size = None if path is None else path.stat().st_size
@@ -257,3 +186,27 @@ class Reader(Handle):
             "systems": systems,
             "stacks": stacks,
         }
+
+
+def _counts(connection: Connection) -> dict[str, int]:
+    """Numbers of everything stored."""
+    finished = _measurement.c.finished_us.is_not(None)
+
+    def count(table: Table, *where: ColumnElement[bool]) -> int:
+        return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
+
+    def measured(subject: Subject) -> int:
+        return len(queries.measured_keys(connection, Filter(subject, variant=None, protocol=None)))
+
+    return {
+        "systems": count(_system),
+        "stacks": count(_stack),
+        "runs": count(_run),
+        "bricks": measured(Subject.BRICK),
+        "models": measured(Subject.MODEL),
+        "measurements": count(_measurement, finished),
+        "open": count(_measurement, ~finished),
+        "blocks": count(_block),
+        "failures": count(_failure),
+        "kernel_views": count(_view),
+    }

@@ -8,8 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
-from . import contents
-from .identity import CHUNK, Identity, insert_new, item_ids
+from .identity import CHUNK, Identity, insert_new, item_ids, stored_stacks, stored_systems
 from .kernel_views import put_view
 from .rows import stack_row, system_row
 from .schema import (
@@ -123,12 +122,12 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
 
 
 def _systems(source: Connection, target: Connection) -> int:
-    found = sorted(contents.systems(source).items())
+    found = sorted(stored_systems(source).items())
     return insert_new(target, table_of(SystemRow), [system_row(system) for _, system in found])
 
 
 def _stacks(source: Connection, target: Connection) -> int:
-    found = sorted(contents.stacks(source).items())
+    found = sorted(stored_stacks(source).items())
     return insert_new(target, table_of(StackRow), [stack_row(stack) for _, stack in found])
 
 

@@ -7,6 +7,7 @@ from what the name or the place of the dimension says (``dimensions.py``), in th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -72,8 +73,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
         raise UnsupportedModel("no input has a batch dimension", remedy="leave --batch out")
     if fixed == batch:
         return binding
-    trial = ModelProto()
-    trial.CopyFrom(model)
+    trial = deepcopy(model)
     apply(trial, binding)
     rebatch = plan_rebatch(trial, fixed, batch)
     bound = {**bound, **{f"{name}[0]": batch for name in rebatch.inputs}}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from onnx import GraphProto, NodeProto
 
 from .constants import Constant, graph_constants, is_constant
-from .subgraphs import bodies, own_names
+from .subgraphs import bodies, rename
 
 __all__ = ["hoist_constants"]
 
@@ -60,7 +60,8 @@ class _Hoist:
             outer = name
             if name in handed_out or name in self._defined or self._definitions[name] > 1:
                 outer = self._fresh(name)
-                _rename(nodes, name, outer)
+                for node in nodes:
+                    rename(node, {name: outer})
             if name in handed_out:  # a subgraph may hand out only what it makes itself
                 nodes.insert(0, NodeProto(op_type="Identity", input=[outer], output=[name]))
             self._defined.add(outer)
@@ -77,14 +78,3 @@ class _Hoist:
 def _replace(field: MutableSequence[_Message], items: list[_Message]) -> None:
     del field[:]
     field.extend(items)
-
-
-def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
-    """Let every reader of ``old`` read ``new`` instead, in subgraphs too unless they define ``old`` themselves."""
-    for node in nodes:
-        for slot, name in enumerate(node.input):
-            if name == old:
-                node.input[slot] = new
-        for graph in bodies(node):
-            if old not in own_names(graph):
-                _rename(graph.node, old, new)

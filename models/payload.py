@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -83,8 +84,7 @@ def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:
             f"{'strings' if dtype == TensorProto.STRING else 'bytes'}, but holds {found}"
         )
     if tensor.name != name:
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
+        copy = deepcopy(tensor)
         copy.name = name
         return copy
     return tensor

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from ..errors import UnsupportedModel
+from ..errors import BrokenModel, UnsupportedModel
 from .payload import count_elements
-from .shapes import Shape, static_shape, static_shapes
+from .shapes import Shape, infer_shapes, static_shape, static_shapes
 from .skeleton import is_weight
 
 __all__ = ["Rebatch", "apply_rebatch", "leading_dimension", "plan_rebatch"]
@@ -185,8 +184,6 @@ def _check(graph: GraphProto, rebatch: Rebatch, change: _Change) -> None:
 def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
     """Static shapes by value, inputs among them."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise UnsupportedModel(f"{change}: {reason}", remedy=_REMEDY) from error
-    return static_shapes(inferred.graph)
+        return static_shapes(infer_shapes(model, strict=strict).graph)
+    except BrokenModel as error:
+        raise UnsupportedModel(f"{change}: {error.message}", remedy=_REMEDY) from error

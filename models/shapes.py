@@ -1,12 +1,32 @@
-"""Shapes that a graph states."""
+"""Shapes: those that a graph states, and those that ONNX's inference finds."""
 
 from __future__ import annotations
 
-from onnx import GraphProto, TypeProto
+from onnx import GraphProto, ModelProto, TypeProto, checker, shape_inference
 
-__all__ = ["Shape", "declared_shape", "static_shape", "static_shapes"]
+from ..errors import BrokenModel
+
+__all__ = ["Shape", "declared_shape", "infer_shapes", "static_shape", "static_shapes"]
 
 Shape = tuple[int, ...]
+
+
+def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = True) -> ModelProto:
+    """A copy of a model with the type of every value that ONNX's shape inference finds, in bodies too.
+
+    Args:
+        model: The model; not changed.
+        strict: Refuse what cannot be inferred, instead of leaving it without a type.
+        propagate: Follow the values of shapes, too, so that what they decide is found.
+
+    Raises:
+        BrokenModel: Inference refuses the model as a whole.
+    """
+    try:
+        return shape_inference.infer_shapes(model, strict_mode=strict, data_prop=propagate)
+    except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise BrokenModel(f"shape inference refuses the model: {first}", remedy="check it with onnx.checker") from error
 
 
 def declared_shape(kind: TypeProto) -> Shape:

@@ -1,8 +1,8 @@
-"""The bodies of control-flow operators: which values of the outer graph they read."""
+"""The bodies of control-flow operators: all there are, what of the graph around them they read, and its renaming."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
@@ -18,6 +18,7 @@ __all__ = [
     "outer_values",
     "own_names",
     "reads",
+    "rename",
 ]
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -97,6 +98,19 @@ def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None
     for value in body.output:  # a body may return a captured value directly
         if value.name and value.name not in known:
             found.setdefault(value.name)
+
+
+def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Give values other names in a node and its bodies, but for values of a body that only share a name, in place."""
+    node.input[:] = [names.get(value, value) for value in node.input]
+    node.output[:] = [names.get(value, value) for value in node.output]
+    for body in bodies(node):
+        inside = own_names(body)
+        outer = {name: other for name, other in names.items() if name not in inside}
+        for inner in body.node:
+            rename(inner, outer)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
 
 
 def contains_operator(node: onnx.NodeProto, operators: frozenset[str]) -> bool:

@@ -45,7 +45,7 @@ ROOMS = {
     "models": ["zoo"],
     "analyzer": ["shell", "estimation", "comparison", "history", "ranking", "advice", "kernels", "findings", "report",
                  "reporting", "tokens", "frames", "demo"],
-    "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
+    "analyzer/estimation": ["query", "views", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/history": ["changes", "series", "machine", "blame", "result", "history"],
@@ -53,7 +53,7 @@ ROOMS = {
     "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "sweeping", "drawing", "answers",
                         "section", "annotation", "page", "trace"],
     "db": ["values", "samples", "faults", "place", "schema", "revision", "rows", "identity", "handle",
-           "queries", "contents", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
+           "filter", "queries", "kernel_views", "reader", "store", "provisional", "transfer", "exporting", "merging",
            "decompositions", "upgrading", "migrations"],
 }  # fmt: skip
 

@@ -9,11 +9,10 @@ from typing import Any, Unpack
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.decomposition import Decomposition, Failed
 from ...db import Store
-from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
 from ..estimation.query import Query, QueryFields, asked
-from .difference import MINIMUM_EFFECT, Relation
+from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import Figure, Pair, Results, open_results
 from .side_by_side import Absent, LayerComparison, judged, layers_of
 from .sides import By, Side, pick
@@ -153,8 +152,7 @@ def compare(
         >>> row.verdict, row.reason
         (None, 'nothing is stored')
     """
-    if not 0 < minimum_effect < float("inf"):
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
+    check_minimum_effect(minimum_effect)
     by = By(by)
     cut = Cut(granularity, connected=connected)
     with open_results(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as results:

@@ -23,8 +23,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ...db.samples.statistics import student
+from ...errors import UsageError
 
-__all__ = ["MINIMUM_EFFECT", "Difference", "Relation", "difference", "discoveries", "relation", "two_sided"]
+__all__ = [
+    "MINIMUM_EFFECT",
+    "Difference",
+    "Relation",
+    "check_minimum_effect",
+    "difference",
+    "discoveries",
+    "relation",
+    "two_sided",
+]
 
 MINIMUM_EFFECT = 0.03
 """Relative difference below which latencies count as the same, where nothing else is asked for: about what is resolved
@@ -32,6 +42,12 @@ of sides that were visited in turn; two runs of two processes each resolve no le
 
 _LEVEL = 0.05
 """Share of chance among the differences that are found."""
+
+
+def check_minimum_effect(minimum_effect: float) -> None:
+    """Raise ``UsageError`` for a relative difference that is not positive, or infinite."""
+    if not 0 < minimum_effect < math.inf:
+        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
 
 
 class Relation(StrEnum):

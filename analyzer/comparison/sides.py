@@ -11,7 +11,7 @@ from ...constructor.choice import COLD, MODEL, Choice
 from ...db import Failure, Measurement, Run, Store, Subject
 from ...db.values import DATA, PARTS
 from ...errors import AmbiguousQuery, UsageError
-from ..estimation.query import Query, matching, require_one
+from ..estimation.query import Query, matching, require_one, stored_under
 from .timeline import Timeline
 
 __all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]
@@ -100,16 +100,13 @@ def find_sides(
     place = require_one(places)
     if place is None:
         return []
+    here = stored_under(place).but(variant="" if by is By.RUN else None)
     found = [
         one
         for subject, keys in ((Subject.BRICK, bricks), (Subject.MODEL, models))
-        for one in store.measurements(
-            subject=subject, keys=keys, system=place.system_key, stack=place.stack_key,
-            threads=place.conditions.threads, dtype=place.conditions.dtype,
-            variant="" if by is By.RUN else None, latest=False,
-        )
+        for one in store.measurements(here, subject=subject, keys=keys, latest=False)
         if (one.conditions.cache == COLD) == (place.conditions.cache == COLD) and one.variant not in _NO_LATENCIES
-    ]  # fmt: skip
+    ]
     if by is By.VARIANT:
         return _named([Side("", place, variant=name) for name in sorted({one.variant for one in found})])
     ran = {one.run for one in found}
@@ -172,30 +169,18 @@ def read_side(
     def of_run(found: Iterable[Measurement]) -> list[Measurement]:
         return [one for one in found if latest or (side.run is not None and one.run == side.run.id)]
 
-    truths = of_run(
-        store.measurements(
-            subject=Subject.MODEL, keys=models, system=place.system_key, stack=place.stack_key,
-            threads=conditions.threads, dtype=conditions.dtype, variant=side.variant, latest=latest,
-        )
-    )  # fmt: skip
-    truths = [one for one in truths if (one.conditions.cache == COLD) == side.cold]
-    failed = store.failures(
-        subject=Subject.MODEL, keys=models, system=place.system_key, stack=place.stack_key,
-        threads=conditions.threads, dtype=conditions.dtype, variant=side.variant,
-    )  # fmt: skip
+    here = stored_under(place).but(variant=side.variant)
+    whole = here.but(subject=Subject.MODEL, keys=models)
+    truths = [
+        one for one in of_run(store.measurements(whole, latest=latest)) if (one.conditions.cache == COLD) == side.cold
+    ]
+    failed = store.failures(whole)
     stored: dict[tuple[str, str], Measurement] = {}
     failures: dict[tuple[str, str], Failure] = {}
     for state, keys in bricks.items():
-        where = replace(conditions, cache=state)
-        found = store.measurements(
-            subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
-            variant=side.variant, latest=latest,
-        )  # fmt: skip
-        stored |= {(state, one.key): one for one in of_run(found)}
-        refused = store.failures(
-            subject=Subject.BRICK, keys=keys, system=place.system_key, stack=place.stack_key, conditions=where,
-            variant=side.variant,
-        )  # fmt: skip
+        where = here.but(subject=Subject.BRICK, keys=keys, conditions=replace(conditions, cache=state))
+        stored |= {(state, one.key): one for one in of_run(store.measurements(where, latest=latest))}
+        refused = store.failures(where)
         failures |= {(state, one.key): one for one in refused if latest or one.run == getattr(side.run, "id", None)}
     return SideResults(
         # Measured hot and as part of a run at reuse distances: the later one stands.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -9,18 +10,19 @@ from dataclasses import dataclass, field, replace
 from ...bricks.graph.footprint import nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, in_parallel, narrows
+from ...constructor.roofline.ceilings import Ceilings, ceilings_of, networks_of
 from ...constructor.stored import BrickMeasurements, Stored, Twin
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Store, Subject
+from ...db.filter import Filter
 from ...db.values import DATA, HOST, INNER, PARTS
 from ...generator.measurement.data.data_effects import stored_data_effects
-from .ceilings import find_ceilings
-from .profiled import kernel_names
-from .query import Query
+from ...generator.measurement.profiling import PROFILED_CACHE
+from .query import Query, stored_under
 from .runtime import executes_as_written
 
-__all__ = ["UNFUSED", "Wanted", "look_up"]
+__all__ = ["UNFUSED", "Wanted", "find_ceilings", "look_up"]
 
 UNFUSED, _FUSED = FUSION
 
@@ -100,7 +102,7 @@ def look_up(
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
     uncertainty = Uncertainty(measured, taken, store.stacks())
     ceilings = find_ceilings(store, choice)
-    kernels = kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
+    kernels = _kernel_names(store, choice, {key for wanted in bricks.values() for key in wanted.bricks})
     return Stored(choice, by_state, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
 
 
@@ -112,8 +114,8 @@ def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]
             again.setdefault((one.system, one.stack, one.conditions, one.variant), set()).add(one.key)
     found: dict[Twin, Measurement] = {}
     for (system, stack, conditions, variant), keys in again.items():
-        where = {"system": system, "stack": stack, "conditions": conditions, "variant": variant}
-        for one in store.measurements(subject=Subject.BRICK, keys=keys, latest=False, **where):  # type: ignore[arg-type]
+        wanted = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
+        for one in store.measurements(wanted, latest=False):
             if one.run in runs:
                 found[one.run, one.key, one.conditions.cache, one.variant] = one
     return found
@@ -124,7 +126,8 @@ def _conditions(choice: Choice, state: str) -> Conditions:
 
 
 def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> BrickMeasurements:
-    system, stack, conditions = choice.system_key, choice.stack_key, _conditions(choice, state)
+    conditions = _conditions(choice, state)
+    where = Filter(Subject.BRICK, wanted.bricks, choice.system_key, choice.stack_key, conditions)
 
     def found(variant: str, every: AbstractSet[str] = wanted.bricks) -> dict[str, Measurement]:
         """In this state; in the nearest footprint class that a brick was measured in, where it was not in this one."""
@@ -133,15 +136,11 @@ def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> Bric
             keys = every - known.keys()
             if keys:
                 at = replace(conditions, cache=place)
-                measured = store.measurements(
-                    subject=Subject.BRICK, keys=keys, system=system, stack=stack, conditions=at, variant=variant
-                )
+                measured = store.measurements(where, keys=keys, conditions=at, variant=variant)
                 known |= {measurement.key: measurement for measurement in measured}
         return known
 
-    failed = store.failures(
-        subject=Subject.BRICK, keys=wanted.bricks, system=system, stack=stack, conditions=conditions
-    )
+    failed = store.failures(where)
     plain, fused = found(UNFUSED, wanted.windows), found(_FUSED, wanted.windows)
     bricks = found("")
     return BrickMeasurements(
@@ -190,20 +189,15 @@ def _lowest(
     """Lowest latencies, without those variants that are no ways to run the brick."""
     if not keys:
         return {}
-    system, device = choice.system_key, choice.stack.device
-    found = store.contenders(
-        Subject.BRICK, keys, system=system, device=device, conditions=conditions, without=without,
-        parts=_NO_LATENCIES, reach=_REACH,
-    )  # fmt: skip
+    where = Filter(Subject.BRICK, keys, choice.system_key, conditions=conditions, variant=None)
+    found = store.contenders(where, device=choice.stack.device, without=without, parts=_NO_LATENCIES, reach=_REACH)
     places: dict[tuple[str, str], set[str]] = {}
     for rivals in found.values():
         for one in rivals:
             places.setdefault((one.stack, one.variant), set()).add(one.key)
     measured: dict[str, list[Measurement]] = {}
     for (stack, variant), some in places.items():
-        for taken in store.measurements(
-            subject=Subject.BRICK, keys=some, system=system, stack=stack, conditions=conditions, variant=variant
-        ):
+        for taken in store.measurements(where, keys=some, stack=stack, variant=variant):
             measured.setdefault(taken.key, []).append(taken)
     order = {(one.key, one.stack, one.variant): rank for rivals in found.values() for rank, one in enumerate(rivals)}
     return {
@@ -221,11 +215,11 @@ def _whole_models(
     found: dict[str, Measurement] = {}
     failed: dict[str, Failure] = {}
     for state in states:
-        where = {"system": choice.system_key, "stack": choice.stack_key, "conditions": _conditions(choice, state)}
-        for measurement in store.measurements(subject=Subject.MODEL, keys=keys, **where):  # type: ignore[arg-type]
+        where = Filter(Subject.MODEL, keys, choice.system_key, choice.stack_key, _conditions(choice, state))
+        for measurement in store.measurements(where):
             known = found.get(measurement.key)
             found[measurement.key] = measurement if known is None else _later(started, known, measurement)
-        failed |= {failure.key: failure for failure in store.failures(subject=Subject.MODEL, keys=keys, **where)}  # type: ignore[arg-type]
+        failed |= {failure.key: failure for failure in store.failures(where)}
     return found, failed
 
 
@@ -236,12 +230,43 @@ def _later(started: Mapping[str, str], one: Measurement, other: Measurement) -> 
 
 def _references(store: Store, choice: Choice, name: str, states: Iterable[str]) -> dict[str, Measurement]:
     """Latest measurements of a network of our own, by cache state."""
-    found = store.measurements(
-        subject=Subject.REFERENCE,
-        keys=[built_in_key(name)],
-        system=choice.system_key,
-        stack=choice.stack_key,
-        threads=choice.conditions.threads,
-        dtype=choice.conditions.dtype,
-    )
+    found = store.measurements(stored_under(choice), subject=Subject.REFERENCE, keys=[built_in_key(name)])
     return {one.conditions.cache: one for one in found if one.conditions.cache in states}
+
+
+def find_ceilings(store: Store, choice: Choice) -> Ceilings:
+    """The ceilings of a combination (``constructor.roofline.ceilings``), over all stacks.
+
+    Args:
+        store: The database.
+        choice: The combination.
+    """
+    names = {built_in_key(name): name for name in networks_of(choice)}
+    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
+    for one in store.measurements(
+        subject=Subject.REFERENCE,
+        keys=list(names),
+        system=choice.system_key,
+        threads=choice.conditions.threads,
+        cache="hot",
+        device=choice.stack.device,
+    ):
+        found[one.stack, one.conditions.dtype][names[one.key]] = one
+    return ceilings_of(found, store.stacks(), choice)
+
+
+def _kernel_names(store: Store, choice: Choice, keys: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The kernels of each brick by its key, the longest first; without the bricks of which no view is stored.
+
+    Args:
+        store: The database.
+        choice: The combination; kernels run whatever the caches hold.
+        keys: The bricks.
+    """
+    views = store.kernels(stored_under(choice), subject=Subject.BRICK, keys=keys, cache=PROFILED_CACHE)
+    return {
+        identity.key: tuple(
+            dict.fromkeys(one.name for one in sorted(view.kernels, key=lambda kernel: -(kernel.time_ns or 0)))
+        )
+        for identity, view in views.items()
+    }

@@ -10,9 +10,10 @@ from typing import TypedDict
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
 from ...db import Combination, Stack, Store, Subject, System
+from ...db.filter import Filter
 from ...errors import AmbiguousQuery, UsageError
 
-__all__ = ["Query", "QueryFields", "asked", "choose", "matching", "require_one"]
+__all__ = ["Query", "QueryFields", "asked", "choose", "matching", "require_one", "stored_under"]
 
 _SHOWN = 8
 """Characters of a key in messages, more where two begin alike."""
@@ -123,6 +124,12 @@ def require_one(found: Collection[Choice]) -> Choice | None:
             remedy="add the options of the one you mean",
         )
     return next(iter(found), None)
+
+
+def stored_under(choice: Choice) -> Filter:
+    """What is stored under a combination, in whatever cache state."""
+    conditions = choice.conditions
+    return Filter(system=choice.system_key, stack=choice.stack_key, threads=conditions.threads, dtype=conditions.dtype)
 
 
 def _joined(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...db import Measurement, Subject
+from ..estimation.query import stored_under
 from .subject import Subject as Model
 
 __all__ = ["ColdStart", "cold_start_in", "cold_start_of"]
@@ -56,9 +57,6 @@ def cold_start_in(model: Model) -> ColdStart | None:
     choice = model.choice
     if choice is None:
         return None
-    stored = model.store.measurements(
-        subject=Subject.MODEL, keys=[model.graph.key], system=choice.system_key, stack=choice.stack_key,
-        threads=choice.conditions.threads, dtype=choice.conditions.dtype,
-    )  # fmt: skip
+    stored = model.store.measurements(stored_under(choice), subject=Subject.MODEL, keys=[model.graph.key])
     found = [start for one in stored if one.conditions.cache != "cold" and (start := cold_start_of(one)) is not None]
     return found[-1] if found else None

@@ -12,6 +12,7 @@ from ...bricks.cost import Cost
 from ...bricks.graph.executed import Layouts
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer
+from ...bricks.operators import UNMOVED
 from ...constructor.choice import Choice
 from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate, SequenceLatency
@@ -22,8 +23,6 @@ __all__ = ["Node", "Rates", "Spent", "Subject", "is_depthwise", "weighted_median
 
 _HALF = 0.5
 _THIRD = 1 / 3
-_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that hand on what they read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +225,7 @@ class Subject:
             return weighted_quantile([(amount / ms, amount) for amount, ms in amounts if amount and ms], share)
 
         def moved(layer: Layer, cost: Cost) -> int:
-            computes = cost.macs or cost.divisions or cost.exponentials or layer.op_type in _VIEWS
+            computes = cost.macs or cost.divisions or cost.exponentials or layer.op_type in UNMOVED
             return 0 if computes else cost.activation_bytes
 
         return Rates(

@@ -13,11 +13,10 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import COLD, MODEL
 from ...constructor.decomposition import Decomposition, Failed
 from ...db import Measurement, Run, Stack, Store
-from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
-from ..comparison.difference import Relation
+from ..comparison.difference import Relation, check_minimum_effect
 from ..estimation.cutting import readable_of
 from ..estimation.query import Query, QueryFields, asked
 from ..estimation.survey import decompose_all
@@ -94,8 +93,7 @@ def history(
         >>> row.runs, row.reason
         (0, 'nothing is stored')
     """
-    if not 0 < minimum_effect < float("inf"):
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.01 for 1 %")
+    check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
     cut = Cut(granularity, connected=connected)
     cut.check()
@@ -165,9 +163,9 @@ def _change(series: _Series, shift: Shift) -> Change:
     seen = moved([one.latency_ms for one in before], [one.latency_ms for one in after])
     assert seen is not None  # noqa: S101  # there are several runs on either side
     slower = seen.ratio > 1
-    told = tuple(evidence(one, seen, shift.begin, at, shift.end) for one in series.witnesses)
+    machine = tuple(evidence(one, seen, shift.begin, at, shift.end) for one in series.witnesses)
     versions = _versions(points, at)
-    cause, reason = _cause(versions, told)
+    cause, reason = _cause(versions, machine)
     # Bricks may have been measured by other runs than the model.
     first, middle, last = (series.order[one.run] for one in (before[0], after[0], after[-1]))
     sides = (
@@ -189,7 +187,7 @@ def _change(series: _Series, shift: Shift) -> Change:
         cause=cause,
         reason=reason,
         versions=versions,
-        machine=told,
+        machine=machine,
         bricks=bricks,
         bricks_missing=missing,
     )
@@ -206,17 +204,17 @@ def _versions(points: Sequence[Point], at: int) -> tuple[VersionChange, ...]:
     return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
-def _cause(versions: Sequence[VersionChange], told: Sequence[Evidence]) -> tuple[Cause, str]:
+def _cause(versions: Sequence[VersionChange], machine: Sequence[Evidence]) -> tuple[Cause, str]:
     """What a change goes with, and how that is known."""
     changed = ", ".join(f"{one.package} {one.before or 'absent'} → {one.after or 'absent'}" for one in versions)
     # In another version of a runtime our own networks may take longer as well.
-    moving = [one for one in told if one.moved and (one.kind == PROBE or not versions)]
+    moving = [one for one in machine if one.moved and (one.kind == PROBE or not versions)]
     names = ", ".join(f"{one.name} x {one.ratio:.3f}" for one in moving)
     if moving and versions:
         return Cause.UNKNOWN, f"both may be: {changed}, and the machine moved ({names})"
     if moving:
         return Cause.MACHINE, f"the machine and not the runtime: it moved as well ({names}), and no version changed"
-    looked = [one for one in told if one.ratio is not None and (one.kind == PROBE or not versions)]
+    looked = [one for one in machine if one.ratio is not None and (one.kind == PROBE or not versions)]
     still = "the machine did not move with it" if looked else "whether the machine moved is not known"
     if versions:
         return Cause.VERSIONS, f"{changed}; {still}"

@@ -74,7 +74,7 @@ class Evidence:
 def witnesses(
     store: Store, track: Track, measurements: Sequence[Measurement], stacks: Mapping[str, Stack], *, basis: str
 ) -> tuple[Witness, ...]:
-    """What the runs of a series tell of the machine.
+    """What the runs of a series say of the machine.
 
     Args:
         store: The database.

@@ -15,14 +15,13 @@ from ...constructor.decomposition import Decomposition
 from ...constructor.form import form_of
 from ...constructor.remedies import Task
 from ...db import KernelView, Store, Subject
-from ...db.queries import Filter
 from ...errors import UsageError
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource
 from ..estimation.cutting import readable_of, settle
-from ..estimation.query import Query, QueryFields, asked, matching, require_one
+from ..estimation.query import Query, QueryFields, asked, matching, require_one, stored_under
 from ..estimation.survey import decompose_all
 from ..estimation.tasks import Tasks
 from .shares import KernelLayer, KernelShare, matrix_share, shares_of
@@ -183,9 +182,8 @@ def _choose(
 
 
 def _views(store: Store, choice: Choice, keys: set[str], subject: Subject) -> dict[str, KernelView]:
-    conditions = replace(choice.conditions, cache=PROFILED_CACHE)
-    wanted = Filter(subject, keys, choice.system_key, choice.stack_key, conditions)
-    return {identity.key: view for identity, view in store.kernels(wanted).items()}
+    views = store.kernels(stored_under(choice), subject=subject, keys=keys, cache=PROFILED_CACHE)
+    return {identity.key: view for identity, view in views.items()}
 
 
 def _kernels_of(

@@ -16,7 +16,7 @@ from ...constructor.decomposition import Decomposition, quotient_of
 from ...constructor.result import Estimate, SequenceLatency
 from ...constructor.roofline.roofline import LayerRoof
 from ...db import Kernel, KernelView, Measurement, Run, Stack, Store, Subject, System
-from ...db.queries import Filter
+from ...db.filter import Filter
 from ..findings.finding import Finding
 from ..findings.joint import Joint, joint_of
 
@@ -132,12 +132,7 @@ def sections(found: Sequence[tuple[Estimate, Decomposition | None]], *, store: S
         whole = [one for one in _stored(store, entry, Subject.MODEL, [model.own.key], states) if one.run in runs]
         truth = max(whole, key=lambda one: runs[one.run].started, default=None)
         used = {one.run for one in (*bricks.values(), *whole) if one is truth or one.key in bricks} & runs.keys()
-        views = store.kernels(
-            Filter(
-                keys=[*bricks, model.own.key], system=entry.system, stack=entry.stack, threads=entry.threads,
-                dtype=entry.dtype,
-            )
-        )  # fmt: skip
+        views = store.kernels(_under(entry), keys=[*bricks, model.own.key])
         made.append(
             Section(
                 entry,
@@ -159,10 +154,13 @@ def _stored(
     store: Store, entry: Estimate, subject: Subject, keys: Sequence[str], states: Collection[str]
 ) -> list[Measurement]:
     """The latest measurements under the combination of an estimate, in some cache states."""
-    found = store.measurements(
-        subject=subject, keys=keys, system=entry.system, stack=entry.stack, threads=entry.threads, dtype=entry.dtype
-    )
+    found = store.measurements(_under(entry), subject=subject, keys=keys)
     return [one for one in found if one.conditions.cache in states]
+
+
+def _under(entry: Estimate) -> Filter:
+    """What is stored under the combination of an estimate, in whatever cache state."""
+    return Filter(system=entry.system, stack=entry.stack, threads=entry.threads, dtype=entry.dtype)
 
 
 def layer_rows(section: Section) -> Iterator[LayerRow]:

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from ...errors import BrokenModel
 from ...models.names import plain_domain
-from ...models.subgraphs import bodies, captures, may_have_bodies
+from ...models.subgraphs import bodies, captures
 from ..canonical import Form, Signature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
@@ -153,7 +153,7 @@ class Assembly:
 
     def _own_opsets(self, node: onnx.NodeProto) -> tuple[tuple[str, int], ...]:
         domain = plain_domain(node.domain)
-        if may_have_bodies(node) and next(bodies(node), None) is not None:
+        if any(bodies(node)):
             return self._opsets
         return ((domain, self._opset.get(domain, 1)),)
 
@@ -179,7 +179,7 @@ class Assembly:
     def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> Signature:
         domain, op_type = plain_domain(node.domain), node.op_type
         slots = self._slots(domain, op_type, node)
-        if may_have_bodies(node) and next(bodies(node), None) is not None:
+        if any(bodies(node)):
             typed = self._inference.model.graph.node[index]
             typed = typed if typed.op_type == op_type else node  # folding may have put a Constant there
             attributes = nameless_attributes(typed, self._captured(index))

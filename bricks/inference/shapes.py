@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import numpy_helper
 
-from ...errors import BrokenModel
+from ...models.shapes import infer_shapes
 from ..constants import element_name, tensor_type, type_of
 from ..tensor import TensorType
 from .folding import Constants, fold
@@ -60,7 +60,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) ->
     current = _bare(model)
     put: set[str] = set()
     for _ in range(_ROUNDS):
-        inferred = _infer(current)
+        inferred = infer_shapes(current)
         types, unknown = _read_types(inferred.graph)
         constants = fold(model.graph, types)
         missing = _missing(model.graph, types, constants)
@@ -114,14 +114,6 @@ def _sort_axes(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
             attribute.ints[:] = sorted(attribute.ints)
-
-
-def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        return shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise BrokenModel(f"shape inference refuses the model: {first}", remedy="check it with onnx.checker") from error
 
 
 def _put_values(graph: onnx.GraphProto, constants: Constants) -> None:

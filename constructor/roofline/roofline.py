@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from ...bricks.graph.footprint import parse_level
 from ...bricks.graph.graph import ModelGraph
+from ...bricks.operators import UNMOVED
 from ...bricks.sequence import LayerSequence
 from ...db import Measurement, System
 from ...db.values import evicted_bytes
@@ -27,9 +28,6 @@ from .ceilings import Ceiling, Ceilings
 from .work import Work, work_of
 
 __all__ = ["LayerRoof", "Roofline", "memory_ms", "roofline"]
-
-_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that a runtime may do without moving anything: a sequence of nothing else has a bound of 0."""
 
 _FASTER = "faster than its bound: {}"
 
@@ -185,7 +183,7 @@ def _bounded(  # noqa: PLR0917  (in the order of ``roofline``)
 ) -> LayerRoof:
     """A brick under the ceilings."""
     moving_ms = memory_ms(work, ceilings, state, system)
-    free = all(name in _VIEWS for name in row.op_types)
+    free = all(name in UNMOVED for name in row.op_types)  # its bound is 0
     if ceilings.compute is None or moving_ms is None or (work.single_flops and ceilings.rest is None):
         return row
     moving_ms = 0.0 if free else moving_ms

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer, Role
+from ...bricks.operators import PRODUCTS
 from ...bricks.sequence import LayerSequence
 from ...bricks.tensor import TensorType
 from ...bricks.traffic import selects
@@ -18,7 +19,6 @@ _NARROWER = {"float16": 2, "bfloat16": 2}
 _INT8 = "int8"
 """The precision in which only products with constant weights are computed, and only their weights are narrow."""
 
-_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _NARROWER_WEIGHTS = 4
 
 
@@ -92,7 +92,7 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
 
 def _quantised(layer: Layer) -> bool:
     """Whether a layer is a product with constant weights of type float: all that is computed in int8."""
-    if layer.domain or layer.op_type not in _PRODUCTS or len(layer.operands) < 2:
+    if layer.domain or layer.op_type not in PRODUCTS or len(layer.operands) < 2:
         return False
     second = layer.operands[1]
     return second.role is Role.WEIGHT and second.type is not None and second.type.dtype == "float"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -184,9 +185,7 @@ def later_plans(options: Mapping[str, str]) -> list[Algorithm]:
 
 def described(network: Network) -> onnx.ModelProto:
     """The model of a network whose weights are marked inputs again: nothing refers to values that are not in it."""
-    model = onnx.ModelProto()
-    assert network.model is not None  # noqa: S101  # a brick, never a file
-    model.CopyFrom(network.model)
+    model = deepcopy(network.brick)
     kept = [each for each in model.graph.initializer if each.name not in network.weights]
     for each in model.graph.initializer:
         if each.name in network.weights:
@@ -199,8 +198,7 @@ def described(network: Network) -> onnx.ModelProto:
 
 def values_of(network: Network) -> dict[str, Array]:
     """Values of inputs, weights and constants by name."""
-    assert network.model is not None  # noqa: S101  # as above
-    inline = (each for each in network.model.graph.initializer if each.name not in network.weights)
+    inline = (each for each in network.brick.graph.initializer if each.name not in network.weights)
     return {
         **{each.name: numpy_helper.to_array(each) for each in inline},
         **network.weights,
@@ -214,8 +212,7 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
     Raises:
         UnsupportedBrick: There are several.
     """
-    assert network.model is not None  # noqa: S101  # as above
-    graph = network.model.graph
+    graph = network.brick.graph
     kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     kinds |= {each.data_type for each in graph.initializer}
     floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {NATIVE}
@@ -256,11 +253,9 @@ def _copy(
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> Network:
-    assert network.model is not None  # noqa: S101  # as above
-    model = onnx.ModelProto()
-    model.CopyFrom(network.model)
+    model = deepcopy(network.brick)
     used: Iterable[str] = {name for node in nodes for name in reads(node)}
-    constants = [each for each in network.model.graph.initializer if each.name in used]
+    constants = [each for each in network.brick.graph.initializer if each.name in used]
     for field, values in (("node", nodes), ("input", inputs), ("output", outputs), ("initializer", constants)):
         model.graph.ClearField(field)
         getattr(model.graph, field).extend(values)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypedDict
 
+from ...db.filter import Filter
 from ...db.store import Store
-from ...db.values import Conditions, Failure, Measurement, Subject, Verdict
+from ...db.values import Conditions, Failure, Measurement, Verdict
 from ...errors import UsageError
 from .item import Item
 
@@ -16,17 +16,6 @@ __all__ = ["AGAIN", "Selection", "check_again", "finished", "select"]
 
 AGAIN = ("noisy", "failed", "all")
 """What can be asked to be measured again."""
-
-
-class _Where(TypedDict):
-    """What the store is asked for."""
-
-    subject: Subject
-    keys: Sequence[str]
-    system: str
-    stack: str
-    conditions: Conditions
-    variant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +106,15 @@ def finished(items: Sequence[Item], *, store: Store, system: str, stack: str, co
     """
     found: list[Item] = []
     for here, members in _alike(items, conditions):
-        first = members[0]
-        known = store.measurements(
-            subject=first.subject,
-            keys=[item.key for item in members],
-            system=system,
-            stack=stack,
-            conditions=here,
-            variant=first.variant,
-        )
-        keys = {entry.key for entry in known}
+        where = _of(members, system, stack, here)
+        keys = {entry.key for entry in store.measurements(where)}
         found += [item for item in members if item.key in keys]
     return found
+
+
+def _of(items: Sequence[Item], system: str, stack: str, conditions: Conditions) -> Filter:
+    """What is stored of items of one subject and variant."""
+    return Filter(items[0].subject, [item.key for item in items], system, stack, conditions, variant=items[0].variant)
 
 
 def _alike(items: Sequence[Item], conditions: Conditions) -> Iterator[tuple[Conditions, list[Item]]]:
@@ -150,21 +136,14 @@ def _select(
 ) -> Selection:
     """The same for items of one cache state and variant."""
     keys = [item.key for item in items]
-    where: _Where = {
-        "subject": items[0].subject,
-        "keys": keys,
-        "system": system,
-        "stack": stack,
-        "conditions": conditions,
-        "variant": items[0].variant,
-    }
-    found = [] if "all" in again else store.measurements(**where)
+    where = _of(items, system, stack, conditions)
+    found = [] if "all" in again else store.measurements(where)
     good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
-    stood = [] if {"failed", "all"} & set(again) else store.failures(**where)
+    stood = [] if {"failed", "all"} & set(again) else store.failures(where)
     if since is not None:
         since_us = round(since.timestamp() * 1e6)
-        good |= {entry.key: entry for entry in store.measurements(**where, since_us=since_us)}
-        stood += store.failures(**where, since_us=since_us)
+        good |= {entry.key: entry for entry in store.measurements(where, since_us=since_us)}
+        stood += store.failures(where, since_us=since_us)
     failures = {entry.key: entry for entry in stood}
     return Selection(
         pending=tuple(item for item in items if item.key not in good and item.key not in failures),

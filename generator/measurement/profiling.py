@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...bricks.suite.suite import Suite
+from ...db.filter import Filter
 from ...db.identity import Identity
-from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import PARTS, Conditions, Stack, Subject
 from ...errors import BackendError, WorkerError

@@ -10,24 +10,13 @@ from dataclasses import dataclass
 
 import onnx
 
+from ...bricks.operators import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from ...errors import UnsupportedBrick
 from ...models.names import is_standard
-from ...models.shapes import static_shapes
+from ...models.shapes import infer_shapes, static_shapes
 from ...models.skeleton import is_weight
 
-__all__ = ["GLOBAL_POOLS", "POINTWISE", "POOLS", "PRODUCTS", "Channels", "Shape", "find_channels"]
-
-POINTWISE = frozenset({
-    "Abs", "Acos", "Add", "Asin", "Asinh", "Atan", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
-    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Mean", "Min",
-    "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
-    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-})  # fmt: skip
-"""Each element of the result comes from those at its place, so that a channel stays a channel."""
-
-POOLS = frozenset({"AveragePool", "MaxPool"})
-GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
-PRODUCTS = frozenset({"Gemm", "MatMul"})
+__all__ = ["Channels", "Shape", "find_channels"]
 
 _SEEDS = POOLS | PRODUCTS | {"Conv"}
 """Operators that have kernels for some numbers of channels only, or faster ones."""
@@ -68,7 +57,7 @@ def find_channels(model: onnx.ModelProto) -> Channels:
     Raises:
         UnsupportedBrick: There is none of these operators, or two of them mean different axes of the same value.
     """
-    shapes = static_shapes(onnx.shape_inference.infer_shapes(model).graph)
+    shapes = static_shapes(infer_shapes(model, propagate=False).graph)
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {value.name for value in model.graph.input if is_weight(value)}
     nodes = [node for node in model.graph.node if is_standard(node)]

@@ -7,13 +7,14 @@ read warm what a model reads cold.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...models.subgraphs import bodies, own_names
+from ...models.subgraphs import rename
 
 __all__ = ["distinct", "renamed"]
 
@@ -30,20 +31,7 @@ def distinct(array: Array, copy: int) -> Array:
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """A node with its values renamed, those that its bodies capture included."""
-    twin = onnx.NodeProto()
-    twin.CopyFrom(node)
+    twin = deepcopy(node)
     twin.ClearField("name")
-    _rename(twin, names)
+    rename(twin, names)
     return twin
-
-
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    node.input[:] = [names.get(value, value) for value in node.input]
-    node.output[:] = [names.get(value, value) for value in node.output]
-    for body in bodies(node):
-        inside = own_names(body)
-        outer = {name: own for name, own in names.items() if name not in inside}
-        for inner in body.node:
-            _rename(inner, outer)
-        for value in body.output:
-            value.name = outer.get(value.name, value.name)

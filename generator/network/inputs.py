@@ -10,6 +10,7 @@ import contextlib
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from onnx import helper, numpy_helper
 
 from ...bricks.costs.elementwise import FORMULAS
 from ...bricks.operators import VIEWS
-from ...models.shapes import static_shapes
+from ...errors import BrokenModel
+from ...models.shapes import infer_shapes, static_shapes
 from ...models.skeleton import KEPT_ELEMENTS
 from ...models.subgraphs import all_graphs, all_nodes
 from . import noise
@@ -177,8 +179,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
 
     What an input decides, as the end of a Range does, no inference finds, but what outputs are declared to be shows it.
     """
-    bound = onnx.ModelProto()
-    bound.CopyFrom(model)
+    bound = deepcopy(model)
     given = {name: shape for name, _, shape in types}
     for value in bound.graph.input:
         if value.name in given:
@@ -189,8 +190,8 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
     declared = {value.name for value in (*bound.graph.value_info, *bound.graph.output)}
     if not produced <= declared:
         # Where inference fails (an operator unknown to ONNX), what is declared must do.
-        with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError):
-            bound = onnx.shape_inference.infer_shapes(bound, data_prop=True)
+        with contextlib.suppress(BrokenModel):
+            bound = infer_shapes(bound)
     shapes = static_shapes(bound.graph)
     for node in reversed(bound.graph.node):
         read = [name for name in node.input[: 1 if node.op_type == "CastLike" else None] if name]
@@ -263,7 +264,6 @@ def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.name == "value":
-                tensor = onnx.TensorProto()
-                tensor.CopyFrom(attribute.t)
+                tensor = deepcopy(attribute.t)
                 tensor.name = node.output[0]
                 yield tensor

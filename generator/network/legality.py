@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...bricks.operators import REDUCTIONS
 from .domains import MIXED, POSITIVE, Domain, Site, between, exact
 
-__all__ = ["domain_of"]
+__all__ = ["domain_of", "structure_of"]
 
 Rule = Callable[[Site], Domain | None]
 
@@ -24,6 +24,12 @@ Rule = Callable[[Site], Domain | None]
 def domain_of(site: Site) -> Domain | None:
     """What the operator asks of this input; None: anything of its type."""
     rule = _RULES.get(site.node.op_type, {}).get(site.slot)
+    return rule(site) if rule else None
+
+
+def structure_of(site: Site) -> Domain | None:
+    """The same where it is an index, a shape, a size or an axis: what is computed does not decide these."""
+    rule = _STRUCTURE.get(site.node.op_type, {}).get(site.slot)
     return rule(site) if rule else None
 
 
@@ -254,7 +260,7 @@ _SCALE = _always(between(0.01, 0.1))
 _POSITIVE = _always(POSITIVE)
 _TRUE = _always(exact(1))
 
-_RULES: dict[str, dict[int, Rule]] = {
+_STRUCTURE: dict[str, dict[int, Rule]] = {
     # indices
     "Gather": {1: _indices(0)},
     "GatherElements": {1: _indices(0)},
@@ -303,6 +309,10 @@ _RULES: dict[str, dict[int, Rule]] = {
     "HammingWindow": {0: _output_shape},
     "BlackmanWindow": {0: _output_shape},
     "SequenceAt": {1: _ZERO},
+}
+
+_RULES: dict[str, dict[int, Rule]] = {
+    **_STRUCTURE,
     # control
     "If": {0: _TRUE},
     "Equal": {0: _compared, 1: _compared},

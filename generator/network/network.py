@@ -8,6 +8,7 @@ are marked external, and a backend hands the arrays to its runtime (or asks for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,17 @@ class Network:
     as_is: bool = False
 
     @property
+    def brick(self) -> onnx.ModelProto:
+        """The model of a brick, or of several.
+
+        Raises:
+            BackendError: It is a model file.
+        """
+        if self.model is None:
+            raise BackendError(f"{self.path} is a model file, not a network of a brick")
+        return self.model
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights in memory (copies share them), or of the file that holds them."""
         return self.file_bytes + sum({id(array): array.nbytes for array in self.weights.values()}.values())
@@ -85,19 +97,20 @@ class Network:
         count = len(self.outputs) // self.unroll
         return dict(zip(self.outputs[:count], values, strict=False))
 
+    def structure(self) -> onnx.ModelProto:
+        """A copy of the model, or the model of the file, without the values that stand elsewhere."""
+        return onnx.load(str(self.path), load_external_data=False) if self.model is None else deepcopy(self.model)
+
     def self_contained(self) -> onnx.ModelProto:
         """The model with all weights inside, for runtimes and tools that take a protobuf or a file only.
 
         Raises:
             BackendError: It is larger than a protobuf can be (2 GiB), or it is a file already.
         """
-        if self.model is None:
-            raise BackendError(f"{self.path} is a model file, not a network of a brick")
+        model = deepcopy(self.brick)
         size = sum(array.nbytes for array in self.weights.values())
         if size >= onnx.checker.MAXIMUM_PROTOBUF:
             raise BackendError(f"the weights ({size} bytes) do not fit into one protobuf of 2 GiB")
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 tensor.CopyFrom(numpy_helper.from_array(self.weights[tensor.name], tensor.name))
@@ -211,8 +224,7 @@ def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
         UnboundDimension: An open dimension has no usual value.
         BackendError: The weights do not fit into one protobuf.
     """
-    bound = onnx.ModelProto()
-    bound.CopyFrom(model)
+    bound = deepcopy(model)
     apply(bound, plan(bound))
     weights = synthesise(bound, seed=seed)
     filled = _filled(model, weights)
@@ -228,8 +240,7 @@ def _assemble(
         return _filled(model, weights)
     import onnx_graphsurgeon as gs
 
-    tagged = onnx.ModelProto()
-    tagged.CopyFrom(model)
+    tagged = deepcopy(model)
     for index, node in enumerate(tagged.graph.node):
         node.name = f"n{index}"
         if not any(bodies(node)):
@@ -263,8 +274,7 @@ def _assemble(
 
 def _filled(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
     """The model itself with its weights as initializers: most bricks need no more."""
-    filled = onnx.ModelProto()
-    filled.CopyFrom(model)
+    filled = deepcopy(model)
     kept = (value for value in model.graph.input if value.name not in weights)
     inputs = [onnx.ValueInfoProto(name=value.name, type=value.type) for value in kept]  # no longer marked as weights
     del filled.graph.input[:]
@@ -312,8 +322,7 @@ def _constant(name: str, tensor: Any) -> Any:
     """The same constant under another name; its values are not read."""
     import onnx_graphsurgeon as gs
 
-    proto = onnx.TensorProto()
-    proto.CopyFrom(gs.exporters.onnx_exporter.OnnxExporter.export_tensor_proto(tensor))
+    proto = deepcopy(gs.exporters.onnx_exporter.OnnxExporter.export_tensor_proto(tensor))
     return gs.Constant(name, gs.ir.tensor.LazyValues(proto))
 
 

@@ -11,6 +11,7 @@ key says what a measurement is of, and a new one would part all stacks from what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,11 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS, PRODUCTS
 from ...errors import UnsupportedBrick
 from ...models.names import is_standard
 from ...models.subgraphs import bodies
-from .channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Channels, Shape, find_channels
+from .channels import Channels, Shape, find_channels
 from .network import Network, initializer, synthetic_network
 
 __all__ = ["brick_network", "padded_network"]
@@ -34,9 +36,6 @@ _SMALLEST = 8
 
 _ONES = frozenset({"Div", "Mul", "Pow"})
 """Operators whose constants are padded with ones: zeros would be divided by, or make zeros of what others divide by."""
-
-_WITH_PARAMETERS = frozenset({"Clip", "Dropout"})
-"""Operators whose further inputs are single numbers, which are not broadcast."""
 
 _ROUNDING = 1e-5
 """By how much a number may differ that a runtime computed, as a share of it, or of one."""
@@ -98,8 +97,7 @@ class _Padder:
 
     def pad(self) -> Network:
         nodes = [self._node(node) for node in self._model.graph.node]
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
+        model = deepcopy(self._model)
         graph = model.graph
         del graph.node[:], graph.value_info[:], graph.initializer[:]
         graph.node.extend(nodes)
@@ -130,8 +128,7 @@ class _Padder:
             raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
         if any(node.output[1:]):
             raise UnsupportedBrick(f"{node.op_type} with more than one result cannot be carried over")
-        twin = onnx.NodeProto()
-        twin.CopyFrom(node)
+        twin = deepcopy(node)
         self._fills[node.output[0]] = rule(twin)
         return twin
 
@@ -207,7 +204,7 @@ class _Padder:
                 fills.append((name, self._fills[name]))
                 continue
             shape = self._channels.shapes[name]
-            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in _WITH_PARAMETERS):
+            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in PARAMETERISED):
                 node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
                 continue
@@ -215,8 +212,7 @@ class _Padder:
             if values.size != 1 and not (values == values.flat[0]).all():
                 raise UnsupportedBrick(f"a constant of {node.op_type} varies within padded channels")
             fills.append((name, float(values.flat[0])))
-        source = onnx.NodeProto()
-        source.CopyFrom(node)
+        source = deepcopy(node)
         source.input[:] = original
         found = _evaluated(source, dict(fills), self._model.opset_import)
         loose = [(name, value) for name, value in fills if name in self._loose]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 from onnx import NodeProto
 
@@ -68,8 +69,7 @@ def apply(draft: Draft, view: View, match: Match) -> None:
         value = moves[-1].input[0]
     made, current = list[NodeProto](), source
     for node in reversed(moves):
-        copy = NodeProto()
-        copy.CopyFrom(node)
+        copy = deepcopy(node)
         copy.name = draft.fresh(f"rewritten_{node.op_type}")
         copy.input[0], copy.output[0] = current, draft.fresh("unconverted")
         current = copy.output[0]

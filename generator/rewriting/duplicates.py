@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 from ...bricks.layer import Layer, LayerState, Role
+from ...bricks.operators import RANDOM
 from ...models.subgraphs import may_have_bodies
 from .draft import Draft
 from .pattern import Match, View
 
 __all__ = ["apply", "find"]
 
-_RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                     "RandomUniformLike"})  # fmt: skip
+_RANDOM = RANDOM | {"Dropout"}
 
 
 def find(view: View) -> list[Match]:

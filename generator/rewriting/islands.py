@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...bricks.layer import Layer
+from ...bricks.operators import RANDOM
 from ...models.subgraphs import may_have_bodies
 from .draft import Draft
 from .movement import IDLE
@@ -17,8 +18,7 @@ from .pattern import Match, View
 __all__ = ["apply", "find"]
 
 _WIDE = "double"
-_TYPED = frozenset({"Bernoulli", "ConstantOfShape", "EyeLike", "Multinomial", "RandomNormal", "RandomNormalLike",
-                    "RandomUniform", "RandomUniformLike", "SequenceEmpty", "OneHot", "Range"})  # fmt: skip
+_TYPED = RANDOM | {"ConstantOfShape", "EyeLike", "OneHot", "Range", "SequenceEmpty"}
 """Operators that say their type in a way of their own."""
 
 

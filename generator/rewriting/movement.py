@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...bricks.layer import Layer
+from ...bricks.operators import VIEWS
 from .pattern import ELEMENTWISE, View
 
-__all__ = ["IDLE", "MOVING", "VIEWS", "activation", "alone", "element_by_element", "order", "source_of"]
+__all__ = ["IDLE", "MOVING", "activation", "alone", "element_by_element", "order", "source_of"]
 
 Order = npt.NDArray[np.int64]
-
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that change the shape alone."""
 
 _BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})
 

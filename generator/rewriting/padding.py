@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...bricks.layer import Layer, Role
+from ...bricks.operators import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS
 from ...errors import ModelError
 from ...models.subgraphs import captures
-from ..network.channels import GLOBAL_POOLS, POINTWISE, POOLS
 from .draft import Draft
 from .moments import reduced_axes
 from .pattern import Array, Match, View
@@ -32,9 +32,6 @@ _IMAGE = 4
 
 _NOT_FINITE = frozenset({"Acosh", "Acos", "Asin", "Atanh", "Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt", "Tan"})
 """Operators that may make of a finite number one that is not, or none."""
-
-_PARAMETERS = frozenset({"Clip", "Dropout"})
-"""Operators whose further inputs are single numbers."""
 
 
 @dataclass
@@ -286,7 +283,7 @@ def _widen(draft: Draft, view: View, layer: Layer, lanes: dict[str, Lanes]) -> N
             sizes = np.array([after[0], len(made), *after[2:]], np.int64)
             axes = view.attribute(layer, "axes")
             node.input[3] = draft.constant(sizes if axes is None else sizes[list(axes)], "padded_sizes")
-        case operator if operator in POINTWISE and operator not in _PARAMETERS and made is not None:
+        case operator if operator in POINTWISE and operator not in PARAMETERISED and made is not None:
             shape = view.shape(layer.outputs[0])
             assert shape is not None  # noqa: S101  # it passed
             for slot, name in enumerate(layer.node.input):

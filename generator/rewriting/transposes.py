@@ -8,14 +8,16 @@ found as a pair of transpositions is. Operators on single elements may stand any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto
 
 from ...bricks.layer import Layer
+from ...bricks.operators import VIEWS
 from .draft import Draft
-from .movement import MOVING, VIEWS, activation, alone, element_by_element, order, source_of
+from .movement import MOVING, activation, alone, element_by_element, order, source_of
 from .pattern import Match, View
 
 __all__ = ["apply", "find"]
@@ -120,8 +122,7 @@ def _unmoved(draft: Draft, view: View, between: Sequence[Layer], source: str, va
     """The operators in between, on what is not moved, and the shape that is wanted."""
     made, current = list[NodeProto](), source
     for layer in between:
-        copy = NodeProto()
-        copy.CopyFrom(layer.node)
+        copy = deepcopy(layer.node)
         copy.name = draft.fresh(f"rewritten_{layer.op_type}")
         before = activation(view, layer)
         for slot, name in enumerate(copy.input):

@@ -24,6 +24,7 @@ from onnx import numpy_helper
 
 from ...errors import ModelError
 from ..skeleton import mark_weight
+from ..subgraphs import rename
 from .recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -224,9 +225,7 @@ def _merge_equal_constants(graph: onnx.GraphProto) -> None:
         else:
             renamed[tensor.name] = name
     for node in graph.node:
-        for slot, value in enumerate(node.input):
-            if value in renamed:
-                node.input[slot] = renamed[value]
+        rename(node, renamed)
     del graph.initializer[:]
     graph.initializer.extend(kept)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ..shapes import declared_shape
 from ..skeleton import Skeleton, mark_weight
+from ..subgraphs import rename
 
 __all__ = ["GraphWriter", "constant_bytes"]
 
@@ -98,17 +99,10 @@ class GraphWriter:
         """
         renamed = {value: name for name, (value, _) in outputs.items()}
         for node in self._nodes:
-            _rename(node.output, renamed)
-            _rename(node.input, renamed)
+            rename(node, renamed)
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, (_, shape) in outputs.items()]
         graph = helper.make_graph(
             self._nodes, self._name, [*self._inputs, *self._weights.values()], infos, initializer=self._initializers
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
         return Skeleton(model, bound=dict(bound or {}), weight_bytes=constant_bytes(model))
-
-
-def _rename(values: MutableSequence[str], renamed: Mapping[str, str]) -> None:
-    for index, value in enumerate(values):
-        if value in renamed:
-            values[index] = renamed[value]

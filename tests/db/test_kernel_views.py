@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from dlbricks.db import Kernel, KernelView, Store, Subject, Transferred, export, merge
+from dlbricks.db.filter import Filter
 from dlbricks.db.identity import Identity
-from dlbricks.db.queries import Filter
 from dlbricks.errors import StoreError
 
 VIEW = KernelView(

@@ -9,9 +9,9 @@ import pytest
 from alembic import command
 from dlbricks.db import Block, Conditions, Stop, Store, Subject, export, frame, merge, schema, upgrade
 from dlbricks.db.decompositions import keep_records, kept_records
+from dlbricks.db.filter import Filter
 from dlbricks.db.identity import Identity
 from dlbricks.db.place import Place, engine
-from dlbricks.db.queries import Filter
 from dlbricks.db.store import Opened
 from dlbricks.db.upgrading import migration_config
 from dlbricks.db.values import PROTOCOL, Kernel, KernelView
@@ -86,10 +86,9 @@ def upgraded(old):
 
 def test_what_was_taken_otherwise_answers_nothing(upgraded):
     store, done, *_ = upgraded
-    place = {"system": done.system, "device": "cpu", "conditions": done.conditions}
 
     assert store.measurements() == store.measurements(latest=False) == []
-    assert store.fastest(Subject.BRICK, [done.key], **place) == {}
+    assert store.contenders(subject=Subject.BRICK, keys=[done.key], variant=None) == {}
     assert store.measured_keys(done.system, done.stack, done.conditions, Subject.BRICK) == set()
     assert store.combinations() == []
 
@@ -105,9 +104,7 @@ def test_what_was_taken_otherwise_hides_nothing_that_is_measured_now(upgraded, b
     assert store.measurements(protocol=1) == [later]
     assert store.measurements(protocol=None, latest=False) == [done, now, later]
     assert store.measured_keys(done.system, done.stack, done.conditions, Subject.BRICK) == {done.key}
-    (fastest,) = store.fastest(
-        Subject.BRICK, [done.key], system=done.system, device="cpu", conditions=done.conditions
-    ).values()
+    ((fastest,),) = store.contenders(subject=Subject.BRICK, keys=[done.key], variant=None).values()
     assert fastest.latency_ns == now.latency_ns
 
 

@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
+from dlbricks.db.filter import Filter
 from dlbricks.db.identity import Identity
 from dlbricks.db.rows import pack_samples, pack_visits, to_block
 from dlbricks.db.store import Opened
@@ -274,10 +275,8 @@ def test_more_keys_than_one_statement_takes(bench, key_of):
     assert bench.store.add((m, ()) for m in made) == 1234
     found = bench.store.measurements(keys=[key_of(i) for i in range(5000)])
     assert found == sorted(made, key=lambda m: m.key)
-    fastest = bench.store.fastest(
-        Subject.BRICK, {m.key for m in made}, system=bench.system, device="cpu", conditions=bench.conditions
-    )
-    assert {key: one.latency_ns for key, one in fastest.items()} == {m.key: m.latency_ns for m in made}
+    found = bench.store.contenders(keys={m.key for m in made}, device="cpu", conditions=bench.conditions)
+    assert {key: one.latency_ns for key, (one,) in found.items()} == {m.key: m.latency_ns for m in made}
 
 
 def test_blocks_of_thousands_come_in_one_answer(bench, block):
@@ -290,9 +289,7 @@ def test_blocks_of_thousands_come_in_one_answer(bench, block):
 def test_a_measurement_answers_with_its_mean(bench):
     made = bench.measure("a", 1000.0, mean_ns=1250.0)
     assert made.latency_ns == 1250.0
-    (fastest,) = bench.store.fastest(
-        Subject.BRICK, [made.key], system=bench.system, device="cpu", conditions=bench.conditions
-    ).values()
+    ((fastest,),) = bench.store.contenders(subject=Subject.BRICK, keys=[made.key]).values()
     assert fastest.latency_ns == 1250.0
 
 
@@ -307,14 +304,13 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     bench.measure("a", 1.0, stack=gpu.key)
     bench.measure("a", 2.0, conditions=Conditions(threads=2))
     key = bench.measurement("a").key
-    found = bench.store.fastest(Subject.BRICK, [key], system=bench.system, device="cpu", conditions=bench.conditions)
-    assert [(one.stack, one.variant, one.latency_ns) for one in found.values()] == [
+    wanted = Filter(Subject.BRICK, [key], bench.system, device="cpu", conditions=bench.conditions, variant=None)
+    found = bench.store.contenders(wanted)
+    assert [(one.stack, one.variant, one.latency_ns) for (one,) in found.values()] == [
         (other.key, "winograd", pytest.approx(70.7))
     ]
-    found = bench.store.fastest(
-        Subject.BRICK, [key], system=bench.system, device="cpu", conditions=bench.conditions, without=[other.key]
-    )
-    assert [(one.variant, one.latency_ns) for one in found.values()] == [("", pytest.approx(90.9))]
+    found = bench.store.contenders(wanted, without=[other.key])
+    assert [(one.variant, one.latency_ns) for (one,) in found.values()] == [("", pytest.approx(90.9))]
 
 
 def test_a_failure_is_reported_until_the_item_is_measured(bench):

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from ....bricks.cost import Cost
 from ....bricks.layer import Layer
+from ....bricks.operators import RECURRENT
 from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
 from ..subject import Node, Spent, Subject, is_depthwise
@@ -33,7 +34,7 @@ _WORTH = 0.002
 _SEVERAL = 4
 _ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot", "SkipLayerNormalization"})
 """What has an analysis of its own."""
-_RECURRENT = frozenset({"DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"})
+_RECURRENT = RECURRENT | {"DynamicQuantizeLSTM"}
 _NORMALISATIONS = frozenset(
     {
         "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "RMSNormalization",

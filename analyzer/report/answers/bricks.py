@@ -10,9 +10,9 @@ from ....bricks.suite.brick import Brick
 from ....bricks.suite.signature import signature_of
 from ....bricks.suite.suite import Suite
 from ....db import Failure, KernelView, Measurement, Stack, Store, Subject
+from ....db.filter import Filter
 from ....db.identity import Identity
 from ....db.place import Place
-from ....db.queries import Filter
 from ....db.values import PARTS
 from ....errors import MissingBrick, UsageError
 from ..forms import kernel_of, shapes_of
@@ -91,11 +91,11 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
             if opened is None:
                 key = find_key(beginning, _known_keys(store), f"database {database}")
             stacks = store.stacks()
-            found = store.measurements(subject=Subject.BRICK, keys=[key], variant=None, latest=False)
-            failed = store.failures(subject=Subject.BRICK, keys=[key], variant=None)
+            wanted = Filter(Subject.BRICK, [key], variant=None)
+            found, failed = store.measurements(wanted, latest=False), store.failures(wanted)
             rows += [_where(entry, stacks) | _measured(entry) for entry in found]
             rows += [_where(entry, stacks) | _failed(entry) for entry in failed]
-            views = store.kernels(Filter(subject=Subject.BRICK, keys=[key], variant=None))
+            views = store.kernels(wanted)
     brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
     if brick is not None:
@@ -132,8 +132,9 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
 
 def _known_keys(store: Store) -> set[str]:
     """Keys of every brick that was measured or failed."""
-    measured = {entry.key for entry in store.measurements(subject=Subject.BRICK, variant=None)}
-    return measured | {entry.key for entry in store.failures(subject=Subject.BRICK, variant=None)}
+    wanted = Filter(Subject.BRICK, variant=None)
+    measured = {entry.key for entry in store.measurements(wanted)}
+    return measured | {entry.key for entry in store.failures(wanted)}
 
 
 def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:

@@ -85,8 +85,7 @@ class Operands:
             self.vector = buffer
 
     def _results(self) -> list[Array]:
-        assert self._network.model is not None  # noqa: S101  # a brick, never a file
-        declared = self._network.model.graph.output[0].type
+        declared = self._network.brick.graph.output[0].type
         shape = declared_shape(declared)
         found = self._memory.read(self.result, self._type, (math.prod(shape),))
         kind = helper.tensor_dtype_to_np_dtype(declared.tensor_type.elem_type)

@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
+from ....bricks.operators import PRODUCTS
 from ....errors import UnsupportedBrick
 from ....models.names import is_standard
-from ....models.shapes import static_shapes
+from ....models.shapes import infer_shapes, static_shapes
 
 __all__ = ["Addend", "Matrix", "Problem", "problem_of"]
 
 Shape = tuple[int, ...]
-
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def problem_of(model: onnx.ModelProto) -> Problem:
     """
     graph = _Graph(model)
     first, *rest = model.graph.node
-    if not is_standard(first) or first.op_type not in _PRODUCTS:
+    if not is_standard(first) or first.op_type not in PRODUCTS:
         raise _refused(first, "is no matrix product")
     found = _gemm(first, graph) if first.op_type == "Gemm" else _matmul(first, graph)
     for node in rest:
@@ -113,8 +112,7 @@ class _Graph:
     """Shapes of the values of a network."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-        self._shapes = static_shapes(graph)
+        self._shapes = static_shapes(infer_shapes(model, strict=True).graph)
 
     def shape(self, node: onnx.NodeProto, name: str) -> Shape:
         if 0 in self._shapes[name]:

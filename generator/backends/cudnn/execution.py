@@ -244,8 +244,7 @@ class Execution:
 
 def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[int, ...], Any]]:
     """Per output of the network its tensor, shape and type."""
-    assert network.model is not None  # noqa: S101  # a brick, never a file
-    declared = {value.name: value.type for value in network.model.graph.output}
+    declared = {value.name: value.type for value in network.brick.graph.output}
     found = []
     for name in network.outputs:
         kind = helper.tensor_dtype_to_np_dtype(declared[name].tensor_type.elem_type)

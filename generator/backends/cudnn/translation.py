@@ -7,9 +7,9 @@ counterpart in cuDNN's graph API is refused with its reason; nothing is approxim
 from __future__ import annotations
 
 import onnx
-from onnx import shape_inference
 
 from ....models.names import is_standard
+from ....models.shapes import infer_shapes
 from .attention import attention
 from .building import Builder, Node
 from .operations import OperationGraph
@@ -27,7 +27,7 @@ def translate(model: onnx.ModelProto) -> OperationGraph:
     Raises:
         UnsupportedBrick: cuDNN's graph API does not have it; the message names the operator and says why.
     """
-    builder = Builder(shape_inference.infer_shapes(model, strict_mode=True, data_prop=True))
+    builder = Builder(infer_shapes(model, strict=True))
     if attention([Node(proto, builder) for proto in builder.graph.node]):
         return builder.finish()
     for proto in builder.graph.node:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from ....errors import UnsupportedBrick
 from ....models.names import is_standard
-from ....models.shapes import declared_shape
+from ....models.shapes import declared_shape, infer_shapes
 from ...network.network import Network
 from ..library import described, values_of
 from ..memory import Buffer, Memory, narrowed
@@ -43,7 +43,7 @@ class Call:
     """
 
     def __init__(self, network: Network, dtype: str, memory: Memory) -> None:
-        model = shape_inference.infer_shapes(described(network), strict_mode=True, data_prop=True)
+        model = infer_shapes(described(network), strict=True)
         self.node = node_of(model)
         self.given = attributes_of(self.node)
         self._network = network

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from onnx import external_data_helper, helper, inliner, numpy_helper
 
 from ....errors import BackendError
 from ....models.names import is_standard, plain_domain
+from ....models.shapes import infer_shapes
 from ....models.subgraphs import all_graphs, bodies
 from ...network.network import Network, initializer
 
@@ -99,7 +99,7 @@ class _Scope:
 
 def _converted(network: Network) -> Network:
     model, weights = _taken(network)
-    inferred = onnx.shape_inference.infer_shapes(model)
+    inferred = infer_shapes(model, propagate=False)
     found = {id(array): rounded(array) for array in weights.values() if array.dtype == np.float32}
     scope = _Scope(
         opsets={plain_domain(entry.domain): entry.version for entry in model.opset_import},
@@ -125,14 +125,8 @@ def _converted(network: Network) -> Network:
 
 def _taken(network: Network) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The structure, without functions, and the values of all initializers of its outermost graph."""
-    model = onnx.ModelProto()
-    folder = ""
-    if network.model is not None:
-        model.CopyFrom(network.model)
-    else:
-        assert network.path is not None  # noqa: S101  # one of both
-        model = onnx.load(str(network.path), load_external_data=False)
-        folder = str(Path(network.path).resolve().parent)
+    model = network.structure()
+    folder = "" if network.path is None else str(network.path.resolve().parent)
     if model.functions:
         model = inliner.inline_local_functions(model)
     weights: dict[str, Array] = {}

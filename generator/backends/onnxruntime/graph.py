@@ -94,11 +94,7 @@ def executed_graph(
 
 def _named(network: Network) -> bytes:
     """The network's structure with named nodes; what it keeps in other files stays there."""
-    model = onnx.ModelProto()
-    if network.model is not None:
-        model.CopyFrom(network.model)
-    else:
-        model = onnx.load(str(network.path), load_external_data=False)
+    model = network.structure()
     for node in model.graph.node:
         node.name = node_name(node)
     data: bytes = model.SerializeToString()

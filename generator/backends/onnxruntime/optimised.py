@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,8 +75,7 @@ def optimised_network(
 
 def left_to_session(network: Network) -> Network:
     """The network itself, which each session is to optimise anew, although it is said to run as it stands."""
-    model = onnx.ModelProto()
-    model.CopyFrom(network.model)
+    model = deepcopy(network.brick)
     model.metadata_props.add(key=_LEFT, value="1")
     return replace(network, model=model, as_is=True)
 

@@ -44,8 +44,7 @@ def quantised_network(network: Network) -> Network:
     Raises:
         BackendError: The quantizer failed, or the weights do not fit into one protobuf.
     """
-    structure = network.model if network.model is not None else onnx.load(str(network.path), load_external_data=False)
-    if not _can_be_quantised(structure):
+    if not _can_be_quantised(network.structure()):
         return network
     model = network.self_contained() if network.model is not None else onnx.load(str(network.path))
     key, value = _PREPARED

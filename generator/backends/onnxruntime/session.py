@@ -208,8 +208,7 @@ class _OrtProfiled(OrtExecutable):
         folder: tempfile.TemporaryDirectory[str],
     ) -> None:
         super().__init__(session, network, weights, bound=bound)
-        assert network.model is not None  # noqa: S101  # a pack, never a file
-        self._nodes = frozenset(node.name for node in network.model.graph.node)
+        self._nodes = frozenset(node.name for node in network.brick.graph.node)
         self._folder: tempfile.TemporaryDirectory[str] | None = folder
 
     def end(self) -> NodeTimes:

@@ -7,6 +7,7 @@ and that of the reorder before it are those of a layout change at the brick's ed
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import onnx
@@ -48,8 +49,7 @@ def with_blocked_summands(network: Network, optimised: Network) -> Network | Non
     ]
     if not plain:
         return None
-    model = onnx.ModelProto()
-    model.CopyFrom(network.model)
+    model = deepcopy(network.model)
     for node in model.graph.node:
         if node.op_type in _SUMS:
             node.input[:] = [_BLOCKED + value if value in plain else value for value in node.input]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,8 +126,7 @@ def probe_model() -> bytes:
 
 def _write_files(network: Network, source: onnx.ModelProto, folder: Path) -> Path:
     """A model file with its weights beside it, for a network that is too large for one protobuf."""
-    model = onnx.ModelProto()
-    model.CopyFrom(source)
+    model = deepcopy(source)
     with (folder / "weights").open("wb") as file:
         for tensor in model.graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL:

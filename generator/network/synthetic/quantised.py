@@ -7,9 +7,8 @@ import math
 from onnx import NodeProto, TensorProto
 
 from .draws import Draw
-from .legal import operand
 from .moments import UNKNOWN, Moments
-from .walk import Walk
+from .walk import Walk, operand
 
 __all__ = [
     "QUANTISED",

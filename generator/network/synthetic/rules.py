@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from onnx import NodeProto
+from onnx import AttributeProto, NodeProto
 
+from ....bricks.operators import RECURRENT
 from .draws import BIAS, Draw
-from .legal import integer_attributes, operand
 from .moments import UNKNOWN, Moments
 from .quantised import (
     QUANTISED,
@@ -22,7 +22,7 @@ from .quantised import (
     quantised_operator,
     quantised_product,
 )
-from .walk import Walk
+from .walk import Walk, operand
 
 __all__ = ["RULES", "unknown_operator"]
 
@@ -61,7 +61,7 @@ def _convolution(walk: Walk, node: NodeProto) -> Moments:
     if node.op_type == "ConvTranspose" and shape:
         # Each output sums over the input channels of its group and, per axis, over 1 in `stride` of the taps.
         strides = next((list(item.ints) for item in node.attribute if item.name == "strides"), [])
-        fan = shape[0] // integer_attributes(node).get("group", 1) * math.prod(shape[2:]) // max(1, math.prod(strides))
+        fan = shape[0] // _integer_attributes(node).get("group", 1) * math.prod(shape[2:]) // max(1, math.prod(strides))
     product = walk.filter(node.input[1], fan, walk.rms(node.input[0]))
     return _biased(walk, product, operand(node, 2))
 
@@ -77,14 +77,14 @@ def _contraction(walk: Walk, node: NodeProto, fan: int | None) -> Moments:
 
 
 def _gemm(walk: Walk, node: NodeProto) -> Moments:
-    options = integer_attributes(node)
+    options = _integer_attributes(node)
     fan = walk.extent(node.input[1], 1 if options.get("transB") else 0)
     fan = fan or walk.extent(node.input[0], 0 if options.get("transA") else 1)
     return _biased(walk, _contraction(walk, node, fan), operand(node, 2))
 
 
 def _fused_matmul(walk: Walk, node: NodeProto) -> Moments:
-    options = integer_attributes(node)
+    options = _integer_attributes(node)
     scale = next((item.f for item in node.attribute if item.name == "alpha"), 1.0)
     fan = walk.extent(node.input[1], -1 if options.get("transB") else -2)
     return _contraction(walk, node, fan or walk.extent(node.input[0], -1)).scaled(scale)
@@ -187,7 +187,7 @@ def _softmax(walk: Walk, node: NodeProto) -> Moments:
     if size > _LOGITS:  # T5 does not divide its scores: exponentials of them would underflow
         walk.damp(node.input[0], 1.0 / size)
     walk.averages.update(node.output)
-    terms = walk.extent(node.input[0], integer_attributes(node).get("axis", -1)) or 1
+    terms = walk.extent(node.input[0], _integer_attributes(node).get("axis", -1)) or 1
     return Moments(1.0 / math.sqrt(terms), 1.0 / terms)
 
 
@@ -254,11 +254,16 @@ def _where(walk: Walk, node: NodeProto) -> Moments:
     return max((walk.moments(value) for value in node.input[1:]), key=lambda found: found.rms)
 
 
+def _integer_attributes(node: NodeProto) -> Mapping[str, int]:
+    """The integer attributes that a node writes out."""
+    return {item.name: item.i for item in node.attribute if item.type == AttributeProto.INT}
+
+
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv"), _convolution),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _fused_matmul),
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("Add", "Sub", "Sum"), _sum),
     **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization",
                      "SimplifiedLayerNormalization", "MeanVarianceNormalization", "LpNormalization"), _norm),

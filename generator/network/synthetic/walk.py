@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from ....bricks.operators import PRODUCTS
 from ....models.shapes import static_shapes
 from ....models.skeleton import is_weight
 from .draws import BIAS, Draw
 from .elementwise import FUNCTIONS, Profile, combine
 from .moments import UNKNOWN, Moments
 
-__all__ = ["FLOATS", "Walk"]
+__all__ = ["FLOATS", "Walk", "operand"]
 
 _SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
 _LARGEST = 1e30
@@ -24,7 +25,7 @@ FLOATS = frozenset(
      TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ)
 )  # fmt: skip
 
-_FILTERING = frozenset(("MatMul", "Gemm", "Conv"))
+_FILTERING = PRODUCTS | {"Conv"}
 _LINEAR = _FILTERING | frozenset(
     ("Add", "Sub", "Mul", "Div", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "Slice",
      "Split", "Concat", "Neg")
@@ -43,7 +44,7 @@ class Walk:
         sources: Weights behind a value, where it is nothing but weights rearranged.
         steps: Magnitude of the quantised data that such a value multiplies its weight (a scale) with.
         averages: Values whose last axis sums to one.
-        constants: Initializers.
+        constants: Values of the initializers.
         shapes: Static shapes.
     """
 
@@ -53,7 +54,7 @@ class Walk:
         self.sources: dict[str, tuple[str, ...]] = {name: (name,) for name in self.weights}
         self.steps: dict[str, float] = {}
         self.averages: set[str] = set()
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         self.shapes = static_shapes(graph)
         self._moments: dict[str, Moments] = {}
         self._profiles: dict[str, Profile] = {}
@@ -105,10 +106,10 @@ class Walk:
         return self.moments(value).rms
 
     def _constant_moments(self, value: str) -> Moments:
-        tensor = self.constants.get(value)
-        if tensor is None:
+        constant = self.constants.get(value)
+        if constant is None:
             return UNKNOWN
-        numbers = numpy_helper.to_array(tensor).astype(np.float64).ravel()
+        numbers = constant.astype(np.float64).ravel()
         numbers = numbers[np.abs(numbers) < _SENTINEL]
         if not numbers.size:
             return Moments(0.0)
@@ -116,10 +117,8 @@ class Walk:
 
     def scalar(self, value: str) -> float | None:
         """The value of a constant of one element."""
-        tensor = self.constants.get(value)
-        if tensor is None or math.prod(tensor.dims) != 1:
-            return None
-        return float(numpy_helper.to_array(tensor).ravel()[0])
+        constant = self.constants.get(value)
+        return None if constant is None or constant.size != 1 else float(constant.ravel()[0])
 
     def extent(self, value: str, axis: int) -> int | None:
         """Length of one axis of a value, where it is known."""
@@ -187,3 +186,8 @@ class Walk:
         for name in self.sources.get(value, ()):
             if self.weights[name] not in FLOATS:
                 self.draws.setdefault(name, Draw("quantised", high=rms))
+
+
+def operand(node: NodeProto, slot: int) -> str:
+    """The name in one operand slot; empty where the operand is absent."""
+    return node.input[slot] if slot < len(node.input) else ""

@@ -20,11 +20,12 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 
-from ....models.shapes import declared_shape
+from ....models.shapes import declared_shape, infer_shapes
 from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies
+from ..domains import Kind, Site
+from ..legality import structure_of
 from .draws import Draw, draw
-from .legal import index_bound, legal_values
 from .rules import RULES, unknown_operator
 from .walk import FLOATS, Walk
 
@@ -74,7 +75,7 @@ def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
     Args:
         model: Skeleton-form ONNX: a whole model or a brick.
     """
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = infer_shapes(model, propagate=False).graph
     walk = Walk(graph)
     _pass(walk, graph.node)
     return {name: walk.settle(name) for name in walk.weights}
@@ -97,9 +98,8 @@ def _settle_integers(walk: Walk, node: NodeProto) -> None:
         for name in walk.sources.get(value, ()):
             if name in walk.draws or walk.weights[name] in FLOATS:
                 continue
-            bound = index_bound(walk, node, slot)
-            values = legal_values(walk, node, slot)
-            if bound is not None:
-                walk.draws[name] = Draw("integer", 0, bound)
-            elif values is not None:
-                walk.draws[name] = Draw("values", values=values)
+            domain = structure_of(Site(node, slot, walk.shapes, walk.constants))
+            if domain is not None and domain.kind is Kind.RANGE:
+                walk.draws[name] = Draw("integer", 0, int(domain.high))
+            elif domain is not None:
+                walk.draws[name] = Draw("values", values=tuple(map(int, domain.values)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dlbricks.analyzer.estimation.ceilings import find_ceilings
+from dlbricks.analyzer.estimation.lookup import find_ceilings
 from dlbricks.bricks.reference import COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.roofline.ceilings import Ceilings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from dlbricks.db import Block, Subject
+from dlbricks.db.filter import Filter
 from dlbricks.db.identity import Identity
-from dlbricks.db.queries import Filter
 from dlbricks.db.store import Opened
 from dlbricks.db.values import INNER
 from dlbricks.errors import UsageError

@@ -17,6 +17,7 @@ from .....db import Measurement, Subject
 from .....errors import DlbricksError
 from .....generator.decomposition.oracle import WorkerOracle
 from .....models import ModelSource
+from ....estimation.query import stored_under
 from ...analysis import LATENCY, Analysis
 from ...finding import Finding, Remedy
 from ...subject import Subject as Model
@@ -101,10 +102,7 @@ def _stored(model: Model) -> dict[str, Measurement]:
     choice = model.choice
     if choice is None:
         return {}
-    found = model.store.measurements(
-        subject=Subject.MODEL, system=choice.system_key, stack=choice.stack_key, threads=choice.conditions.threads,
-        dtype=choice.conditions.dtype, variant="",
-    )  # fmt: skip
+    found = model.store.measurements(stored_under(choice), subject=Subject.MODEL)
     return {one.key: one for one in found if one.conditions.cache != "cold" and one.latency_ns > 0}
 
 

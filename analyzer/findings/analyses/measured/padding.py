@@ -21,9 +21,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from .....bricks.cutting.wiring import sequences
 from .....bricks.graph.graph import ModelGraph
 from .....bricks.layer import Layer, Role
+from .....bricks.operators import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
 from .....bricks.sequence import LayerSequence
 from .....db import Measurement, Subject
-from .....generator.network.channels import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS
+from ....estimation.query import stored_under
 from ...analysis import BRICKS, LATENCY, Analysis, finding, spent_by
 from ...finding import Finding
 from ...subject import Node, Spent
@@ -58,10 +59,7 @@ def _stored(model: Model, keys: Collection[str]) -> dict[str, dict[tuple[str, st
         return {}
     found = {}
     for variant in ("", *(_variant(multiple) for multiple in _MULTIPLES)):
-        measured = model.store.measurements(
-            subject=Subject.BRICK, keys=keys, system=choice.system_key, stack=choice.stack_key, variant=variant,
-            threads=choice.conditions.threads, dtype=choice.conditions.dtype,
-        )  # fmt: skip
+        measured = model.store.measurements(stored_under(choice), subject=Subject.BRICK, keys=keys, variant=variant)
         found[variant] = {(one.key, one.conditions.cache): one for one in measured if one.latency_ns > 0}
     return found
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .....bricks.operators import PRODUCTS
 from .....errors import BackendError, UnsupportedBrick
-from .....models.shapes import static_shape
+from .....models.shapes import infer_shapes, static_shape
 from ....network.network import Network
 from .folding import Folding
 from .node import DOMAINS, Array, Node, Symbol, ValueType, Variables, translations
@@ -115,9 +116,7 @@ def _apart(graph: onnx.GraphProto) -> frozenset[str]:
     """
     uses = Counter(name for node in graph.node for name in node.input)
     exposed = {value.name for value in graph.output}
-    several = {
-        name for node in graph.node for name in node.output if node.op_type in {"Gemm", "MatMul"} and uses[name] > 1
-    }
+    several = {name for node in graph.node for name in node.output if node.op_type in PRODUCTS and uses[name] > 1}
     twice = {node.input[0] for node in graph.node if len(node.input) == 2 and node.input[0] == node.input[1]}
     return frozenset(several | twice | {name for name in exposed if uses[name]})
 
@@ -150,7 +149,7 @@ def _types(model: onnx.ModelProto, feeds: Mapping[str, Array], constants: Mappin
             bare.graph.initializer.append(numpy_helper.from_array(array, name))
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    inferred = infer_shapes(bare)
     found: dict[str, ValueType] = {name: (array.dtype, array.shape) for name, array in feeds.items()}
     for value in [*inferred.graph.value_info, *inferred.graph.output, *model.graph.value_info, *model.graph.output]:
         static = _static(value)
