@@ -25,11 +25,11 @@ from typing import Protocol, runtime_checkable
 
 from ...errors import BackendUnavailable, UsageError
 from ...models.zoo.cache import cache_folder
+from ..machine.software import LOCK
 from . import registry
 from .base import Backend
 
 __all__ = [
-    "LOCK",
     "Environment",
     "EnvironmentBackend",
     "Installed",
@@ -37,9 +37,6 @@ __all__ = [
     "install_backend",
     "locked_environment",
 ]
-
-LOCK = "pylock.toml"
-"""Under this name an environment keeps the lock file that it was made from."""
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")

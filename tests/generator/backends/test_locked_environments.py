@@ -14,7 +14,8 @@ from pathlib import Path
 import dlbricks
 import pytest
 from dlbricks.errors import BackendUnavailable, UsageError
-from dlbricks.generator.backends.environments import LOCK, locked_environment
+from dlbricks.generator.backends.environments import locked_environment
+from dlbricks.generator.machine.software import LOCK
 
 
 @pytest.fixture
