@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .analyzer.history.history import history
     from .analyzer.history.result import History
     from .analyzer.kernels.kernels import ModelKernels, kernels
+    from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
+    from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens.tokens import Tokens, tokens
@@ -71,6 +73,7 @@ __all__ = [
     "History",
     "Layer",
     "LayerSequence",
+    "Manifest",
     "MeasureReport",
     "Measurement",
     "MeasurementSettings",
@@ -80,6 +83,7 @@ __all__ = [
     "PlanReport",
     "Query",
     "Report",
+    "Reproduction",
     "Run",
     "RunReport",
     "Stack",
@@ -104,8 +108,11 @@ __all__ = [
     "library_plans",
     "load_brick",
     "make_sequence",
+    "manifest",
     "measure",
+    "read_manifest",
     "report",
+    "reproduce",
     "run",
     "sequences",
     "shell_command",
@@ -134,6 +141,7 @@ __getattr__, __dir__ = lazy(
         "History": "analyzer.history.result",
         "Layer": "bricks.layer",
         "LayerSequence": "bricks.sequence",
+        "Manifest": "analyzer.manifests.manifest",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "MeasurementSettings": "generator.measurement.settings",
@@ -143,6 +151,7 @@ __getattr__, __dir__ = lazy(
         "PlanReport": "generator.planning.library_plans",
         "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
+        "Reproduction": "analyzer.manifests.reproduce",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
         "Stack": "db.values",
@@ -166,8 +175,11 @@ __getattr__, __dir__ = lazy(
         "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
+        "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
+        "read_manifest": "analyzer.manifests.manifest",
         "report": "analyzer.reporting",
+        "reproduce": "analyzer.manifests.reproduce",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
         "shell_command": "analyzer.shell",
