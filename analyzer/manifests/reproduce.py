@@ -39,6 +39,8 @@ two processes each, of one brick on one thread scatter so (``scatter.json``) tha
 reaches 8 % to either side and the ratio itself misses 1 by up to 5 % in four of five cases: 13 %, and a bit."""
 
 _NS_PER_MS = 1e6
+_NAMED = 3
+"""Packages that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,9 @@ def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
         return given
     text = base.software.get("lock")
     if text is None:
-        lacking = ", ".join(base.software["without_hash"]) or "all packages"
+        names = base.software["without_hash"]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lacking = f"{', '.join(names[:_NAMED])}{more}" if names else "its packages"
         raise UsageError(
             f"the manifest has no lock file: the hashes of {lacking} were not known where it was written",
             remedy="measure in this environment with --here, name a lock file with --lock, or have it written again "
