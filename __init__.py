@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
+    from .analyzer.history.confirm import confirm
     from .analyzer.history.history import history
     from .analyzer.history.result import History
     from .analyzer.kernels.kernels import ModelKernels, kernels
@@ -99,6 +100,7 @@ __all__ = [
     "build_graph",
     "check_agreement",
     "compare",
+    "confirm",
     "estimate",
     "find_models",
     "frame",
@@ -166,6 +168,7 @@ __getattr__, __dir__ = lazy(
         "build_graph": "bricks.graph.graph",
         "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison.compare",
+        "confirm": "analyzer.history.confirm",
         "estimate": "analyzer.estimation.estimate",
         "find_models": "models.source",
         "frame": "analyzer.frames",

@@ -48,7 +48,7 @@ ROOMS = {
     "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",
                             "records", "archive", "survey", "estimate"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
-    "analyzer/history": ["changes", "series", "machine", "blame", "result", "history"],
+    "analyzer/history": ["changes", "series", "machine", "blame", "result", "history", "confirm"],
     "analyzer/manifests": ["locking", "parts", "manifest", "differences", "rerun", "reproduce"],
     "analyzer/tokens": ["lengths", "tokens", "answer"],
     "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "sweeping", "drawing", "answers",
