@@ -21,6 +21,7 @@ from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from ...db.values import content_key
 from ...errors import AmbiguousQuery, UsageError
+from ...generator.measurement.settings import MeasurementSettings
 from ..estimation.query import Query, QueryFields, asked
 from .locking import with_hashes
 from .parts import (
@@ -224,6 +225,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         said, digests = found["predicate"], {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
         if digests["measurements"] != content_key(said["measurements"]) or digests["suite"] != said["model"]["suite"]:
             raise UsageError(f"{path} was changed: its measurements or its suite are not those that it states")
+        MeasurementSettings(**said["settings"]).check()
         stack = _stack(said["software"]).key
         measured = tuple(_read(row, str(number), said, stack) for number, row in enumerate(said["measurements"]))
         return Manifest(**{name: said[name] for name in _PARTS}, log=said["reference_log"], measurements=measured)

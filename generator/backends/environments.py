@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,7 @@ __all__ = [
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
+_HASH = re.compile(r"[a-z0-9_]+:[0-9a-f]+", re.ASCII)
 _FOREIGN = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIREMENT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
             "PIP_USER", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
             "__PYVENV_LAUNCHER__")  # fmt: skip
@@ -240,8 +242,11 @@ def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:
     try:
         for package, source in Pylock.from_dict(tomllib.loads(text.decode())).select():
             if isinstance(source, PackageWheel):
-                hashes = " ".join(f"--hash={kind}:{value}" for kind, value in sorted(source.hashes.items()))
-                lines.append(f"{package.name}=={parse_wheel_filename(source.filename)[1]} {hashes}")
+                hashes = [f"{kind}:{value}" for kind, value in sorted(source.hashes.items())]
+                if not all(_HASH.fullmatch(one) for one in hashes):  # a line of pip's list, and no more than that
+                    raise UsageError(f"{lock} is no lock file: {package.name} has a hash that is none")
+                words = " ".join(f"--hash={one}" for one in hashes)
+                lines.append(f"{package.name}=={parse_wheel_filename(source.filename)[1]} {words}")
                 linked = linked and package.name != "dlbricks"
             elif package.name != "dlbricks" or not isinstance(source, PackageDirectory):
                 raise BackendUnavailable(

@@ -101,6 +101,8 @@ def test_what_was_changed_is_refused(stated, tmp_path):
         (lambda said: said["predicate"]["measurements"][0].update(mean_ns=1.0), "was changed"),
         (lambda said: said["predicate"]["model"].update(suite="0"), "was changed"),
         (lambda said: said["predicate"].pop("model"), "is no manifest"),
+        (lambda said: said["predicate"]["settings"].update(visits=0), "visits cannot be 0"),
+        (lambda said: said["predicate"]["settings"].update(later=1), "is no manifest"),
         (lambda said: said.update(predicateType="urn:dlbricks:manifest:9"), "of another version"),
         (dict.clear, "is no manifest"),
     ]:

@@ -122,7 +122,7 @@ def test_a_killed_installation_leaves_nothing_half_made(environments, wheel, loc
 
 
 @pytest.mark.usefixtures("environments")
-def test_what_is_no_lock_file_is_refused(lock, tmp_path):
+def test_what_is_no_lock_file_is_refused(lock, wheel, tmp_path):
     with pytest.raises(UsageError, match=r"no lock file .*nosuch.toml: No such file.*pip lock"):
         locked_environment(tmp_path / "nosuch.toml")
     (tmp_path / "text.toml").write_text("this is no TOML\n")
@@ -132,6 +132,8 @@ def test_what_is_no_lock_file_is_refused(lock, tmp_path):
         locked_environment(lock("packages = 1\n"))
     with pytest.raises(UsageError, match="is no lock file"):
         locked_environment(lock("[[packages]]\nversion = '1.0'\n"))
+    with pytest.raises(UsageError, match="apart has a hash that is none"):
+        locked_environment(lock(wheel("apart", digest=r"0\n--index-url=x")))
 
 
 @pytest.mark.usefixtures("environments")
