@@ -71,6 +71,7 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if made is None:
         raise SystemExit("no model can be decomposed")
     file = folder / "results.json"
+    load = os.getloadavg()[0]
     with Store.open(folder / "first.db") as store:
         done = run(made, store=store, visits=options.visits, processes=options.processes)
         begun = time.monotonic()
@@ -92,6 +93,8 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "run_s": done.wall_s,
         "hashes_s": hashes_s,
         "quiet": first,
+        "load_1m": load,
+        "cpus": sorted(os.sched_getaffinity(0)),
         "repeats": repeats,
         "shares": shares(repeats),
         "altered": altered_fields(stated, made, folder / "altered.json"),
@@ -101,7 +104,7 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def again(file: Path, suite: Path, cache: Path) -> dict[str, Any]:
     """One call of the command, in a cache folder that is empty before the first."""
-    fresh = not cache.exists()
+    fresh, load = not cache.exists(), os.getloadavg()[0]
     command = [sys.executable, "-m", "dlbricks", "reproduce", str(file), "--suite", str(suite), "--json", "--quiet"]
     begun = time.monotonic()
     done = subprocess.run(
@@ -113,6 +116,7 @@ def again(file: Path, suite: Path, cache: Path) -> dict[str, Any]:
     rows = [row for row in answer["results"] if row["ratio"] is not None]
     return {
         "environment_made": fresh,
+        "load_1m": load,
         "wall_s": time.monotonic() - begun,
         "verdicts": answer["verdicts"],
         "not_measured": sum(row["verdict"] is None for row in answer["results"]),
@@ -214,7 +218,7 @@ def page(result: Mapping[str, Any]) -> str:
     named, tried = (sum(one[kind] for one in altered["named"].values()) for kind in ("named", "altered"))
     where = f"{result['system']['cpu']}, {result['system']['cores']} cores, {_versions(result)}"
     refusal = f"exit code {refused['exit_code']}, {'' if refused['named'] else 'not '}named"
-    columns = ["call", "s", *VERDICTS, "all bricks", "off, median", "80 %", "95 %", "half-width"]
+    columns = ["call", "load", "s", *VERDICTS, "all bricks", "off, median", "80 %", "95 %", "half-width"]
     columns += [f"within {effect:.0%}" for effect in EFFECTS]
     differing = sorted({one["field"] for repeat in result["repeats"] for one in repeat["differences"]})
     return f"""# Results measured again in a new environment
@@ -223,6 +227,7 @@ def page(result: Mapping[str, Any]) -> str:
 {result["bricks"]} bricks at G={result["granularity"]}, one thread, {result["visits"]} visits in {result["processes"]} \
 processes; an environment of {result["packages"]} packages made
 from the lock. Of the visits of the first run {_percent(result["quiet"]["quiet_share"])} were quiet by their probes.
+When it began {result["load_1m"]:.1f} processes wanted to run (load average), on {len(result["cpus"])} of the cores for it.
 
 | | asked for | measured |
 |---|---|---|
@@ -234,8 +239,8 @@ from the lock. Of the visits of the first run {_percent(result["quiet"]["quiet_s
 | a lock with an altered hash | refused, the package named | {refusal}, {refused["left_behind"]} environments left |
 
 Each call of `dlbricks reproduce FILE --suite SUITE`. *All bricks* is the geometric mean of the ratios, *off* how far
-ratios are from 1, *half-width* the median one of their intervals; *within* is how many bricks are SAME at other minimum
-effects.
+ratios are from 1, *half-width* the median one of their intervals, *load* the processes that wanted to run when the
+call began; *within* is how many bricks are SAME at other minimum effects.
 
 | {" | ".join(columns)} |
 |{"---|" * len(columns)}
@@ -249,6 +254,7 @@ The run took {result["run_s"]:.0f} s, the manifest {result["hashes_s"]:.0f} s, i
 def _row(number: int, one: Mapping[str, Any]) -> str:
     cells = [
         f"{number}{', made the environment' if one['environment_made'] else ''}",
+        f"{one['load_1m']:.1f}",
         f"{one['wall_s']:.0f}",
         *(str(one["verdicts"][name]) for name in VERDICTS),
         f"{one['ratio']:.3f}",

@@ -15,9 +15,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...version import __version__
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package
 
 __all__ = ["IMAGE_VARIABLE", "LOCK", "software_state", "wheel_contents"]
 
@@ -125,10 +128,10 @@ def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distributio
     return {name for name, _ in seen}
 
 
-def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Package]) -> dict[str, str | None]:
     record = one.read_text("RECORD")
     found = {"version": one.version, "contents": None if record is None else wheel_contents(record)}
-    if name in locked and locked[name].get("version") == one.version:
+    if name in locked and str(locked[name].version) == one.version:
         return found | _wheel_of(locked[name])
     direct = json.loads(one.read_text("direct_url.json") or "{}")
     digest = direct.get("archive_info", {}).get("hashes", {}).get("sha256")
@@ -136,22 +139,26 @@ def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Mappi
     return found | {"wheel": file, "sha256": digest} if digest and file.endswith(".whl") else found
 
 
-def _locked() -> dict[str, Mapping[str, Any]]:
-    """What the lock file says of each package that the environment of this process was made from."""
+def _locked() -> dict[str, Package]:
+    """What the lock file says of each package that the environment of this process was made from.
+
+    A file of that name that is none was not what made it, and says nothing.
+    """
+    from packaging.pylock import Pylock, PylockValidationError
+
     try:
-        lock = tomllib.loads((Path(sys.prefix) / LOCK).read_text())
-    except FileNotFoundError:
+        lock = Pylock.from_dict(tomllib.loads((Path(sys.prefix) / LOCK).read_text()))
+    except (FileNotFoundError, tomllib.TOMLDecodeError, PylockValidationError):
         return {}
-    return {one["name"]: one for one in lock.get("packages", ())}
+    return {one.name: one for one in lock.packages}
 
 
-def _wheel_of(package: Mapping[str, Any]) -> dict[str, str | None]:
+def _wheel_of(package: Package) -> dict[str, str | None]:
     """The wheel of a locked package; nothing where it has several, of which it is not known which one it was."""
-    wheels = package.get("wheels", ())
-    if len(wheels) != 1 or "sha256" not in wheels[0]["hashes"]:
+    wheels = package.wheels or ()
+    if len(wheels) != 1 or "sha256" not in wheels[0].hashes:
         return {}
-    place = wheels[0].get("name") or wheels[0].get("path") or wheels[0].get("url") or ""
-    return {"wheel": PurePosixPath(place).name, "sha256": wheels[0]["hashes"]["sha256"]}
+    return {"wheel": wheels[0].filename, "sha256": wheels[0].hashes["sha256"]}
 
 
 def _checkout() -> dict[str, Any]:

@@ -54,7 +54,8 @@ def test_extras_bring_what_they_need(state):
 
 def test_the_lock_of_an_environment_knows_its_wheels(state, tmp_path, monkeypatch):
     version = metadata.version("numpy")
-    lock = f'[[packages]]\nname = "numpy"\nversion = "{version}"\n[[packages.wheels]]\npath = "numpy.whl"\n'
+    lock = f'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "numpy"\nversion = "{version}"\n'
+    lock += f'[[packages.wheels]]\npath = "numpy-{version}-py3-none-any.whl"\n'
     (tmp_path / LOCK).write_text(f'{lock}hashes = {{sha256 = "{"1" * 64}"}}\n')
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
 
@@ -62,8 +63,11 @@ def test_the_lock_of_an_environment_knows_its_wheels(state, tmp_path, monkeypatc
     (tmp_path / LOCK).write_text(f'{lock.replace(version, "0.1")}hashes = {{sha256 = "{"1" * 64}"}}\n')
     other = state(())["packages"]["numpy"]
 
-    assert (known["wheel"], known["sha256"]) == ("numpy.whl", "1" * 64)
+    assert (known["wheel"], known["sha256"]) == (f"numpy-{version}-py3-none-any.whl", "1" * 64)
     assert other.get("sha256") != "1" * 64  # what is installed is another version
+    for text in ("this is no TOML", "packages = 1"):
+        (tmp_path / LOCK).write_text(text)
+        assert state(())["packages"]["numpy"]["version"] == version
 
 
 def test_the_image_is_what_its_owner_says(state, monkeypatch):
