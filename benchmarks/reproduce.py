@@ -227,7 +227,7 @@ def page(result: Mapping[str, Any]) -> str:
 {result["bricks"]} bricks at G={result["granularity"]}, one thread, {result["visits"]} visits in {result["processes"]} \
 processes; an environment of {result["packages"]} packages made
 from the lock. Of the visits of the first run {_percent(result["quiet"]["quiet_share"])} were quiet by their probes.
-When it began {result["load_1m"]:.1f} processes wanted to run (load average), on {len(result["cpus"])} of the cores for it.
+When it began the load average was {result["load_1m"]:.1f}; it could use {len(result["cpus"])} of the cores.
 
 | | asked for | measured |
 |---|---|---|
