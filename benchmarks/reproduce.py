@@ -121,6 +121,7 @@ def again(file: Path, suite: Path, cache: Path) -> dict[str, Any]:
         "verdicts": answer["verdicts"],
         "not_measured": sum(row["verdict"] is None for row in answer["results"]),
         "ratio": answer["ratio"],
+        "machine": answer["machine"],
         "same_within": {f"{effect:g}": same_within(rows, effect) for effect in EFFECTS},
         "off": {f"q{q:g}": float(np.quantile([abs(row["ratio"] - 1) for row in rows], q)) for q in (0.5, 0.8, 0.95)},
         "half_width": float(np.median([(row["ratio_ci95"][1] - row["ratio_ci95"][0]) / 2 for row in rows])),

@@ -7,11 +7,12 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ...bricks.reference import OVERHEAD
 from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.calibration import scatters
 from ...db import Stack, Store, Subject, Verdict
@@ -84,6 +85,9 @@ class Reproduction:
         environment: ``lock``: rebuilt from the lock file, ``here``: this one; None where nothing was measured.
         minimum_effect: Relative difference that matters.
         manifest: What was measured, as a manifest of its own; None where nothing was.
+        machine: What probes outside any runtime (``compute``, ``memory``, each at its quietest) and a call of the
+            runtime that does nothing (``call``) took here, in times of what they took by the manifest: where these
+            moved, the machine was another, or busy otherwise.
     """
 
     rows: tuple[ReproducedBrick, ...]
@@ -91,6 +95,7 @@ class Reproduction:
     environment: str | None
     minimum_effect: float
     manifest: Manifest | None = None
+    machine: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -161,7 +166,20 @@ def reproduce(
         with Store.open(database, read_only=True, create=False) as store:
             again = manifest(opened, store=store)
     rows = _compared(base, again, opened, minimum_effect)
-    return Reproduction(rows, differences(base, again), "here" if here else "lock", minimum_effect, again)
+    environment = "here" if here else "lock"
+    return Reproduction(rows, differences(base, again), environment, minimum_effect, again, _machine(base, again))
+
+
+def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
+    """How much longer our own probes and calls took here."""
+    known = [_witnesses(one) for one in (base, again)]
+    return {name: known[1][name] / taken for name, taken in known[0].items() if name in known[1] and taken > 0}
+
+
+def _witnesses(one: Manifest) -> dict[str, float]:
+    found = dict(zip(("compute", "memory"), one.log["probes_ns"] or (), strict=False))
+    call = next((row["latency_ns"] for row in one.log["references"] if row["name"] == OVERHEAD), None)
+    return found if call is None else found | {"call": call}
 
 
 def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["manifest_answer", "reproduction_answer"]
 
+_WITNESSES = {"compute": "arithmetic", "memory": "memory", "call": "a call of the runtime"}
+
 _LONGEST = 40
 """Characters of a value in a table; JSON has all of it."""
 
@@ -75,6 +77,9 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
         summary.append(f"of {counted(whole, 'brick')}: {', '.join(parts)}; SAME is within {found.minimum_effect:.3g}")
         if found.ratio is not None:
             summary.append(f"all together take {found.ratio:.3f} times as long as the manifest says")
+        if found.machine:
+            moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in found.machine.items())
+            summary.append(f"the machine itself, in times of what it took then: {moved}")
         summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
     summary += _different(found.differences, nothing="nothing differs in hardware, software, data or settings")
     return Answer(
@@ -84,6 +89,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
             "minimum_effect": found.minimum_effect,
             "verdicts": shares,
             "ratio": found.ratio,
+            "machine": dict(found.machine),
             "differences": [asdict(one) for one in found.differences],
         },
         columns=[

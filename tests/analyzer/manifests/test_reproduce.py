@@ -94,6 +94,8 @@ def test_measured_again_here(stated, file):
     assert {row.key for row in found.rows} == set(stated.suite.keys)
     assert sum(found.verdicts.values()) == len(found.rows)
     assert all(row.ratio_ci95[0] < row.ratio < row.ratio_ci95[1] for row in found.rows)
+    assert set(found.machine) == {"compute", "memory", "call"}
+    assert all(ratio > 0 for ratio in found.machine.values())
     # The suite was run in this process: nothing of it changed, whatever its latencies did.
     assert [one.field for one in found.differences] == []
     assert found.manifest is not None
@@ -184,6 +186,19 @@ def test_a_brick_that_is_not_measured_has_no_verdict(stated):
     found = Reproduction(rows, (), "here", 0.15, less)
     assert not found.complete
     assert "1 not measured" in render(reproduction_answer(found))
+
+
+def test_a_machine_that_moved_is_seen_by_its_probes(stated):
+    log = dict(stated.manifest.log)
+    compute, memory = log["probes_ns"]
+    log |= {"probes_ns": [2 * compute, memory], "references": []}
+
+    assert module._machine(stated.manifest, dataclasses.replace(stated.manifest, log=log)) == {
+        "compute": 2,
+        "memory": 1,
+    }
+    unknown = dataclasses.replace(stated.manifest, log=log | {"probes_ns": None})
+    assert module._machine(stated.manifest, unknown) == {}
 
 
 def test_a_suite_that_is_another_one_is_refused(stated, file, tmp_path, write_lrn):
