@@ -23,6 +23,7 @@ from .console import Reporter, answer, drawn, note
 from .findings import analyze
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, history, kernels
+from .manifests import manifest, reproduce
 from .options import (
     PLACE,
     binding_options,
@@ -285,6 +286,9 @@ def measure(
     answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
-_MORE = (report, estimate, tokens, analyze, kernels, compare, history, advise, models, brick, backends, system, db)
+_MORE = (
+    *(report, estimate, tokens, analyze, kernels, compare, history, advise, manifest, reproduce),
+    *(models, brick, backends, system, db),
+)
 for command in _MORE:
     commands.add_command(command)

@@ -23,6 +23,7 @@ def nvml(monkeypatch) -> ModuleType:
 
     answers = {
         "nvmlInit": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: "580.159",
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1980, 2: 2619}[kind],
         "nvmlDeviceGetMaxClockInfo": lambda *_: 1980,
@@ -44,8 +45,9 @@ def test_what_the_gpu_does_not_report_is_not_there(nvml):
     state = gpu_state()
 
     assert state == {
-        "sm_mhz": 1980, "memory_mhz": 2619, "most_sm_mhz": 1980, "temperature_c": 35, "power_w": 116.064,
-        "memory_free_bytes": 84_389_593_088, "held_back": [], "power_held_ns": 7_000_000, "thermal_held_ns": 0,
+        "driver": "580.159", "sm_mhz": 1980, "memory_mhz": 2619, "most_sm_mhz": 1980, "temperature_c": 35,
+        "power_w": 116.064, "memory_free_bytes": 84_389_593_088, "held_back": [], "power_held_ns": 7_000_000,
+        "thermal_held_ns": 0,
     }  # fmt: skip
     assert machine_state()["gpu"] == state
     assert not throttled(state, state, 1.0)
