@@ -53,15 +53,17 @@ class ModelItems:
         )
 
 
-def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
+def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot", packed: bool = False) -> list[Item]:
     """One item per brick, or in cache mode ``model`` one per brick and footprint class; no file is read yet.
 
     Args:
         suite: The bricks.
         unroll: Copies in one network; 0: the worker chooses.
         cache: Cache mode.
+        packed: Whether packs are networks: then also one for each place at a model's own inputs and outputs, in cache
+            mode ``model``.
     """
-    return [
+    found = [
         Item(
             Subject.BRICK,
             key,
@@ -74,6 +76,8 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[It
         for key in suite.keys
         for size in (suite.footprints(key) if cache == "model" else (0,))
     ]
+    outer = [item.in_variant(variant) for item in found if packed for variant in suite.boundary(item.key)]
+    return [*found, *(item for item in outer if item.footprint)]
 
 
 def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:

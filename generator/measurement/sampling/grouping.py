@@ -245,7 +245,7 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
     packs: list[PackPlan] = []
     kinds: dict[tuple[int, str, bool], list[Item]] = {}
     for item in items:
-        kinds.setdefault((item.footprint, item.variant, item.as_is), []).append(item)
+        kinds.setdefault((item.footprint, item.algorithm, item.as_is), []).append(item)
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
         parts: list[list[Item]] = []
         for item in members:
