@@ -32,6 +32,7 @@ from ...models.subgraphs import reads
 from .copies import distinct, renamed
 from .network import Network
 from .opsets import common_ranges, opset_ranges
+from .shared import shared_buffers
 
 __all__ = ["PACKING", "Member", "Packed", "grouped", "pack", "parted", "united"]
 
@@ -340,6 +341,7 @@ class _Assembly:
             feeds=self._feeds,
             outputs=tuple(value.name for value in self._model.graph.output),
             as_is=True,
+            shared=shared_buffers(self._model.graph),
         )
 
 
