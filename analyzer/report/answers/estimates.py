@@ -159,6 +159,8 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append(f"  {reason}" + (f": {advised_for(entry, remedy)}" if remedy else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
+        if (entry.dims or entry.batch) and entry.interpolation_reason is None:
+            lines.append("  or read it between sizes that are measured: --interpolate")
         if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
             lines.append(
                 f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
