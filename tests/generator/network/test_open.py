@@ -43,6 +43,33 @@ def test_only_decoders_with_a_cache_stay_open(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
+def test_steps_of_an_encoder_decoder_go_on_from_both_caches_of_its_prompt(tmp_path: Path) -> None:
+    import onnxruntime as ort
+
+    sessions: dict[str, Any] = {}
+    for part in ("prompt", "step"):
+        (source,) = find_models([f"t5_small_{part}"])
+        export_model(source, tmp_path / f"{part}.onnx", opened=True)
+        sessions[part] = ort.InferenceSession(str(tmp_path / f"{part}.onnx"), providers=["CPUExecutionProvider"])
+
+    def run(part: str, feeds: dict[str, Any]) -> dict[str, Any]:
+        names = [value.name for value in sessions[part].get_outputs()]
+        return dict(zip(names, sessions[part].run(names, feeds), strict=True))
+
+    random = np.random.default_rng(0)
+    source_ids, answer = random.integers(1, 30_000, (1, 21)), random.integers(1, 30_000, (1, 7))
+    read = {"input_ids": source_ids, "attention_mask": np.ones((1, 21), np.int64)}
+    whole = run("prompt", read | {"decoder_input_ids": answer})
+    found = run("prompt", read | {"decoder_input_ids": answer[:, :4]})
+    cross = {name: value for name, value in found.items() if name.startswith("cross")}
+    for place in (4, 5, 6):
+        past = {name.replace("present", "past"): value for name, value in found.items() if name.startswith("present")}
+        found = run("step", {"decoder_input_ids": answer[:, place : place + 1], **past, **cross})
+        np.testing.assert_allclose(found["logits"][0, -1], whole["logits"][0, place], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
 @pytest.mark.parametrize("name", ["distilgpt2", "opt_125m"])
 def test_steps_from_the_cache_of_a_prompt_are_the_longer_prompt(name: str, tmp_path: Path) -> None:
     import onnxruntime as ort
