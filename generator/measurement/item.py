@@ -26,7 +26,7 @@ class Item:
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         weight_bytes: Of its weights.
-        read_bytes: Of its weights what one execution reads.
+        read_bytes: What one execution reads of its weights, and at a model's boundary of other memory of its own.
         live_bytes: Of its inputs and outputs.
         macs: Work of one execution, for the forecast; None where unknown.
         variant: What of it is measured, or how: empty for all of it in the runtime's own way, one of ``BOUNDARY``

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import footprint, level_name
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
@@ -95,7 +96,7 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:
             continue
         for item in members:
             item.weight_bytes, item.live_bytes = brick.weight_bytes, brick.input_bytes + brick.output_bytes
-            item.read_bytes = brick.read_bytes
+            item.read_bytes = brick.read_bytes + (item.live_bytes if item.variant in BOUNDARY else 0)
             item.size_bytes = 2 * item.weight_bytes + item.live_bytes  # a runtime keeps a packed copy of weights
             item.macs = brick.cost.macs if brick.cost is not None else None
             item.as_is = bool(brick.salt)
