@@ -114,8 +114,8 @@ def _step(model: torch.nn.Module, parts: int) -> torch.nn.Module:
             super().__init__()
             self.model = model
 
-        def forward(self, token: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            filled = []
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            (token, *caches), filled = tensors, []
             for cached in (caches[:parts], caches[parts:]):
                 cache = DynamicCache(config=self.model.config)
                 for layer in range(parts // 2):

@@ -41,16 +41,41 @@ def test_only_decoders_with_a_cache_stay_open(name: str) -> None:
         open_structure(f"{name}_nosuch")
 
 
+def share_weights(prompt: onnx.ModelProto, step: onnx.ModelProto) -> None:
+    """Give a step of T5 the weights of its prompt, where they stand behind those of the encoder.
+
+    Of the ten products of a layer a step lacks two, with what the encoder gave: their results are in its cache.
+    """
+    known = {tensor.name: tensor for tensor in prompt.graph.initializer}
+    own = {tensor.name: tensor for tensor in step.graph.initializer}
+    theirs, ours = (
+        [node.input[1] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
+        for model, weights in ((prompt, known), (step, own))
+    )
+    decoder = [name for place, name in enumerate(theirs[-60:]) if place % 10 not in {5, 6}]
+    pairs = dict(zip(ours, decoder, strict=True))
+    for name, tensor in own.items():
+        twin = known[pairs.get(name, name)] if name in pairs or name in known else None
+        if twin is not None and list(twin.dims) == list(tensor.dims):
+            tensor.raw_data = twin.raw_data
+    assert all(list(known[pairs[name]].dims) == list(own[name].dims) for name in pairs)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
 def test_steps_of_an_encoder_decoder_go_on_from_both_caches_of_its_prompt(tmp_path: Path) -> None:
     import onnxruntime as ort
 
-    sessions: dict[str, Any] = {}
+    models = {}
     for part in ("prompt", "step"):
         (source,) = find_models([f"t5_small_{part}"])
         export_model(source, tmp_path / f"{part}.onnx", opened=True)
-        sessions[part] = ort.InferenceSession(str(tmp_path / f"{part}.onnx"), providers=["CPUExecutionProvider"])
+        models[part] = onnx.load(tmp_path / f"{part}.onnx")
+    share_weights(models["prompt"], models["step"])
+    sessions = {
+        part: ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        for part, model in models.items()
+    }
 
     def run(part: str, feeds: dict[str, Any]) -> dict[str, Any]:
         names = [value.name for value in sessions[part].get_outputs()]
