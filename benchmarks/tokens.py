@@ -58,6 +58,9 @@ _KINDS = {
 }
 
 
+_POSITIONS = {"gpt2": 1024, "distilgpt2": 1024}
+"""Most tokens that a decoder takes, prompt and answer together, where that is less than others take."""
+
 Time = tuple[float, float]
 """Milliseconds: elapsed, and of the processor."""
 
@@ -164,8 +167,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["distilgpt2", "opt_125m", "smollm_135m"])
-    parser.add_argument("--prompts", type=int, nargs="+", default=[32, 64, 128, 256, 512])
+    parser.add_argument("--models", nargs="+", default=["gpt2", "opt_125m", "pythia_160m", "smollm_135m"])
+    parser.add_argument("--prompts", type=int, nargs="+", default=[32, 64, 128, 256, 512, 1024])
     parser.add_argument("--new", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--visits", type=int, default=24, help="of each brick")
@@ -179,21 +182,23 @@ def _options() -> argparse.Namespace:
 def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One decoder: what is predicted beside what a loop takes."""
     print(name, flush=True)
+    longest = _POSITIONS.get(name, max(options.prompts) + options.new) - options.new
+    prompts = sorted({min(length, longest) for length in options.prompts})
     files = [(options.files or folder) / f"{name}_{part}.onnx" for part in ("prompt", "step")]
     for file in files:
         if not file.exists():
             export_model(find_models([file.stem])[0], file, opened=True)
     prompt, step = pair([str(file) for file in files])
     with machine_lock():
-        beside = Beside(Loop(*files, threads=options.threads), options.prompts, options.new)
-        beside.loop.answer(max(options.prompts), options.new)
+        beside = Beside(Loop(*files, threads=options.threads), prompts, options.new)
+        beside.loop.answer(max(prompts), options.new)
     with Store.open(options.db or folder / f"{name}.db") as store:
         found = tokens(
-            prompt, step, store=store, prompts=options.prompts, new=options.new, visits=options.visits,
+            prompt, step, store=store, prompts=prompts, new=options.new, visits=options.visits,
             setup=set_up(threads=options.threads), progress=beside,
         )  # fmt: skip
     with machine_lock():
-        while any(len(beside.times[length]) < options.rounds for length in options.prompts):
+        while any(len(beside.times[length]) < options.rounds for length in prompts):
             beside.one()
     if not found.complete:
         raise SystemExit(f"{name}: bricks are missing")

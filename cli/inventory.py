@@ -52,8 +52,18 @@ def models_list(*, form: str) -> None:
 @click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
 @click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
+@click.option(
+    "--fuse-attention", "attention", is_flag=True, help="Attention as one operator, by ONNX Runtime's optimiser."
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["int4", "int8"]),
+    help="Weights of products in few bits, by ONNX Runtime's quantizer.",
+)
 @format_options
-def models_export(*, out: Path, force: bool, opened: bool, form: str, **options: Any) -> None:
+def models_export(
+    *, out: Path, force: bool, opened: bool, attention: bool, weights: str | None, form: str, **options: Any
+) -> None:
     """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
 
     \b
@@ -62,7 +72,9 @@ def models_export(*, out: Path, force: bool, opened: bool, form: str, **options:
     """
     from ..analyzer.report.answers.exports import export_models
 
-    result, complete = export_models(take_models(options), out, force=force, opened=opened)
+    result, complete = export_models(
+        take_models(options), out, force=force, opened=opened, attention=attention, weights=weights
+    )
     answer(result, form, complete=complete)
 
 

@@ -37,6 +37,11 @@ __all__ = ["advise", "compare", "estimate", "history", "kernels"]
 @split_options
 @estimated_options
 @click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
+@click.option(
+    "--interpolate",
+    is_flag=True,
+    help="Read what is not measured between other sizes of --dim or --batch: those given, and powers of two.",
+)
 @click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
 @all_option
 @plot_option
@@ -46,6 +51,7 @@ def estimate(
     *,
     threads: tuple[int, ...] | None,
     explain: bool,
+    interpolate: bool,
     layers: bool,
     every: bool,
     plot: Path | None,
@@ -60,20 +66,24 @@ def estimate(
         dlbricks estimate squeezenet resnet50 -g 1
     """
     from ..analyzer.estimation.estimate import estimate as estimate_models
+    from ..analyzer.estimation.interpolation import estimate_between
     from ..analyzer.report.answers.estimates import estimates_answer
     from ..db.decompositions import open_keeping
 
     sources = take_models(options)
     with open_keeping(database) as store:
         estimates = each_estimated(
-            threads or (), lambda number: estimate_models(sources, store=store, threads=number, **options)
+            threads or (),
+            lambda number: (estimate_between if interpolate else estimate_models)(
+                sources, store=store, threads=number, **options
+            ),
         )
     if plot is not None:
         from ..analyzer.report.drawing import draw_estimates
 
         drawn(draw_estimates(estimates, plot, explain=explain))
     result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
-    answer(result, form, complete=all(entry.complete for entry in estimates))
+    answer(result, form, complete=all(entry.complete or entry.interpolated for entry in estimates))
 
 
 @click.command()

@@ -10,7 +10,7 @@ import click
 from .console import Reporter, answer, drawn
 from .options import PLACE, database_option, format_options, quiet_option, report_options, setting_option
 from .reporting import open_store, picked_setup
-from .spelling import lengths
+from .spelling import dimension, lengths
 
 __all__ = ["tokens"]
 
@@ -43,6 +43,14 @@ __all__ = ["tokens"]
 @click.option(
     "--past-dim", "past_dimension", metavar="NAME", help="Dimension of STEP that counts the cache; else found."
 )
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=N",
+    help="Value of another dimension, such as the length of what an encoder reads; repeatable.",
+)
 @report_options
 @setting_option
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
@@ -58,6 +66,7 @@ def tokens(
     lengths: tuple[int, ...] | None,
     prompt_dimension: str | None,
     past_dimension: str | None,
+    dims: tuple[tuple[str, tuple[int, ...]], ...],
     budget_s: float | None,
     stored: bool,
     suite: Path | None,
@@ -80,7 +89,11 @@ def tokens(
     from ..analyzer.tokens.lengths import pair
     from ..analyzer.tokens.tokens import tokens as time_tokens
 
-    prompt, step = pair(models)
+    if several := next((name for name, sizes in dims if len(sizes) > 1), None):
+        raise click.BadParameter(
+            f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
+        )
+    prompt, step = pair(models, {name: size for name, (size,) in dims})
     with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
         found = time_tokens(
             prompt, step, store=store, prompts=prompts, new=new, lengths=lengths or (),

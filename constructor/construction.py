@@ -11,6 +11,7 @@ from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
 from ..db import Measurement
 from ..errors import InvalidSequence
+from .boundary import at_boundary
 from .bounds import Bound, Bounds, bounds_of
 from .choice import COLD, Choice, in_parallel
 from .composition.composition import CriticalPath, critical_path, sequential
@@ -48,6 +49,8 @@ def construct(
         blank: How the model was decomposed.
     """
     graph, state = model.graph, state_of(model, stored.choice)
+    stored = at_boundary(stored, executed.graph, executed.parts, executed.level)
+    stored = at_boundary(stored, graph, model.sequences, state)
     bricks = stored.bricks_in(state)
     parts = _cover(model, bricks.latest) if blank.overlap else model.sequences
     try:

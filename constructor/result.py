@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .curve import LeftOut
     from .form import Form
     from .remedies import Task
     from .roofline.roofline import Roofline
 
-__all__ = ["SIGNS", "Coverage", "Estimate", "Missing", "SequenceLatency", "Term"]
+__all__ = ["SIGNS", "Coverage", "Estimate", "Interpolation", "Missing", "SequenceLatency", "Term"]
 
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
@@ -111,11 +112,32 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class Interpolation:
+    """Where a latency was read that no bricks were measured for.
+
+    Attributes:
+        dimension: What the sizes are of.
+        between: The measured sizes below and above it.
+        measured: All sizes that its curve goes through.
+        error: Relative half-width of what reading between them may be off by; None where there are too few of them to
+            leave one out.
+        left_out: What the others say of each measured size but the ends.
+    """
+
+    dimension: str
+    between: tuple[int, int]
+    measured: tuple[int, ...]
+    error: float | None
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """The latency of one model, reconstructed from its bricks.
 
     All latencies are in milliseconds. Where coverage is below 1 the totals are None and ``known_ms`` is the sum of what
-    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty.
+    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty. What was
+    asked to be interpolated has ``estimate_ms``, ``sequential_ms`` and ``undisturbed_ms`` all the same.
 
     Attributes:
         name: The model.
@@ -188,6 +210,8 @@ class Estimate:
         sequences: Every sequence, in the model's order.
         path: Those on the critical path, from start to end; empty where it is not known.
         error: Why the model could not be decomposed.
+        interpolated: How the totals were read between other sizes; None where they were not.
+        interpolation_reason: Why they could not be, where that was asked for.
     """
 
     name: str
@@ -252,6 +276,8 @@ class Estimate:
     sequences: tuple[SequenceLatency, ...] = ()
     path: tuple[SequenceLatency, ...] = ()
     error: str | None = None
+    interpolated: Interpolation | None = None
+    interpolation_reason: str | None = None
 
     @property
     def complete(self) -> bool:

@@ -33,6 +33,7 @@ class BrickMeasurements:
             likewise. All of a brick are of one cache state, that of ``latest`` where it is there.
         fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
         outdated: Those that only an earlier version measured, whose way was another.
+        boundary: As ``latest``, of bricks at a model's own inputs and outputs, by variant.
     """
 
     latest: Mapping[str, Measurement] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class BrickMeasurements:
     rivals: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
     outdated: AbstractSet[str] = frozenset()
+    boundary: Mapping[str, Mapping[str, Measurement]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...constructor.choice import COLD, MODEL, Choice
 from ...db import Failure, Measurement, Run, Store, Subject
 from ...db.values import DATA, PARTS
@@ -19,7 +20,7 @@ __all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]
 _SHOWN = 8
 """Characters of a key in names."""
 
-_NO_LATENCIES = {*PARTS, DATA}
+_NO_LATENCIES = {*PARTS, *BOUNDARY, DATA}
 """Variants that are no ways to run anything."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, in_parallel, narrows
@@ -26,7 +27,7 @@ __all__ = ["UNFUSED", "Wanted", "find_ceilings", "look_up"]
 
 UNFUSED, _FUSED = FUSION
 
-_NO_LATENCIES = (*PARTS, DATA)
+_NO_LATENCIES = (*PARTS, *BOUNDARY, DATA)
 """Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
 
 _REACH = 1.5
@@ -43,12 +44,14 @@ class Wanted:
         views: Of both those that end in a rearrangement: where operators are executed as they are written, that is left
             to whoever reads the result, and a latency without it is no bound.
         windows: Of which the latencies with and without fusion are wanted.
+        boundary: Those that stand at a model's own inputs and outputs.
     """
 
     bricks: set[str] = field(default_factory=set)
     competing: set[str] = field(default_factory=set)
     views: set[str] = field(default_factory=set)
     windows: set[str] = field(default_factory=set)
+    boundary: set[str] = field(default_factory=set)
 
 
 def look_up(
@@ -84,7 +87,7 @@ def look_up(
     measured = [
         measurement
         for known in by_state.values()
-        for kind in (known.latest, known.inner, known.host)
+        for kind in (known.latest, known.inner, known.host, *known.boundary.values())
         for measurement in kind.values()
     ]
     measured += [one for known in by_state.values() for both in known.fusion.values() for one in both]
@@ -147,6 +150,7 @@ def _bricks_in(store: Store, choice: Choice, state: str, wanted: Wanted) -> Bric
         latest=bricks,
         inner=found(INNER),
         host=found(HOST),
+        boundary={variant: found(variant, wanted.boundary) for variant in BOUNDARY if wanted.boundary},
         failures={failure.key: failure for failure in failed},
         rivals=_rivals(store, choice, state, wanted, bricks),
         fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.footprint import is_level
 from ...bricks.graph.graph import ModelGraph
@@ -166,7 +167,11 @@ def wanted_bricks(
         wanted[state].bricks |= asked
         wanted[state].competing |= {window.key for window in model.windows}
         wanted[state].windows |= {part.key for part in found.units or ()}
+        if model.graph.salt:
+            wanted[state].boundary |= boundary_variants(model.graph, model.sequences).keys()
         if choice is not None and found.graph is not None:
+            if found.graph.salt:
+                wanted[found.level].boundary |= boundary_variants(found.graph, found.parts).keys()
             bricks = asked if model.graph is found.graph else {part.key for part in found.parts}
             wanted[state].bricks |= bricks
             wanted[found.level].bricks |= bricks

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ...constructor.curve import Curve, Point
+from ...constructor.curve import Curve
 from ...constructor.result import Estimate
+from ...constructor.sweep import BATCH, ModelSweep, swept
+from ..findings.analyses.measured.batch import optimal
 from .plots import Reading, Sweep
+from .tables import Column, table_lines
+from .units import milliseconds, percent
 
-__all__ = ["sweep", "sweeps_of"]
+__all__ = ["sweep", "sweep_lines", "sweep_rows", "sweeps_of"]
 
 _DENSE = 60
 """Lengths between the first and the last that a line is drawn through."""
-
-_BATCH = "batch"
 
 
 def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[int], int]) -> Sweep:
@@ -35,47 +38,82 @@ def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[i
 
 
 def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
-    """A sweep for each model that is estimated at several sizes of one dimension, or of its batch, by name.
-
-    Estimates that differ in more than one of them are no sweep, and one that is not complete is left out.
-    """
-    groups: dict[str, list[Estimate]] = defaultdict(list)
-    for entry in estimates:
-        if entry.estimate_ms is not None:
-            groups[_stem(entry)].append(entry)
+    """A sweep as it is drawn for each that there is (``constructor.sweep``), by name."""
     found = {}
-    for stem, group in groups.items():
-        sizes = [_sizes(entry) for entry in group]
-        varied = [name for name in sizes[0] if len({one.get(name) for one in sizes}) > 1]
-        if len(varied) != 1:
-            continue
-        (name,) = varied
-        points = [
-            Point(size, entry.estimate_ms, entry.ci95_ms)
-            for entry, one in zip(group, sizes, strict=True)
-            if (size := one.get(name)) and entry.estimate_ms is not None
-        ]
-        batched = name == _BATCH
-        found[f"{stem}-{name}"] = sweep(
-            Curve.through(points),
-            title=stem,
-            label=name,
+    for one in swept(estimates):
+        batched = one.dimension == BATCH
+        bounds = [(size, entry.lower_bound_sequential_ms) for size, entry in one.estimates.items()]
+        drawn = sweep(
+            one.curve,
+            title=one.stem,
+            label=one.dimension,
             unit="inputs" if batched else "executions",
             items=(lambda size: size) if batched else (lambda _: 1),
+        )
+        found[f"{one.stem}-{one.dimension}"] = replace(
+            drawn, bounds=[Reading(size, ms, None, size if batched else 1) for size, ms in bounds if ms]
         )
     return found
 
 
-def _sizes(entry: Estimate) -> dict[str, int]:
-    return {**entry.dims, **({} if entry.batch is None else {_BATCH: entry.batch})}
+def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
+    """Latency, throughput and lower bound against what varies, as a table of each sweep, and the best batch."""
+    lines: list[str] = []
+    for row in sweep_rows(estimates):
+        unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
+        columns = [
+            Column("size", str(row["dimension"])),
+            Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
+            Column("per_s", unit, lambda value: f"{value:.4g}"),
+            Column("lower_bound_ms", "lower bound ms", milliseconds),
+        ]
+        if any(point["interpolated"] for point in row["points"]):
+            columns.append(Column("how", ""))
+        points = [{**point, "how": "interpolated" if point["interpolated"] else ""} for point in row["points"]]
+        lines += ["", f"{row['name']} against {row['dimension']}", *table_lines(points, columns)]
+        if (best := row["best_batch"]) is not None:
+            more = row["doubling_gains"]
+            gains = "every doubling gains more than 5 %" if more is None else f"twice as many gain {percent(more)}"
+            lines.append(f"best batch: {best} ({gains})")
+    return lines
 
 
-def _stem(entry: Estimate) -> str:
-    """The model's name without the sizes at its end."""
-    name = entry.name
-    for ending in (*(f"@{dim}={size}" for dim, size in entry.dims.items()), f"@b{entry.batch}"):
-        name = name.replace(ending, "")
-    return name
+def sweep_rows(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
+    """The same as JSON has it."""
+    rows = []
+    for one in swept(estimates):
+        batched = one.dimension == BATCH
+        points = [
+            {
+                "size": size,
+                "latency_ms": entry.estimate_ms,
+                "ci95_ms": entry.ci95_ms,
+                "per_s": 1000.0 * (size if batched else 1) / entry.estimate_ms if entry.estimate_ms else None,
+                "lower_bound_ms": entry.lower_bound_sequential_ms,
+                "interpolated": entry.interpolated is not None,
+            }
+            for size, entry in one.estimates.items()
+        ]
+        best, gains = _best_batch(one) if batched else (None, None)
+        rows.append({"name": one.stem, "dimension": one.dimension, "points": points, "best_batch": best,
+                     "doubling_gains": gains})  # fmt: skip
+    return rows
+
+
+def _best_batch(one: ModelSweep) -> tuple[int | None, float | None]:
+    """The optimal batch (``findings.analyses.measured.batch``) of those that double, and what its doubling gains.
+
+    None where no batch is twice another; the gain is None where the largest is the best.
+    """
+    latencies = {point.length: point.ms for point in one.curve.points}
+    doubling = [min(latencies, default=1)]
+    while 2 * doubling[-1] in latencies:
+        doubling.append(2 * doubling[-1])
+    if len(doubling) < 2:
+        return None, None
+    best = optimal({batch: latencies[batch] for batch in doubling})
+    gain = 2 * latencies[best] / latencies[2 * best] - 1 if 2 * best in doubling else None
+    return best, gain
 
 
 def _spaced(at: Sequence[int]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UnboundDimension, UsageError
@@ -41,14 +41,18 @@ class Lengthy:
         ]  # fmt: skip
 
 
-def pair(models: Sequence[str]) -> tuple[ModelSource, ModelSource]:
+def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[ModelSource, ModelSource]:
     """The model of the prompt and that of a step: two models, or the name that two of the zoo begin with.
+
+    Args:
+        models: Files or names.
+        dims: Values of dimensions that are not varied, such as the length of what an encoder reads.
 
     Raises:
         UsageError: There are more, or one that is no such name, or an argument is several models.
     """
     arguments = [f"{models[0]}{part}" for part in _PARTS] if len(models) == 1 else list(models)
-    found = find_models(arguments)
+    found = find_models(arguments, dims=dims)
     problem = next((source.problem for source in found if source.problem), None)
     if len(models) == 1 and problem is not None:
         raise UsageError(

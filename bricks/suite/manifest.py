@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SuiteError
+from ..graph.boundary import BOUNDARY
 
 __all__ = ["FOLDER", "GRAPHS", "MANIFEST", "MAX_MANIFEST_BYTES", "SCHEMA", "parse_manifest", "read_bounded"]
 
@@ -96,6 +97,7 @@ def _well_described(manifest: dict[str, Any]) -> bool:
         manifest.get("graph", "source") in GRAPHS
         and isinstance(manifest.get("bound_to", ""), str)
         and all(_are_levels(entry.get("distances", [])) for entry in manifest["bricks"])
+        and all(_are_variants(entry.get("boundary", [])) for entry in manifest["bricks"])
         and _counts_occurrences(manifest.get("annotations"))
         and _are_levels(list(manifest.get("levels", {}).values()))
     )
@@ -106,6 +108,10 @@ def _are_levels(distances: object) -> bool:
     return isinstance(distances, list) and all(
         type(distance) is int and 0 < distance <= _MAX_FOOTPRINT_BYTES for distance in distances
     )
+
+
+def _are_variants(boundary: object) -> bool:
+    return isinstance(boundary, list) and all(variant in BOUNDARY for variant in boundary)
 
 
 def _counts_occurrences(annotations: object) -> bool:

@@ -52,6 +52,7 @@ class Suite:
     bound_to: str | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
     _distances: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _boundary: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Suite:
@@ -80,12 +81,17 @@ class Suite:
             bound_to=manifest.get("bound_to"),
             levels=manifest.get("levels", {}),
             _distances={entry["key"]: tuple(entry.get("distances", ())) for entry in manifest["bricks"]},
+            _boundary={entry["key"]: tuple(entry.get("boundary", ())) for entry in manifest["bricks"]},
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
         """Footprint classes, in bytes, of the models that a brick was found in; all of them where that is not noted."""
         noted = self._distances.get(key)
         return tuple(sorted({level_of(size) for size in noted})) if noted else REUSE_LEVELS
+
+    def boundary(self, key: str) -> tuple[str, ...]:
+        """Variants to measure a brick in besides, since it stands where a model begins or ends (``graph.boundary``)."""
+        return self._boundary.get(key, ())
 
     def brick_path(self, key: str) -> Path:
         """Where the file of a brick lies.

@@ -38,6 +38,7 @@ def write_suite(
     graph: str = "source",
     bound_to: str | None = None,
     distances: Mapping[str, Collection[int]] | None = None,
+    boundary: Mapping[str, Collection[str]] | None = None,
 ) -> Suite:
     """Write a suite; all of it appears at once, or nothing.
 
@@ -60,6 +61,7 @@ def write_suite(
         bound_to: Stack and instruction set that executed graphs belong to.
         distances: Levels of reuse distance (``footprint.REUSE_LEVELS``) to measure each brick at: those of the models
             that hold it.
+        boundary: Variants (``graph.boundary``) to measure bricks in besides, by key.
 
     Raises:
         SuiteError: Something else stands at ``path`` or has the name of a brick there, or it cannot be written
@@ -78,6 +80,7 @@ def write_suite(
                 "sha256": hashlib.sha256(brick.model).hexdigest(),
                 "bytes": len(brick.model),
                 **({"distances": sorted(distances[key])} if distances and key in distances else {}),
+                **({"boundary": sorted(boundary[key])} if boundary and key in boundary else {}),
             }
             for key, brick in sorted(bricks.items())
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -184,6 +184,7 @@ def generate(
             graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
+            boundary=_united(result.boundary for result in readable),
         )
     return GenerateReport(
         rows=tuple(_row(result) for result in ordered),
@@ -196,6 +197,15 @@ def generate(
         decoys=len(dummies),
         wall_s=time.monotonic() - begun,
     )
+
+
+def _united(found: Iterable[Mapping[str, Collection[str]]]) -> dict[str, set[str]]:
+    """What several models say of bricks, by key."""
+    united: dict[str, set[str]] = {}
+    for said in found:
+        for key, values in said.items():
+            united.setdefault(key, set()).update(values)
+    return united
 
 
 def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:

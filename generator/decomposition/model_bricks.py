@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ...bricks.cutting.fused import fused_units
+from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.footprint import footprint, level_of
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import LayerState
@@ -46,6 +47,7 @@ class ModelBricks:
         apart: Layers that a runtime executes together and that bricks hold apart, and why; of a fused cut.
         eliminated: Operators of the layers that a runtime has nothing to do for, by number of layers; of a fused cut.
         distance: Level of the reuse distance of its weights.
+        boundary: Variants that its bricks are measured in besides, by key; of an executed graph.
         bound: Dynamic dimensions and the values that they were given.
         error: Why the model could not be decomposed.
         bricks: Bricks by key, those that the caller knew already left out.
@@ -63,6 +65,7 @@ class ModelBricks:
     apart: tuple[SkippedLayer, ...] = ()
     eliminated: Mapping[str, int] = field(default_factory=dict)
     distance: int = 0
+    boundary: Mapping[str, Collection[str]] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     bricks: Mapping[str, Brick] = field(default_factory=dict)
@@ -109,6 +112,7 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
         apart=apart,
         eliminated=eliminated,
         distance=level_of(footprint(cut.graph)),
+        boundary=boundary_variants(cut.graph, found) if cut.graph.salt else {},
         bound=dict(graph.bound),
         bricks=bricks,
     )

@@ -21,7 +21,7 @@ from ...db.values import NATIVE, Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
 from ...models import ModelSource
 from ..backends.algorithms import Algorithm
-from ..backends.base import Backend
+from ..backends.base import Backend, PackingBackend
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn, require_algorithms, require_dtype, require_in_turn, require_profiling
 from ..backends.streams import StreamBackend
@@ -163,9 +163,14 @@ def conduct(
 
         with costs.spend("read_s"):
             sources = model_items(models, folder, oracle=oracle)
-            items = brick_items(suite, unroll=settings.unroll, cache=settings.cache) if suite is not None else []
+            packed = together and settings.device == "cpu" and isinstance(backend, PackingBackend)
+            items = (
+                brick_items(suite, unroll=settings.unroll, cache=settings.cache, packed=packed)
+                if suite is not None
+                else []
+            )
             bricks = selected(items)
-            varied = [item.in_variant(choice.name) for item in items for choice in choices]
+            varied = [item.in_variant(choice.name) for item in items for choice in choices if not item.variant]
             variants = selected(varied)
             chosen = selected(sources.items)
             cut = (

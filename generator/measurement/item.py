@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...db.values import Block, Failure, Measurement, Subject
 from ..worker.messages.protocol import Prepare
 
@@ -25,10 +26,11 @@ class Item:
         inputs: Name, dtype and static shape of its inputs; empty: as the file declares them.
         size_bytes: A guess at the memory that it takes in the worker; the worker's word replaces it.
         weight_bytes: Of its weights.
-        read_bytes: Of its weights what one execution reads.
+        read_bytes: What one execution reads of its weights, and at a model's boundary of other memory of its own.
         live_bytes: Of its inputs and outputs.
         macs: Work of one execution, for the forecast; None where unknown.
-        variant: What of it is measured, or how: empty for all of it in the runtime's own way, else as in ``Prepare``.
+        variant: What of it is measured, or how: empty for all of it in the runtime's own way, one of ``BOUNDARY``
+            where it stands at a model's own inputs or outputs, else as in ``Prepare``.
         unroll: Copies in one network; 0 until the worker has chosen.
         as_is: It is of a graph that the runtime executes, and runs without further optimisation.
         cache: Cache state that it is measured in; None: that of the run.
@@ -77,6 +79,11 @@ class Item:
         return f"{self.subject}:{self.key}:{self.cache or ''}:{self.variant}"
 
     @property
+    def algorithm(self) -> str:
+        """The backend's algorithm that it is run with; empty: as the backend chooses."""
+        return "" if self.variant in BOUNDARY else self.variant
+
+    @property
     def open(self) -> bool:
         """Whether there is still something to do."""
         return self.result is None and self.failure is None
@@ -102,7 +109,7 @@ class Item:
             seed=seed,
             unroll=1 if self.footprint else self.unroll,
             as_is=self.as_is,
-            variant=self.variant,
+            variant=self.algorithm,
         )
 
     def in_variant(self, variant: str) -> Item:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.suite.suite import Suite
 from ...db.filter import Filter
 from ...db.identity import Identity
@@ -106,7 +107,7 @@ def take_views(
     place = Conditions(threads=measured.threads, cache=PROFILED_CACHE, dtype=measured.dtype)
     wanted: dict[Identity, Item] = {}
     for item in items:
-        if item.variant not in PARTS:
+        if item.variant not in {*PARTS, *BOUNDARY}:
             identity = Identity(item.subject, item.key, system, stack.key, place, item.variant)
             wanted.setdefault(identity, item)
     known: Collection[Identity] = ()

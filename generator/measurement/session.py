@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import HOST, INNER, PARTS, Block, Stop
 from ...errors import BackendError, DlbricksError, WorkerError
@@ -289,7 +290,8 @@ class Session:
             ),
             seed=self._settings.seed,
             as_is=first.as_is,
-            variant=first.variant,
+            variant=first.algorithm,
+            boundary=tuple((item.id, item.variant) for item in plan.items if item.variant in BOUNDARY),
             memory_reuse=plan.shares_memory(self._process + self._round),
         )
         self._running = plan

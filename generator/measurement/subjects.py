@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import footprint, level_name
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
@@ -53,15 +54,17 @@ class ModelItems:
         )
 
 
-def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[Item]:
+def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot", packed: bool = False) -> list[Item]:
     """One item per brick, or in cache mode ``model`` one per brick and footprint class; no file is read yet.
 
     Args:
         suite: The bricks.
         unroll: Copies in one network; 0: the worker chooses.
         cache: Cache mode.
+        packed: Whether packs are networks: then also one for each place at a model's own inputs and outputs, in cache
+            mode ``model``.
     """
-    return [
+    found = [
         Item(
             Subject.BRICK,
             key,
@@ -74,6 +77,8 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot") -> list[It
         for key in suite.keys
         for size in (suite.footprints(key) if cache == "model" else (0,))
     ]
+    outer = [item.in_variant(variant) for item in found if packed for variant in suite.boundary(item.key)]
+    return [*found, *(item for item in outer if item.footprint)]
 
 
 def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:
@@ -91,7 +96,7 @@ def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:
             continue
         for item in members:
             item.weight_bytes, item.live_bytes = brick.weight_bytes, brick.input_bytes + brick.output_bytes
-            item.read_bytes = brick.read_bytes
+            item.read_bytes = brick.read_bytes + (item.live_bytes if item.variant in BOUNDARY else 0)
             item.size_bytes = 2 * item.weight_bytes + item.live_bytes  # a runtime keeps a packed copy of weights
             item.macs = brick.cost.macs if brick.cost is not None else None
             item.as_is = bool(brick.salt)

@@ -12,6 +12,7 @@ from ...bricks.suite.brick import Brick
 from ...errors import UsageError
 from ...models import ModelSource
 from ...models.zoo import open_structure
+from .deployed import with_attention, with_weights
 from .network import export_network, export_open_network
 
 __all__ = ["export_brick", "export_model", "write_file"]
@@ -36,7 +37,14 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
 
 
 def export_model(
-    source: ModelSource, path: str | os.PathLike[str], *, seed: int = 0, force: bool = False, opened: bool = False
+    source: ModelSource,
+    path: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    force: bool = False,
+    opened: bool = False,
+    attention: bool = False,
+    weights: str | None = None,
 ) -> int:
     """Write a model of the zoo with synthetic weights.
 
@@ -46,13 +54,16 @@ def export_model(
         seed: Of the weights.
         force: Replace another file that is there.
         opened: Leave its lengths open, so that a loop can execute it; decoders with a cache only.
+        attention: Have ONNX Runtime's optimiser for transformers make attention one operator (``deployed``).
+        weights: Have its quantizer store the weights of products in this; None: as they are.
 
     Returns:
         Bytes written.
 
     Raises:
         ModelError: There is no such model, or it cannot be bound, or left open.
-        BackendError: It cannot be assembled, or is larger than a protobuf can be.
+        BackendError: It cannot be assembled, or is larger than a protobuf can be; there is no such attention, or no
+            such product, in it.
         UsageError: Another file is there.
         OSError: The file cannot be written.
     """
@@ -61,6 +72,10 @@ def export_model(
         data = export_open_network(open_structure(source.zoo, batch=source.batch), seed)
     else:
         data = export_network(source.skeleton().model, seed)
+    if attention:
+        data = with_attention(data)
+    if weights is not None:
+        data = with_weights(data, weights)
     if not force and path.exists() and path.read_bytes() != data:
         raise UsageError(f"{path} exists already and is another file", remedy="name a new folder, or give --force")
     return write_file(path, data)

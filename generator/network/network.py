@@ -24,6 +24,7 @@ from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
 from ...models.subgraphs import bodies, reads
 from .inputs import InputType, make_inputs
+from .shared import shared_buffers
 from .synthetic.weights import synthesise
 
 __all__ = ["Network", "export_network", "export_open_network", "file_network", "read_network", "synthetic_network"]
@@ -54,6 +55,7 @@ class Network:
         unroll: Number of copies.
         file_bytes: Size of the file and its external data.
         as_is: Whether the runtime runs it as it stands, without optimising it.
+        shared: Outputs that are written to the memory of an input, each with the input (``shared``).
     """
 
     model: onnx.ModelProto | None
@@ -65,6 +67,7 @@ class Network:
     unroll: int = 1
     file_bytes: int = 0
     as_is: bool = False
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def brick(self) -> onnx.ModelProto:
@@ -185,6 +188,7 @@ def file_network(
         outputs=tuple(value.name for value in model.graph.output),
         overrides=overrides,
         file_bytes=_file_bytes(path, model),
+        shared=shared_buffers(model.graph),
     )
 
 

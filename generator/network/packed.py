@@ -26,11 +26,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.canonical import ANY
+from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
 from ...errors import BackendError
 from ...models.subgraphs import reads
 from .copies import distinct, renamed
 from .network import Network
 from .opsets import common_ranges, opset_ranges
+from .shared import shared_buffers
 
 __all__ = ["PACKING", "Member", "Packed", "grouped", "pack", "parted", "united"]
 
@@ -66,11 +68,28 @@ class Member:
         network: The brick, in the form in which the runtime executes it.
         copies: How often it stands in the pack, each time with weights of its own.
         uncounted: Places in ``network.model.graph.node`` of what is not the brick's: layout changes at its edges.
+        boundary: Which of ``BOUNDARY`` it is: its large inputs are the pack's own, written before everything else in
+            it, and its large outputs the pack's, which stay; empty where it stands inside of a model.
     """
 
     network: Network
     copies: int = 1
     uncounted: Collection[int] = ()
+    boundary: str = ""
+
+    @property
+    def given(self) -> Collection[str]:
+        """Inputs that nothing writes before they are read."""
+        if self.boundary not in {GIVEN, BOTH}:
+            return ()
+        return {name for name, array in self.network.feeds.items() if array.nbytes >= LARGE_BYTES}
+
+    @property
+    def kept(self) -> Mapping[str, onnx.ValueInfoProto]:
+        """Outputs that stay, by name."""
+        if self.boundary not in {KEPT, BOTH}:
+            return {}
+        return {value.name: value for value in _model(self.network).graph.output if _bytes(value) >= LARGE_BYTES}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,10 +160,17 @@ def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
         for copy in range(member.copies):
             prefix = f"{place}.{copy}/"
             for name, array in member.network.feeds.items():
-                made.produce(prefix + name, array)
+                if name in member.given:
+                    made.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
+                else:
+                    made.produce(prefix + name, array)
             for position, name in enumerate(made.splice(member.network, prefix, copy=copy)):
                 (uncounted if position in member.uncounted else nodes)[name] = place
-            idle += [made.consume(prefix + value) for value in member.network.outputs]
+            for value in member.network.outputs:
+                if value in member.kept:
+                    made.give(member.kept[value], prefix + value)
+                else:
+                    idle.append(made.consume(prefix + value))
     return Packed(made.network(), nodes, uncounted, tuple(idle))
 
 
@@ -315,6 +341,7 @@ class _Assembly:
             feeds=self._feeds,
             outputs=tuple(value.name for value in self._model.graph.output),
             as_is=True,
+            shared=shared_buffers(self._model.graph),
         )
 
 
@@ -346,6 +373,13 @@ def _of_tensors(network: Network) -> bool:
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
     return kinds <= {"tensor_type", None} and not strings
+
+
+def _bytes(value: onnx.ValueInfoProto) -> int:
+    """Of a tensor whose shape is declared; 0 of any other."""
+    kind = value.type.tensor_type
+    sizes = [dim.dim_value for dim in kind.shape.dim]
+    return math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if sizes else 0
 
 
 def _model(network: Network) -> onnx.ModelProto:

@@ -87,6 +87,8 @@ class Packs:
                 except (BackendError, ModelError) as error:
                     failed[name] = error
             bricks, refused = executed_bricks(networks, backend, settings)
+            places_of = dict(request.boundary)
+            bricks = {name: replace(brick, boundary=places_of.get(name, "")) for name, brick in bricks.items()}
             failed |= refused
         else:
             bricks = kept.bricks

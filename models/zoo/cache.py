@@ -81,7 +81,7 @@ def _kept(recipe: Recipe, batch: int, dims: Sequence[str], path: Path) -> onnx.M
     """The file in the cache; where there is none that can be read, it is exported."""
     model = _cached(path)
     if model is None:
-        _export(recipe.entry.name, batch, dims, path)
+        _export(recipe.entry.name, "crossed" if recipe.cache == "crossed" else "exports", batch, dims, path)
         model = onnx.load(path)
     return model
 
@@ -120,13 +120,13 @@ def _cached(path: Path) -> onnx.ModelProto | None:
         return None
 
 
-def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
+def _export(name: str, module: str, batch: int, dims: Sequence[str], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
             made = Path(folder) / "model.onnx"
             done = subprocess.run(
-                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *dims],
+                [sys.executable, "-P", "-m", f"{__package__}.{module}", name, str(made), str(batch), *dims],
                 env={**os.environ, **_CHILD},
                 capture_output=True,
                 text=True,

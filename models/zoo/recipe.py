@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from .entry import ZooEntry
 
-__all__ = ["TEXT", "Input", "Recipe", "decoder", "encoder", "general", "generator", "translator", "vision"]
+__all__ = ["TEXT", "Input", "Recipe", "answering", "decoder", "encoder", "general", "generator", "translator", "vision"]
 
 Dimension = int | str
 Family = Literal["cnn", "transformer", "hybrid", "mlp"]
-Cache = Literal["", "filled", "extended"]
+Cache = Literal["", "filled", "extended", "crossed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Recipe:
         outputs: Fields of the model's output that become graph outputs.
         part: Submodule to export instead of the whole; empty for the whole.
         cache: What a decoder does with keys and values: ``filled``, they are outputs; ``extended``, those of past
-            tokens are inputs and outputs too; empty, neither.
+            tokens are inputs and outputs too; ``crossed``, those of an encoder-decoder, of its source as well, are
+            outputs, and inputs where a dimension counts the past; empty, neither.
         options: Further arguments of ``forward``.
     """
 
@@ -122,6 +123,22 @@ def translator(name: str, architecture: str, config: str, **sizes: Any) -> Recip
     """An encoder and a decoder of text."""
     entry = _entry(name, "encoder-decoder", "transformer", "", sequence_length=64, decoder_length=32)
     return Recipe(entry, architecture, config, sizes, _TRANSLATION, ("logits",), options={"use_cache": False})
+
+
+def answering(
+    name: str, task: str, architecture: str, config: str, *source: Input, dims: Mapping[str, int] | None = None,
+    **sizes: Any,
+) -> tuple[Recipe, Recipe]:  # fmt: skip
+    """An encoder-decoder as a loop runs it: the source and the first tokens into caches, then one step at a time."""
+    prompt = _entry(
+        f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", "", sequence_length=4, **dims or {}
+    )
+    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", "", past_length=128, **dims or {})
+    first, one = (Input("decoder_input_ids", "tokens", ("batch", length)) for length in ("sequence_length", 1))
+    return (
+        Recipe(prompt, architecture, config, sizes, (*source, first), ("logits",), cache="crossed"),
+        Recipe(step, architecture, config, sizes, (one,), ("logits",), cache="crossed"),
+    )
 
 
 def general(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .recipe import Input, Recipe, general
+from .recipe import Input, Recipe, answering, general
 
 __all__ = ["SIGNALS"]
 
@@ -15,6 +15,8 @@ _SPEECH = (
             Input("input_ids", "tokens", ("batch", "decoder_length")),
             Input("encoder_hidden_states", "float32", ("batch", 1500, 384)),
             options={"use_cache": False}, dims={"decoder_length": 32}),
+    *answering("whisper_tiny", "speech", "WhisperForConditionalGeneration", "WhisperConfig",
+               Input("input_features", "float32", ("batch", 80, 3000))),
     general("wav2vec2_base", "speech", "hybrid", "Wav2Vec2ForCTC", "Wav2Vec2Config", _WAVE, dims={"samples": 32000}),
     general("hubert_base", "speech", "hybrid", "HubertModel", "HubertConfig", _WAVE,
             outputs=("last_hidden_state",), dims={"samples": 32000}),

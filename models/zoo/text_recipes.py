@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .recipe import Input, Recipe, decoder, encoder, general, generator, translator
+from .recipe import Input, Recipe, answering, decoder, encoder, general, generator, translator
 
 __all__ = ["TEXTS"]
 
@@ -52,6 +52,14 @@ _TRANSLATORS = (
                decoder_start_token_id=58100),
 )  # fmt: skip
 
+_SOURCE = (
+    Input("input_ids", "tokens", ("batch", "encoder_length")),
+    Input("attention_mask", "mask", ("batch", "encoder_length")),
+)
+_ANSWERING = answering(
+    "t5_small", "encoder-decoder", "T5ForConditionalGeneration", "T5Config", *_SOURCE, dims={"encoder_length": 64}
+)
+
 _TOKENS = Input("input_ids", "tokens", ("batch", "sequence_length"))
 
 # What earlier results have not seen; no family of theirs.
@@ -63,4 +71,4 @@ _NEWCOMERS = (
             outputs=("last_hidden_state",), dims={"sequence_length": 128}),
 )  # fmt: skip
 
-TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS, *_NEWCOMERS)
+TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS, *_ANSWERING, *_NEWCOMERS)

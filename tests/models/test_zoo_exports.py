@@ -46,7 +46,8 @@ def test_recipes_name_their_dimensions(name: str) -> None:
         for part in dimension.split("+")
         if not part.isdigit()
     }
-    assert used | ({"past_length"} if recipe.cache == "extended" else set()) == {"batch", *dict(recipe.entry.dims)}
+    cached = {"past_length", "encoder_length"} if recipe.cache in {"extended", "crossed"} else set()
+    assert used | (cached & {*dict(recipe.entry.dims)}) == {"batch", *dict(recipe.entry.dims)}
 
 
 @pytest.mark.skipif(INSTALLED, reason="the zoo extra is installed")
@@ -113,6 +114,28 @@ def test_a_prompt_returns_its_cache_and_may_keep_its_length_open() -> None:
         assert shapes["attention_mask"] == [1, length]
         assert shapes["logits"] == [1, length, 50257]
         assert shapes["present.5.key"] == [1, 12, length, 64]
+
+
+@needs_extra
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers", "heads", "encoded"), [("t5_small", 6, 8, 64), ("whisper_tiny", 4, 6, 1500)])
+def test_an_encoder_decoder_keeps_what_it_read_beside_what_it_said(
+    name: str, layers: int, heads: int, encoded: int
+) -> None:
+    def shapes(values) -> dict[str, list[int]]:
+        return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+
+    prompt = structure(f"{name}_prompt", dims={"sequence_length": 3}).model.graph
+    step = structure(f"{name}_step", dims={"past_length": 16}).model.graph
+    filled = shapes(prompt.output)
+    read = shapes(value for value in step.input if not is_weight(value))
+    last = f"{layers - 1}.value"
+
+    assert filled["logits"][:2] == [1, 3]
+    assert (filled[f"present.{last}"], filled[f"cross.{last}"]) == ([1, heads, 3, 64], [1, heads, encoded, 64])
+    assert (read[f"past.{last}"], read[f"cross.{last}"]) == ([1, heads, 16, 64], [1, heads, encoded, 64])
+    assert shapes(step.output)[f"present.{last}"] == [1, heads, 17, 64]
+    assert len(read) == 1 + 4 * layers  # the token and the two caches; nothing of the encoder
 
 
 @needs_extra

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from ....bricks.graph.boundary import BOUNDARY
 from ....bricks.suite.brick import Brick
 from ....bricks.suite.signature import signature_of
 from ....bricks.suite.suite import Suite
@@ -196,7 +197,7 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
     """The fastest measurement of each brick over everything stored, algorithms included."""
     fastest: dict[str, Measurement] = {}
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
-        if entry.variant in PARTS:  # a part of the brick, not a way to run it
+        if entry.variant in {*PARTS, *BOUNDARY}:  # a part of the brick, not a way to run it
             continue
         fastest[entry.key] = min(entry, fastest.get(entry.key, entry), key=lambda one: one.latency_ns)
     return fastest

@@ -11,13 +11,14 @@ from ..causes import written
 from ..elsewhere import advised_for
 from ..forms import form_cells, form_columns
 from ..roofs import roofline_lines, roofline_record
+from ..sweeping import sweep_lines, sweep_rows
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, values_of
 from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
-    from ....constructor.result import Coverage, Estimate, Missing, SequenceLatency, Term
+    from ....constructor.result import Coverage, Estimate, Interpolation, Missing, SequenceLatency, Term
 
 __all__ = ["estimate_record", "estimates_answer"]
 
@@ -61,6 +62,7 @@ def estimates_answer(
         rows.append(row)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates)]
     summary += bound_lines((entry.name, entry.bound) for entry in estimates)
+    summary += sweep_lines(estimates)
     if explain:
         for entry in estimates:
             if entry.sequences:
@@ -70,6 +72,7 @@ def estimates_answer(
             summary += [*([""] if summary else []), *roofline_lines(entry, most=most)]
     return Answer(
         rows,
+        totals={"sweeps": sweep_rows(estimates)},
         columns=[
             Column("name", "model"),
             Column("layers", "layers", spare=True),
@@ -112,6 +115,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         "roofline_reason": why_unbounded(entry),
         "missing": [_formed(one) for one in entry.missing],
         "sequences": len(entry.sequences),
+        "interpolated": None if entry.interpolated is None else _interpolation(entry.interpolated),
     }
     if not explained:
         return record
@@ -121,6 +125,11 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
     }
     attribution = None if entry.attribution is None else terms
     return record | {"path": [_formed(one) for one in entry.path], "attribution": attribution}
+
+
+def _interpolation(found: Interpolation) -> dict[str, Any]:
+    left_out = [asdict(one) | {"error": one.error} for one in found.left_out]
+    return asdict(found) | {"left_out": left_out}
 
 
 def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
@@ -136,7 +145,11 @@ def _remarks(entry: Estimate) -> list[str]:
     if entry.error is not None:
         return [f"{entry.name}: {entry.error}"]
     lines = []
-    if entry.missing:
+    if entry.interpolated is not None:
+        lines.append(_read_between(entry.name, entry.interpolated))
+    elif entry.missing:
+        if entry.interpolation_reason is not None:
+            lines.append(f"{entry.name}: not interpolated, since {entry.interpolation_reason}; nothing is extrapolated")
         count = sum(missing.count for missing in entry.missing)
         known = any(part.latency_ms is not None for part in entry.sequences)
         rest = f"; the rest takes {milliseconds(entry.known_ms)} ms" if known and entry.known_ms is not None else ""
@@ -146,6 +159,8 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append(f"  {reason}" + (f": {advised_for(entry, remedy)}" if remedy else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
+        if (entry.dims or entry.batch) and entry.interpolation_reason is None:
+            lines.append("  or read it between sizes that are measured: --interpolate")
         if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
             lines.append(
                 f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
@@ -161,6 +176,19 @@ def _remarks(entry: Estimate) -> list[str]:
             "which does not pay all that its bricks pay"
         )
     return lines
+
+
+def _read_between(name: str, found: Interpolation) -> str:
+    """How an interpolated estimate came about, and how far it can be trusted."""
+    low, high = found.between
+    text = f"{name}: interpolated between {found.dimension}={low} and {high}"
+    if found.error is None:
+        return f"{text}; nothing says how good that is, which takes at least three sizes"
+    worst = max(abs(one.error) for one in found.left_out)
+    return (
+        f"{text}, on a curve through {counted(len(found.measured), 'size')}; each that is left out is read from the "
+        f"others within {worst:.1%}, hence ± {found.error:.1%}"
+    )
 
 
 def _explained(entry: Estimate, most: int | None) -> list[str]:

@@ -42,7 +42,13 @@ def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, fo
 
 
 def export_models(
-    sources: Sequence[ModelSource], folder: Path, *, force: bool = False, opened: bool = False
+    sources: Sequence[ModelSource],
+    folder: Path,
+    *,
+    force: bool = False,
+    opened: bool = False,
+    attention: bool = False,
+    weights: str | None = None,
 ) -> tuple[Answer, bool]:
     """Write models of the zoo into a folder.
 
@@ -51,6 +57,8 @@ def export_models(
         folder: Where to; made where it is missing.
         force: Replace files that are there and hold something else: a model's own weights, say.
         opened: Leave lengths of decoders with a cache open.
+        attention: Make attention one operator.
+        weights: What weights of products are stored in; None: as they are.
 
     Returns:
         One row per model, and whether all of them were written.
@@ -69,7 +77,9 @@ def export_models(
         path = folder / f"{source.name}.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            written = export.export_model(source, path, force=force, opened=opened)
+            written = export.export_model(
+                source, path, force=force, opened=opened, attention=attention, weights=weights
+            )
         except DlbricksError as error:
             rows.append({"name": source.name, "file": None, "bytes": None, "error": str(error)})
         else:

@@ -50,6 +50,7 @@ class Sweep:
         unit: What throughput counts.
         measured: Where it was measured, in order.
         between: What is read between, the measured lengths among it, in order.
+        bounds: The lower bound where it is known, in order.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Sweep:
     unit: str
     measured: Sequence[Reading]
     between: Sequence[Reading]
+    bounds: Sequence[Reading] = ()
 
 
 def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
@@ -79,11 +81,11 @@ def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
 
 
 def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
-    from matplotlib.ticker import NullLocator, ScalarFormatter
+    from matplotlib.ticker import NullLocator
 
     plain_axes(axes, grid="y")
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     between = sweep.between
     axes.plot([one.length for one in between], [_height(one, rate=rate) for one in between], color=BLUE, linewidth=1.2,
@@ -92,6 +94,9 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
+    if sweep.bounds:
+        lowest = [(one.length, _height(one, rate=rate)) for one in sweep.bounds]
+        axes.plot(*zip(*lowest, strict=True), "--", color=GREY, linewidth=1.0, label="lower bound")
     dots = [(one.length, _height(one, rate=rate)) for one in sweep.measured]
     axes.plot(
         *zip(*dots, strict=True), "o", color=BLUE, markeredgecolor=GREY, markersize=5, label="from measured bricks"

@@ -118,10 +118,15 @@ class OrtExecutable:
         self._binding = session.io_binding()
         self._inputs: Any = self._bind_inputs(network)
         self._places = self._output_places()
+        shared = network.shared if isinstance(self._inputs, dict) else {}
         for name in self._names:
-            self._binding.bind_output(name, self._places[name])
+            if name in shared:
+                self._binding.bind_ortvalue_output(name, self._inputs[shared[name]])
+            else:
+                self._binding.bind_output(name, self._places[name])
+        own = [name for name in self._names if name not in shared]
         self._repeat: Callable[[], None] = partial(session.run_with_iobinding, self._binding)
-        self._step = self._first if bound else partial(self._anew, self._names)
+        self._step = self._first if bound else partial(self._anew, own)
 
     def _bind_inputs(self, network: Network) -> Any:
         """Bind all inputs; what is returned lives as long as they are bound."""

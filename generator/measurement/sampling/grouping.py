@@ -245,7 +245,7 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
     packs: list[PackPlan] = []
     kinds: dict[tuple[int, str, bool], list[Item]] = {}
     for item in items:
-        kinds.setdefault((item.footprint, item.variant, item.as_is), []).append(item)
+        kinds.setdefault((item.footprint, item.algorithm, item.as_is), []).append(item)
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
         parts: list[list[Item]] = []
         for item in members:
@@ -266,8 +266,8 @@ def packs_of(items: Sequence[Item], name: str) -> list[PackPlan]:
 
 
 def _fill(plan: PackPlan, footprint: int) -> None:
-    """Have the largest weights of a pack that is too small once more, and again."""
-    whole = [item for item in plan.items if item.read_bytes == item.weight_bytes]  # not the table of an embedding
+    """Have those with the largest weights of a pack that is too small once more, and again."""
+    whole = [item for item in plan.items if item.read_bytes >= item.weight_bytes]  # not the table of an embedding
     largest = sorted(whole, key=lambda item: -item.read_bytes)
     copies = 2
     while copies <= _MOST_COPIES and plan.footprint_bytes < _FILLED * footprint:

@@ -21,10 +21,12 @@ class Executed:
     Attributes:
         network: Its network, to be run as it stands.
         edges: Places of the layout changes at its edges.
+        boundary: Which of ``BOUNDARY`` it is; empty where it stands inside of a model.
     """
 
     network: Network
     edges: frozenset[int] = frozenset()
+    boundary: str = ""
 
 
 def executed_bricks(

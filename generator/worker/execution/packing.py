@@ -152,7 +152,7 @@ class _Profiled:
         try:
             for group in self._groups:
                 members = [
-                    Member(brick.network, copies=copies.get(name, 1), uncounted=brick.edges)
+                    Member(brick.network, copies.get(name, 1), brick.edges, brick.boundary)
                     for name, brick in group.items()
                 ]
                 packed = pack(members, threads=settings.threads)

@@ -24,6 +24,7 @@ class Pack(Request):
         as_is: As for ``Prepare``.
         variant: Name of one of the backend's algorithms; empty: as it chooses.
         memory_reuse: As in ``Settings``.
+        boundary: Id of each brick that stands at a model's own inputs or outputs, and which of ``BOUNDARY`` it is.
     """
 
     op: ClassVar[str] = "pack"
@@ -34,6 +35,7 @@ class Pack(Request):
     as_is: bool = False
     variant: str = ""
     memory_reuse: bool = True
+    boundary: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

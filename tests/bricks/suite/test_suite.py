@@ -73,6 +73,30 @@ def test_annotations_only_where_asked_for(tmp_path: Path, bricks: dict[str, Bric
     assert suite.annotations == {"a": {key: 1}, "b": {key: 2}}
 
 
+def test_bricks_at_the_boundary_are_noted_and_a_suite_without_them_stays_as_it_was(
+    tmp_path: Path, bricks: dict[str, Brick]
+) -> None:
+    key = min(bricks)
+    plain = write_suite(tmp_path / "plain", bricks, granularity=1)
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1, boundary={key: {"kept", "given-kept"}})
+
+    assert [suite.boundary(one) for one in sorted(bricks)[:2]] == [("given-kept", "kept"), ()]
+    assert plain.boundary(key) == ()
+    assert b"boundary" not in (plain.path / MANIFEST).read_bytes()
+    assert write_suite(tmp_path / "none", bricks, granularity=1, boundary={}).hash == plain.hash
+
+
+@pytest.mark.parametrize("boundary", [["inner"], "given", [1], [["given"]]])
+def test_a_boundary_that_is_none_is_damage(tmp_path: Path, bricks: dict[str, Brick], boundary: object) -> None:
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1)
+    manifest = json.loads((suite.path / MANIFEST).read_text())
+    manifest["bricks"][0]["boundary"] = boundary
+    (suite.path / MANIFEST).write_text(json.dumps(manifest))
+
+    with pytest.raises(SuiteError, match="damaged"):
+        Suite.open(suite.path)
+
+
 def noting(folder: Path, distances: object) -> None:
     """Change what the manifest says of the footprints of every brick."""
     manifest = json.loads((folder / MANIFEST).read_text())

@@ -262,3 +262,42 @@ def test_the_order_of_members_is_that_of_the_pack(bricks):
 
     firsts = list(dict.fromkeys(packed.nodes.values()))
     assert firsts == list(range(len(places)))
+
+
+CACHE = """
+<ir_version: 10, opset_import: ["": 17]>
+g (float[1,200,256] past, float[1,1,256] new) => (float[1,201,256] present, float[1,1,256] y) {
+    present = Concat<axis=1>(past, new)
+    y = ReduceMean<axes=[1]>(present)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("boundary", "fed", "kept"),
+    [("", [], []), ("given", ["past"], []), ("kept", [], ["present"]), ("given-kept", ["past"], ["present"])],
+)
+def test_at_a_models_boundary_nothing_writes_large_inputs_and_large_outputs_stay(boundary, fed, kept):
+    brick = synthetic_network(onnx.parser.parse_model(CACHE))
+
+    packed = pack([Member(brick, copies=2, boundary=boundary)])
+
+    graph = packed.network.model.graph
+    names = [f"0.{copy}/" for copy in range(2)]
+    assert [name for name in packed.network.feeds if name.endswith("past")] == [
+        prefix + name for prefix in names for name in fed
+    ]
+    assert [value.name for value in graph.output if not value.name.endswith("shape of")] == [
+        prefix + name for prefix in names for name in kept
+    ]
+    written = {node.output[0] for node in graph.node if node.op_type == "Expand"}
+    assert written == {prefix + name for prefix in names for name in ("past", "new") if name not in fed}
+    assert len({id(packed.network.feeds[prefix + name]) for prefix in names for name in fed}) == 2 * len(fed)
+    assert len(packed.idle) == 2 * (2 - len(kept))
+    found = outputs(packed.network)
+    for prefix in names:
+        for name in kept:
+            np.testing.assert_array_equal(found[prefix + name][:, :-1], packed.network.feeds.get(
+                prefix + "past", np.broadcast_to(found[prefix + name][:, :1, :1], (1, 200, 256))
+            ))  # fmt: skip
+    assert sorted(profile(packed, 2).names) == sorted(node.name for node in graph.node)

@@ -1,0 +1,58 @@
+"""Bricks at a model's own inputs and outputs are taken as they were measured there, where they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dlbricks import estimate
+from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.constructor.boundary import at_boundary
+from dlbricks.constructor.stored import BrickMeasurements, Stored
+
+STEP = """
+<ir_version: 8, opset_import: ["" : 17]>
+step (float[1,1024,256] past, float[1,1,256] new) => (float[1,1025,256] present, float[1,1,256] y) {
+    present = Concat<axis=1>(past, new)
+    a = Abs(present)
+    b = Relu(a)
+    y = ReduceMean<axes=[1]>(b)
+}
+"""
+TWICE = """
+<ir_version: 8, opset_import: ["" : 17]>
+twice (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Relu(a) y = ReduceMax<keepdims=0>(b) }
+"""
+
+
+def latest(lab, source, graph_of, warm, cold):
+    """The latency of each sequence, with what was measured inside of models and at their boundary."""
+    graph = graph_of(source)
+    parts = sequences(graph, 1)
+    inside = {part.key: lab.measurement(part.key, warm) for part in parts}
+    outside = {part.key: lab.measurement(part.key, cold, variant="given-kept") for part in parts}
+    given = {key: replace(one, variant="given") for key, one in outside.items()}
+    bricks = BrickMeasurements(latest=inside, boundary={"given-kept": outside, "given": given})
+    found = at_boundary(Stored(bricks={"8MiB": bricks}), graph, parts, "8MiB").bricks_in("8MiB")
+    return [(graph.layers[part.layers[0]].op_type, found.latest[part.key].latency_ns / 1e6) for part in parts]
+
+
+def test_a_cache_that_comes_from_outside_is_read_as_it_was_measured_there(lab, graph_of):
+    found = latest(lab, lab.source(STEP), graph_of, 1.0, 3.0)
+
+    assert found == [("Concat", 3.0), ("Abs", 1.0), ("Relu", 1.0), ("ReduceMean", 1.0)]
+
+
+def test_a_brick_that_is_inside_as_well_is_taken_as_inside(lab, graph_of):
+    assert latest(lab, lab.source(TWICE), graph_of, 1.0, 3.0) == [("Relu", 1.0), ("Relu", 1.0), ("ReduceMax", 1.0)]
+
+
+@pytest.mark.parametrize("variant", ["given", "kept", "given-kept"])
+def test_it_is_no_way_to_run_a_brick_and_so_no_bound(lab, fork, keys_of, variant):
+    keys = keys_of(fork)
+    lab.put((key, 2.0) for key in keys)
+    lab.put(((key, 1.0) for key in keys), variant=variant)
+
+    (answer,) = estimate([fork], store=lab.store)
+
+    assert answer.sequential_ms == answer.lower_bound_sequential_ms == 10.0
