@@ -21,6 +21,7 @@ from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from .console import Reporter, answer, drawn, note
 from .findings import analyze
+from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, history, kernels
 from .options import (
@@ -285,6 +286,21 @@ def measure(
     answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
 
 
-_MORE = (report, estimate, tokens, analyze, kernels, compare, history, advise, models, brick, backends, system, db)
+_MORE = (
+    report,
+    estimate,
+    tokens,
+    analyze,
+    kernels,
+    compare,
+    history,
+    advise,
+    models,
+    brick,
+    backends,
+    system,
+    db,
+    fleet,
+)
 for command in _MORE:
     commands.add_command(command)
