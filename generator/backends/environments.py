@@ -1,8 +1,9 @@
-"""Virtual environments for runtimes whose pins exclude those of dlbricks itself.
+"""Virtual environments beside the one that dlbricks runs in: of runtimes with pins of their own, and of lock files.
 
-Such a runtime's packages are pinned in a file beside its backend, dependencies included. Its environment lies in the
-cache folder, under a name that states what it is made of: the pins, the version of Python, and the dlbricks that it
-serves, whose very code runs in it through a link. It appears there whole or not at all.
+A runtime's packages are pinned in a file beside its backend, dependencies included; a lock file (``pylock.toml``, PEP
+751) is anybody's. The environment lies in the cache folder, under a name that states what it is made of: the pins or
+the lock, the version of Python, and the dlbricks that it serves, whose very code runs in it through a link, unless the
+lock has one. It appears there whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,10 +25,18 @@ from typing import Protocol, runtime_checkable
 
 from ...errors import BackendUnavailable, UsageError
 from ...models.zoo.cache import cache_folder
+from ..machine.software import LOCK
 from . import registry
 from .base import Backend
 
-__all__ = ["Environment", "EnvironmentBackend", "Installed", "find_python", "install_backend"]
+__all__ = [
+    "Environment",
+    "EnvironmentBackend",
+    "Installed",
+    "find_python",
+    "install_backend",
+    "locked_environment",
+]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
@@ -122,10 +132,11 @@ def install_backend(name: str, *, again: bool = False, python: str | None = None
     if not isinstance(backend, EnvironmentBackend):
         raise UsageError(f"backend {name} runs in the environment of dlbricks itself", remedy=_usual_way(backend))
     environment = backend.environment
-    with _lock(environment):
+    with _lock(environment.folder):
         fresh = again or not environment.installed
         if fresh:
-            _build(environment, find_python(environment, python))
+            chosen = find_python(environment, python)
+            _build(environment.folder, f"backend {name}", chosen, lambda new: _fill_from_pins(environment, new))
     return Installed(name, environment.folder, dict(backend.probe().versions), fresh)
 
 
@@ -168,10 +179,103 @@ def _version(python: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _build(environment: Environment, python: str) -> None:
-    """Build it aside and put it in its place; what was there is kept until then."""
-    place = environment.folder
-    ours = os.path.lexists(environment.interpreter) or (place / "pyvenv.cfg").is_file()
+def locked_environment(lock: Path) -> Path:
+    """The Python of an environment made from a lock file; it is made where it is not there yet (seconds to minutes).
+
+    Wheels come from where pip is configured to look, or lie beside the lock; what pip is told is their versions and
+    hashes, never an address that the lock names. Only wheels are installed: what is built from sources has no hash.
+    The dlbricks in it is the one of the lock; where the lock has none, or a folder of sources, it is this very code.
+
+    Args:
+        lock: A ``pylock.toml`` as of PEP 751, such as ``pip lock`` writes.
+
+    Returns:
+        Its interpreter. The same lock gives the same environment; it keeps a copy of its lock under the name ``LOCK``.
+
+    Raises:
+        UsageError: There is no such file, or it is no lock file.
+        BackendUnavailable: It is not for this Python or machine, a package is not to be had or has another hash, or the
+            environment cannot be written; nothing is left of it then.
+    """
+    try:
+        text = lock.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"no lock file {lock}: {error.strerror}", remedy="name a pylock.toml; pip lock makes one"
+        ) from error
+    wanted, linked = _requirements(lock, text)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    parts = (hashlib.sha256(text).hexdigest(), sys.version, os.fsencode(_PACKAGE) if linked else b"")
+    name = hashlib.sha256(b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)).hexdigest()
+    place = cache_folder().absolute() / "environments" / name[:32]
+
+    def fill(new: Path) -> None:
+        (new / LOCK).write_bytes(text)
+        list_ = new / "requirements.txt"
+        list_.write_text("".join(f"{line}\n" for line in wanted))
+        command = [str(new / "bin" / "python"), *_PIP, "--require-hashes", "--find-links", str(lock.parent.absolute())]
+        if wanted:  # pip takes no empty list
+            _call(
+                f"lock file {lock}",
+                [*command, "--requirement", str(list_)],
+                "its packages cannot be installed",
+                "check the index that pip uses (pip config list), or put the wheels beside the lock file",
+            )
+        if linked:
+            (_site(new, version) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
+
+    with _lock(place):
+        if not (place / "bin" / "python").exists():
+            _build(place, f"lock file {lock}", sys.executable, fill)
+    return place / "bin" / "python"
+
+
+def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:
+    """What a lock chooses for this Python as lines of a list for pip, and whether dlbricks comes by a link."""
+    from packaging.pylock import PackageDirectory, PackageWheel, Pylock, PylockSelectError, PylockValidationError
+    from packaging.utils import parse_wheel_filename
+
+    lines, linked = [], True
+    try:
+        for package, source in Pylock.from_dict(tomllib.loads(text.decode())).select():
+            if isinstance(source, PackageWheel):
+                hashes = " ".join(f"--hash={kind}:{value}" for kind, value in sorted(source.hashes.items()))
+                lines.append(f"{package.name}=={parse_wheel_filename(source.filename)[1]} {hashes}")
+                linked = linked and package.name != "dlbricks"
+            elif package.name != "dlbricks" or not isinstance(source, PackageDirectory):
+                raise BackendUnavailable(
+                    f"lock file {lock}: of {package.name} it has no wheel for this Python and machine",
+                    remedy="lock it with one: what is built from sources has no hash",
+                )
+    except PylockSelectError as error:
+        raise BackendUnavailable(
+            f"lock file {lock}: {error}", remedy="take a Python and a machine that the lock is for"
+        ) from error
+    except (ValueError, PylockValidationError) as error:  # of TOML, and of names and versions in it, too
+        raise UsageError(f"{lock} is no lock file: {error}", remedy="name a pylock.toml; pip lock makes one") from error
+    return sorted(lines), linked
+
+
+def _fill_from_pins(environment: Environment, new: Path) -> None:
+    _call(
+        f"backend {environment.backend}",
+        [str(new / "bin" / "python"), *_PIP, "--requirement", str(environment.pins)],
+        "its packages cannot be installed",
+        "check the network, or the index that pip uses (pip config list), and install again",
+    )
+    (_site(new, environment.python) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
+
+
+def _build(place: Path, whose: str, python: str, fill: Callable[[Path], None]) -> None:
+    """Build an environment aside and put it in its place; what was there is kept until then.
+
+    Args:
+        place: Where it is to be.
+        whose: The backend or lock file, as errors name it.
+        python: Its interpreter.
+        fill: Installs what belongs into the new one, a folder with nothing but Python and pip.
+    """
+    ours = os.path.lexists(place / "bin" / "python") or (place / "pyvenv.cfg").is_file()
     if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
         raise BackendUnavailable(
             f"{place} exists and is no environment of Python",
@@ -185,14 +289,8 @@ def _build(environment: Environment, python: str) -> None:
     try:
         aside.mkdir()
         new = aside / "new"
-        _call(environment, [python, "-m", "venv", str(new)], "an environment cannot be made", "")
-        _call(
-            environment,
-            [str(new / "bin" / "python"), *_PIP, "--requirement", str(environment.pins)],
-            "its packages cannot be installed",
-            "check the network, or the index that pip uses (pip config list), and install again",
-        )
-        (_site(new, environment.python) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
+        _call(whose, [python, "-m", "venv", str(new)], "an environment cannot be made", "")
+        fill(new)
         if place.exists() or place.is_symlink():
             place.rename(aside / "old")
         # Only its Python is used, which finds its packages from where it lies: the scripts, which do not, stay unused.
@@ -204,7 +302,7 @@ def _build(environment: Environment, python: str) -> None:
             raise
     except OSError as error:
         raise BackendUnavailable(
-            f"the environment of backend {environment.backend} cannot be written: {error}",
+            f"the environment of {whose} cannot be written: {error}",
             remedy="set DLBRICKS_CACHE to a folder with room",
         ) from error
     finally:
@@ -215,22 +313,23 @@ def _site(folder: Path, python: str) -> Path:
     return folder / "lib" / f"python{python}" / "site-packages"
 
 
-def _call(environment: Environment, command: list[str], what: str, remedy: str) -> None:
+def _call(whose: str, command: list[str], what: str, remedy: str) -> None:
     own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         blamed = [line for line in said if line.startswith("ERROR")] or said
-        raise BackendUnavailable(
-            f"backend {environment.backend}: {what}: {blamed[-1] if blamed else f'exit status {done.returncode}'}",
-            remedy=remedy,
-        )
+        reason = blamed[-1] if blamed else f"exit status {done.returncode}"
+        if any("DO NOT MATCH THE HASHES" in line for line in said):
+            names = [line.split()[0] for line in said if " from " in line and line.endswith(":")]
+            reason = f"another hash than the lock's: {', '.join(names)}"
+        raise BackendUnavailable(f"{whose}: {what}: {reason}", remedy=remedy)
 
 
 @contextlib.contextmanager
-def _lock(environment: Environment) -> Iterator[None]:
+def _lock(place: Path) -> Iterator[None]:
     """Let one process at a time install; another waits and finds it done."""
-    path = environment.folder.with_suffix(".lock")
+    path = place.with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

@@ -30,7 +30,7 @@ def gpu_state() -> Mapping[str, Any]:
     Empty where nvidia-ml-py is not installed.
 
     Returns:
-        ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
+        ``driver``, ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
         ``memory_free_bytes``, ``held_back`` (reasons at this moment), ``power_held_ns`` and ``thermal_held_ns`` (for
         how long so far, since the driver was loaded).
     """
@@ -50,6 +50,7 @@ def gpu_state() -> Mapping[str, Any]:
     except pynvml.NVMLError:
         return {}
     asked: dict[str, Callable[[], Any]] = {
+        "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
         "sm_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "most_sm_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from .nvml import gpu_state
 __all__ = ["Quietness", "machine_state", "probe_system", "quietness"]
 
 _CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ISA = frozenset({
     "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl",
     "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx512_vbmi", "avx512_vbmi2", "amx_tile", "amx_bf16", "amx_int8",
@@ -54,21 +55,28 @@ def machine_state() -> dict[str, object]:
     """What may differ from run to run and explain a difference; None where the machine does not report it.
 
     Returns:
-        ``kernel``, ``governor``, ``frequency_mhz``, ``turbo``, ``load_1m``, ``load_5m``, ``cpus_allowed``,
-        ``cpu_quota``, ``temperature_c``, ``memory_available_gib``, ``virtual`` (a hypervisor is below us),
-        ``smt`` (several threads share a core), and ``gpu`` (``gpu_state``) where there is one that reports it.
+        ``kernel``, ``microcode``, ``governor``, ``frequency_mhz``, ``min_frequency_mhz``, ``max_frequency_mhz``,
+        ``turbo``, ``load_1m``, ``load_5m``, ``cpus_allowed``, ``affinity`` (which they are), ``cpu_quota``,
+        ``huge_pages`` (when memory is taken in large pages), ``temperature_c``, ``memory_available_gib``, ``virtual``
+        (a hypervisor is below us), ``smt`` (several threads share a core), and ``gpu`` (``gpu_state``) where there is
+        one that reports it.
     """
     load = os.getloadavg()
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return {
         "kernel": platform.release(),
+        "microcode": _cpuinfo().get("microcode"),
         "governor": _text(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "frequency_mhz": round(frequency.current) if frequency and frequency.current else None,
+        "min_frequency_mhz": round(frequency.min) if frequency and frequency.min else None,
+        "max_frequency_mhz": round(frequency.max) if frequency and frequency.max else None,
         "turbo": _turbo(),
         "load_1m": round(load[0], 2),
         "load_5m": round(load[1], 2),
         "cpus_allowed": len(os.sched_getaffinity(0)),
+        "affinity": _ranges(sorted(os.sched_getaffinity(0))),
         "cpu_quota": _quota(),
+        "huge_pages": _chosen(_text(_HUGE_PAGES)),
         "temperature_c": _temperature(),
         "memory_available_gib": round(psutil.virtual_memory().available / 2**30, 1),
         "virtual": "hypervisor" in (_cpuinfo().get("flags") or "").split(),
@@ -187,6 +195,22 @@ def _turbo() -> bool | None:
     if text := _text(_CPUS / "cpufreq/boost"):
         return text == "1"
     return None
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order as the kernel writes them, such as ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _chosen(text: str) -> str | None:
+    """Of the choices that the kernel lists, the one in brackets."""
+    return text.partition("[")[2].partition("]")[0] or None
 
 
 def _temperature() -> float | None:

@@ -193,7 +193,10 @@ def conduct(
                 system=system,
                 stack=stack,
                 suite=suite.hash if suite is not None else None,
-                more={"algorithms": [choice.name for choice in choices]} if choices else None,
+                more={
+                    **({"algorithms": [choice.name for choice in choices]} if choices else {}),
+                    **({"dims": dims} if (dims := _dims(sources)) else {}),
+                },
                 node=node,
                 campaign=campaign,
             )
@@ -266,6 +269,11 @@ def _visit(  # noqa: PLR0917
     baseline = journal.baseline
     probes = None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
     return {BASELINE: probes, **session.throttling.found}
+
+
+def _dims(sources: ModelItems) -> dict[str, Mapping[str, int]]:
+    """What dynamic dimensions were bound to, by key of the model: a run does not say what its models are called."""
+    return {key: sources.bound[name] for name, key in sources.names if key is not None and sources.bound.get(name)}
 
 
 def _available_bytes(device: str) -> int:

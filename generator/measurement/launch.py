@@ -14,14 +14,18 @@ from ...db.values import Run, Stack, System
 from ...errors import UsageError, WorkerError
 from ...version import __version__
 from ..backends.base import Backend
+from ..machine.software import software_state
 from ..machine.system import machine_state
 from ..worker.client import Worker
 from .settings import MeasurementSettings
 
-__all__ = ["NODE_VARIABLE", "begin_run", "end_run", "launch"]
+__all__ = ["NODE_VARIABLE", "SOFTWARE", "begin_run", "end_run", "launch"]
 
 NODE_VARIABLE = "DLBRICKS_NODE"
 """Environment variable: what the owner calls this machine. Its host name is never taken by itself."""
+
+SOFTWARE = "software"
+"""Under this name a run stores what it ran with, beside the machine's state before (``software_state``)."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """What a role of PostgreSQL, a folder and a column of a table can be called as well."""
@@ -99,7 +103,7 @@ def begin_run(
         system=store.put_system(system),
         stack=store.put_stack(stack),
         options={**asdict(settings), "options": dict(settings.options), **(more or {})},
-        before=machine_state(),
+        before={**machine_state(), SOFTWARE: software_state(tuple(name for name, _ in stack.versions))},
         node=_checked("node", os.environ.get(NODE_VARIABLE, "") if node is None else node),
         campaign=_checked("campaign", campaign),
     )

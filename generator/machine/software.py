@@ -1,0 +1,183 @@
+"""The software around a measurement: Python, the C library, packages and what is in them, and dlbricks itself."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ...version import __version__
+
+__all__ = ["IMAGE_VARIABLE", "LOCK", "software_state", "wheel_contents"]
+
+LOCK = "pylock.toml"
+"""Under this name an environment keeps the lock file that it was made from."""
+
+IMAGE_VARIABLE = "DLBRICKS_IMAGE"
+"""Environment variable: the digest of the image that this process's container was started from, which it cannot see."""
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+_MADE_HERE = frozenset({"RECORD", "RECORD.jws", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""Files of a package's metadata that the installation made, or that sign the list of files."""
+
+_SCHEMES = ("purelib/", "platlib/")
+
+
+@cache
+def software_state(needed: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """The software of this process, without anything that names a machine, a person or a path.
+
+    Args:
+        needed: Packages of the runtime; what these and dlbricks require is listed with them. Where dlbricks is not
+            installed as a package, all of the environment is.
+
+    Returns:
+        ``python``, ``implementation``, ``compiler``, ``libc``, ``image``, ``dlbricks`` (``version``, ``commit`` and
+        ``modified`` where it is a checkout, ``sources``: SHA-256 of its modules) and ``packages``: by name ``version``,
+        ``contents`` (SHA-256 of the list of its files with their hashes, as pip recorded them) and, where the
+        environment was made from a lock file or the package from a file, ``wheel`` and its ``sha256``. None: not known.
+    """
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "compiler": platform.python_compiler(),
+        "libc": " ".join(part for part in platform.libc_ver() if part) or None,
+        "image": os.environ.get(IMAGE_VARIABLE) or None,
+        "dlbricks": {"version": __version__, **_checkout(), "sources": _sources()},
+        "packages": _packages(needed),
+    }
+
+
+def wheel_contents(record: str) -> str:
+    """SHA-256 over the files of a package and their hashes: the same of a wheel's RECORD and of the installed one.
+
+    Scripts, headers and data are left out, since an installation moves them, and so is what it makes itself.
+
+    Args:
+        record: The text of the RECORD.
+    """
+    lines = []
+    for row in csv.reader(record.splitlines()):
+        path = PurePosixPath(row[0]) if row else PurePosixPath()
+        top, _, below = row[0].partition("/") if row else ("", "", "")
+        if top.endswith(".data"):
+            below = next((below.removeprefix(scheme) for scheme in _SCHEMES if below.startswith(scheme)), "")
+            path = PurePosixPath(below)
+        own = path.parent.name.endswith(".dist-info") and path.name in _MADE_HERE
+        if path.parts and path.parts[0] not in {"..", "/"} and not own and path.suffix != ".pyc":
+            lines.append(f"{path},{row[1] if len(row) > 1 else ''}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _packages(needed: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    from packaging.utils import canonicalize_name
+
+    installed: dict[str, metadata.Distribution] = {}
+    for one in metadata.distributions():
+        name = one.metadata["Name"]
+        if name:  # of a package that was removed by half there is none
+            installed.setdefault(canonicalize_name(name), one)
+    own = _own_requirements()
+    chosen = set(installed) - _TOOLS if own is None else _required([*own, *needed], installed)
+    locked = _locked()
+    return {name: _described(name, installed[name], locked) for name in sorted(chosen - {"dlbricks"})}
+
+
+def _own_requirements() -> list[str] | None:
+    """What dlbricks requires: as its checkout says, whose installation may be older, else as its package does."""
+    project = _PACKAGE / "pyproject.toml"
+    if project.is_file():
+        return list(tomllib.loads(project.read_text())["project"]["dependencies"])
+    try:
+        return metadata.requires("dlbricks")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distribution]) -> set[str]:
+    """The installed packages that some requirements lead to."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    seen: set[tuple[str, str]] = set()
+    waiting = [(root, "") for root in roots]
+    while waiting:
+        text, extra = waiting.pop()
+        wanted = Requirement(text)
+        name = canonicalize_name(wanted.name)
+        if name not in installed or not (wanted.marker is None or wanted.marker.evaluate({"extra": extra})):
+            continue
+        for own in {"", *wanted.extras} - {one for known, one in seen if known == name}:
+            seen.add((name, own))
+            waiting += [(needed, own) for needed in installed[name].requires or ()]
+    return {name for name, _ in seen}
+
+
+def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    record = one.read_text("RECORD")
+    found = {"version": one.version, "contents": None if record is None else wheel_contents(record)}
+    if name in locked and locked[name].get("version") == one.version:
+        return found | _wheel_of(locked[name])
+    direct = json.loads(one.read_text("direct_url.json") or "{}")
+    digest = direct.get("archive_info", {}).get("hashes", {}).get("sha256")
+    file = PurePosixPath(direct.get("url", "")).name
+    return found | {"wheel": file, "sha256": digest} if digest and file.endswith(".whl") else found
+
+
+def _locked() -> dict[str, Mapping[str, Any]]:
+    """What the lock file says of each package that the environment of this process was made from."""
+    try:
+        lock = tomllib.loads((Path(sys.prefix) / LOCK).read_text())
+    except FileNotFoundError:
+        return {}
+    return {one["name"]: one for one in lock.get("packages", ())}
+
+
+def _wheel_of(package: Mapping[str, Any]) -> dict[str, str | None]:
+    """The wheel of a locked package; nothing where it has several, of which it is not known which one it was."""
+    wheels = package.get("wheels", ())
+    if len(wheels) != 1 or "sha256" not in wheels[0]["hashes"]:
+        return {}
+    place = wheels[0].get("name") or wheels[0].get("path") or wheels[0].get("url") or ""
+    return {"wheel": PurePosixPath(place).name, "sha256": wheels[0]["hashes"]["sha256"]}
+
+
+def _checkout() -> dict[str, Any]:
+    """Commit of the checkout that dlbricks runs from, or of the one that it was installed from."""
+    git = shutil.which("git")
+    if git and (_PACKAGE / ".git").exists():
+        commit, changes = (_git(git, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
+        return {"commit": commit, "modified": None if changes is None else bool(changes)}
+    try:
+        direct = json.loads(metadata.distribution("dlbricks").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        direct = {}
+    return {"commit": direct.get("vcs_info", {}).get("commit_id"), "modified": None}
+
+
+def _git(git: str, *words: str) -> str | None:
+    command = [git, "-C", str(_PACKAGE), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _sources() -> str:
+    """SHA-256 over the modules of dlbricks, those that are installed: tests and benchmarks are not."""
+    digest = hashlib.sha256()
+    own = list(_PACKAGE.glob("*.py"))
+    rooms = [path.parent for path in _PACKAGE.glob("*/__init__.py")]
+    for path in sorted([*own, *(path for room in rooms for path in room.rglob("*.py"))]):
+        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
