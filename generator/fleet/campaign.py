@@ -21,8 +21,10 @@ __all__ = ["Campaign", "Pace", "PlannedStack", "PlannedSuite", "load_campaign"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DEFAULT = MeasurementSettings()
+_NOTHING: Mapping[str, Any] = {}
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class _Table:
     def __init__(self, file: Path, where: str, values: Mapping[str, Any]) -> None:
         self.file, self.where, self._left = file, where, dict(values)
 
-    def take(self, key: str, read: Callable[[Any], T], *default: T) -> T:
+    def take(self, key: str, read: Callable[[Any], T], *default: D) -> T | D:
         """A value; without a default it has to be there."""
         if key not in self._left:
             return default[0] if default else self.refuse(key, "is missing")
@@ -181,7 +183,7 @@ class _Table:
         raise UsageError(f"campaign {self.file}: {self.where}{key} {what}", remedy="docs/fleet.md has an example")
 
     def table(self, key: str) -> _Table:
-        return _Table(self.file, f"{key}.", self.take(key, _mapping, {}))
+        return _Table(self.file, f"{key}.", self.take(key, _mapping, _NOTHING))
 
     def tables(self, key: str) -> list[_Table]:
         found = self.take(key, lambda value: _listed(value, _mapping))
@@ -203,7 +205,9 @@ def _stack(table: _Table, nodes: tuple[str, ...]) -> PlannedStack:
         name=table.take("name", _name, backend),
         backend=backend,
         device=table.take("device", _text, _DEFAULT.device),
-        options=tuple(sorted((name, _spelt(value)) for name, value in table.take("options", _mapping, {}).items())),
+        options=tuple(
+            sorted((name, _spelt(value)) for name, value in table.take("options", _mapping, _NOTHING).items())
+        ),
         lock=lock,
         lock_hash=digest,
         nodes=_some(table, nodes),
@@ -219,7 +223,7 @@ def _suite(table: _Table, nodes: tuple[str, ...]) -> PlannedSuite:
         suite=Suite.open(path),
         models=table.take("models", lambda value: _listed(value, _text), ()),
         batch=table.take("batch", _spelt, None),
-        dims=tuple(f"{name}={_spelt(size)}" for name, size in sorted(table.take("dims", _mapping, {}).items())),
+        dims=tuple(f"{name}={_spelt(size)}" for name, size in sorted(table.take("dims", _mapping, _NOTHING).items())),
         nodes=_some(table, nodes),
     )
     table.end()

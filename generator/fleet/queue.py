@@ -10,10 +10,10 @@ two jobs at once, whoever asks.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import json
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from ...errors import StoreError, UsageError
@@ -79,7 +79,7 @@ def defer(connection: Connection, cells: Sequence[Cell]) -> None:
 
 def retry(connection: Connection, job: int) -> None:
     """Put a job back that is in somebody's hands, or has failed."""
-    _manager(connection).retry_job_by_id(job, retry_at=datetime.datetime.now(datetime.UTC))
+    _manager(connection).retry_job_by_id(job, retry_at=datetime.now(UTC))
 
 
 def heard(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:

@@ -116,14 +116,14 @@ def measure_cell(
     code = 0
     for _ in range(_ATTEMPTS):
         with answer.open("wb") as out, log.open("wb") as err:
-            runner = subprocess.Popen(  # noqa: PLW1509  (one thread, and nothing but a system call)
+            runner = subprocess.Popen(
                 [python, "-P", "-m", "dlbricks", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is ours, and is passed on once
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  (one thread, and nothing but a system call)
             )
         started(runner.pid)
         with stopping.passed_on_to(runner.pid):

@@ -46,9 +46,8 @@ _WAITS = {
 _MISSING = "3F000", "42P01", "42883"
 """SQLSTATE where the schema, a table or a function is not there."""
 
-_TABLES = f"""
+_TABLES = """
 CREATE TABLE fleet (version integer NOT NULL);
-INSERT INTO fleet VALUES ({_VERSION});
 CREATE TABLE blob (
     hash text PRIMARY KEY,
     kind text NOT NULL CHECK (kind IN ('suite', 'lock')),
@@ -159,7 +158,8 @@ def make_tables(connection: Connection, queue: str) -> None:
     if found is None or not found["there"]:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
         connection.execute(queue.encode())
-        connection.execute(_TABLES.encode())
+        connection.execute(_TABLES)
+        connection.execute("INSERT INTO fleet VALUES (%s)", [_VERSION])
     _check(connection)
 
 

@@ -162,8 +162,8 @@ def _seen(connection: Connection) -> dict[str, datetime]:
 def _left(jobs: Iterable[_Job]) -> dict[int, float | None]:
     """Seconds that each unfinished job may still take, by its identity here; None where nothing tells.
 
-    By the mean of complete jobs of the same suite, models, pace and threads on its node, else on others, else of whatever its
-    node completed.
+    By the mean of complete jobs of the same suite, models, pace and threads on its node, else on others, else of
+    whatever its node completed.
     """
     listed = list(jobs)
     took: dict[tuple[object, ...], list[float]] = defaultdict(list)

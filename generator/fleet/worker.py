@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,6 @@ from ...errors import (
     DatabaseLocked,
     DatabaseUnreachable,
     MachineBusy,
-    StoreError,
     SuiteError,
     UsageError,
 )
