@@ -84,7 +84,7 @@ def status_answer(status: FleetStatus) -> Answer:
         Column("failed", "failed"),
         Column("forecast_s", "ready in", duration),
     ]
-    lines = ["", *table_lines(nodes, columns)] if nodes else ["no campaign was planned here"]
+    lines = table_lines(nodes, columns) if nodes else ["no campaign was planned here"]
     if failures:
         heads = [Column("node", "failed on"), Column("cell", "cell"), Column("reason", "reason")]
         lines += ["", *table_lines(failures, heads)]
