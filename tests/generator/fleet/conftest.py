@@ -116,7 +116,7 @@ def until(found: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            if (value := found()) not in (None, False):
+            if value := found():
                 return value
         except psutil.NoSuchProcess:
             pass

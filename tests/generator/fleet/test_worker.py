@@ -160,7 +160,7 @@ def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, worke
     worker = workers.start()
     runner = workers.runner(worker)
     state = workers.state("alpha")
-    until(lambda: bool(local_blocks(state)) or not runner.is_running())
+    until(lambda: local_blocks(state) or not runner.is_running())
     process = psutil.Process(worker.pid)
     before, connections = process.num_ctx_switches(), process.net_connections("all")
     threads = process.num_threads()
