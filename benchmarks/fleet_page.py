@@ -22,7 +22,8 @@ def page(found: Figures) -> str:
         (
             "beside", "with the worker beside it / without",
             lambda f: f"{f['median_ratio']:.4f}, 95 % {f['ci95'][0]:.4f} to {f['ci95'][1]:.4f}, "
-            f"{f['subjects']} subjects in {f['rounds']} rounds; the worker ran {f['wakeups_of_the_worker']} times in {f['watched']} jobs",
+            f"{f['subjects']} subjects in {f['rounds']} rounds; "
+            f"the worker ran {f['wakeups_of_the_worker']} times in {f['watched']} jobs",
             "interval inside 0.98 to 1.02; no wake-up",
         ),
         (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from typing import Any, NoReturn, TypeVar
 from ...bricks.suite.suite import Suite
 from ...errors import UsageError
 from ..measurement.settings import CACHE_MODES, MeasurementSettings
-from .cell import Cell
+from .cell import NAME, NAME_RULE, Cell
 
 __all__ = ["Campaign", "Pace", "PlannedStack", "PlannedSuite", "load_campaign"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DEFAULT = MeasurementSettings()
 _NOTHING: Mapping[str, Any] = {}
 
@@ -287,8 +285,8 @@ def _text(value: object) -> str:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError("wants up to 63 letters, digits, dots, dashes and underscores, a letter or digit first")
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ValueError(f"wants {NAME_RULE}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any, Self
 from ...db.values import content_key
 from ...errors import StoreError
 
-__all__ = ["Cell"]
+__all__ = ["NAME", "NAME_RULE", "Cell"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NAME_RULE = "up to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
+"""Of campaigns, nodes, stacks and suites: what a run takes as a name."""
 
 _NAMES = ("stack", "suite")
 """What the campaign's file calls things: another name is no other cell."""

@@ -30,6 +30,7 @@ from ...errors import (
 )
 from ..backends.environments import locked_environment
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
+from .cell import NAME, NAME_RULE
 from .queue import Job, fetch, finish, give_back, heard, retry, stale, states
 from .runner import Measured, measure_cell, wait_until_quiet
 from .server import Connection, bounded, transaction
@@ -113,10 +114,12 @@ def work(
         What was done.
 
     Raises:
-        UsageError: Another machine has this name; the database is no PostgreSQL; the extra is not installed.
+        UsageError: The node has no possible name, or another machine has it; the database is no PostgreSQL; the extra is not installed.
         MachineBusy: Another worker works in the same folder.
         StoreError: The server refuses; one that cannot be reached is waited for.
     """
+    if not NAME.fullmatch(node.name):
+        raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
     done: list[Ended] = []
     with _alone(node.state), stopping_on_signals() as stopping:
         worker = _Worker(node, stopping, note)
