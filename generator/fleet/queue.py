@@ -78,8 +78,8 @@ def defer(connection: Connection, cells: Sequence[Cell]) -> None:
 
 
 def retry(connection: Connection, job: int) -> None:
-    """Put a job back that is in somebody's hands, or has failed."""
-    _manager(connection).retry_job_by_id(job, retry_at=datetime.now(UTC))
+    """Put a job back that is in somebody's hands, or has failed; for at once, whatever the clocks say."""
+    _manager(connection).retry_job_by_id(job, retry_at=datetime.fromtimestamp(0, UTC))
 
 
 def heard(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:

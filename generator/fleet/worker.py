@@ -114,7 +114,8 @@ def work(
         What was done.
 
     Raises:
-        UsageError: The node has no possible name, or another machine has it; the database is no PostgreSQL; the extra is not installed.
+        UsageError: The node's name is none, or another machine's; the database is no PostgreSQL; the extra is not
+            installed.
         MachineBusy: Another worker works in the same folder.
         StoreError: The server refuses; one that cannot be reached is waited for.
     """

@@ -109,19 +109,21 @@ def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_su
 def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign, url, workers, rows):
     """The worst moment: the server has everything, and nobody ended the job."""
     plan(campaign(), url)
-    workers.start().communicate(timeout=300)
     with transaction(url) as connection:
-        connection.execute("UPDATE procrastinate_jobs SET status = 'todo', attempts = 0")
-        connection.execute("DELETE FROM outcome")
-        connection.execute("UPDATE procrastinate_jobs SET status = 'doing'")
+        connection.execute("ALTER TABLE outcome RENAME TO hidden")
+    _, refused = workers.start().communicate(timeout=300)
     before = measured(url)
+    assert "holds no fleet" in refused
+    assert (states(rows), [len(keys) for keys in before.values()]) == (["doing"], [BRICKS])
+    with transaction(url) as connection:
+        connection.execute("ALTER TABLE hidden RENAME TO outcome")
 
-    assert states(rows) == ["doing"]
     _, err = workers.start().communicate(timeout=300)
 
     assert "put back, since no worker has it any more" in err
     assert states(rows) == ["succeeded"]
-    assert set(measured(url)) >= set(before)
+    assert measured(url) == before
+    assert [row["counts"]["reused"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]
 
 
 def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
