@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.frames import frame, to_json, to_markdown
+    from .analyzer.history.confirm import confirm
     from .analyzer.history.history import history
     from .analyzer.history.result import History
     from .analyzer.kernels.kernels import ModelKernels, kernels
+    from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
+    from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens.tokens import Tokens, tokens
@@ -71,6 +74,7 @@ __all__ = [
     "History",
     "Layer",
     "LayerSequence",
+    "Manifest",
     "MeasureReport",
     "Measurement",
     "MeasurementSettings",
@@ -80,6 +84,7 @@ __all__ = [
     "PlanReport",
     "Query",
     "Report",
+    "Reproduction",
     "Run",
     "RunReport",
     "Stack",
@@ -95,6 +100,7 @@ __all__ = [
     "build_graph",
     "check_agreement",
     "compare",
+    "confirm",
     "estimate",
     "find_models",
     "frame",
@@ -104,8 +110,11 @@ __all__ = [
     "library_plans",
     "load_brick",
     "make_sequence",
+    "manifest",
     "measure",
+    "read_manifest",
     "report",
+    "reproduce",
     "run",
     "sequences",
     "shell_command",
@@ -134,6 +143,7 @@ __getattr__, __dir__ = lazy(
         "History": "analyzer.history.result",
         "Layer": "bricks.layer",
         "LayerSequence": "bricks.sequence",
+        "Manifest": "analyzer.manifests.manifest",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "MeasurementSettings": "generator.measurement.settings",
@@ -143,6 +153,7 @@ __getattr__, __dir__ = lazy(
         "PlanReport": "generator.planning.library_plans",
         "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
+        "Reproduction": "analyzer.manifests.reproduce",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
         "Stack": "db.values",
@@ -157,6 +168,7 @@ __getattr__, __dir__ = lazy(
         "build_graph": "bricks.graph.graph",
         "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison.compare",
+        "confirm": "analyzer.history.confirm",
         "estimate": "analyzer.estimation.estimate",
         "find_models": "models.source",
         "frame": "analyzer.frames",
@@ -166,8 +178,11 @@ __getattr__, __dir__ = lazy(
         "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
+        "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
+        "read_manifest": "analyzer.manifests.manifest",
         "report": "analyzer.reporting",
+        "reproduce": "analyzer.manifests.reproduce",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",
         "shell_command": "analyzer.shell",

@@ -21,6 +21,7 @@ from .comparison.compare import Comparison
 from .findings.analyze import AnalyzeReport
 from .history.result import History
 from .kernels.kernels import ModelKernels
+from .manifests.reproduce import Reproduction
 from .report.answers.comparison import advice_answer, comparison_answer
 from .report.answers.estimates import estimates_answer
 from .report.answers.findings import analyze_answer
@@ -28,6 +29,7 @@ from .report.answers.generation import generate_answer
 from .report.answers.history import history_answer
 from .report.answers.kernels import kernels_answer
 from .report.answers.plans import plans_answer
+from .report.answers.reproduction import reproduction_answer
 from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
@@ -55,6 +57,7 @@ Reported = (
     | Tokens
     | AgreementReport
     | PlanReport
+    | Reproduction
 )
 """What the public functions return; ``estimate`` and ``kernels`` return lists."""
 
@@ -134,6 +137,8 @@ def _answer(report: object, *, explain: bool = False) -> Answer:  # noqa: PLR091
             return agreement_answer(report)
         case PlanReport():
             return plans_answer(report)
+        case Reproduction():
+            return reproduction_answer(report)
         case Estimate():
             return estimates_answer([report], explain=explain, layers=explain)
         case [ModelKernels(), *_]:

@@ -24,6 +24,7 @@ from .findings import analyze
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, history, kernels
+from .manifests import manifest, reproduce
 from .options import (
     PLACE,
     binding_options,
@@ -287,20 +288,8 @@ def measure(
 
 
 _MORE = (
-    report,
-    estimate,
-    tokens,
-    analyze,
-    kernels,
-    compare,
-    history,
-    advise,
-    models,
-    brick,
-    backends,
-    system,
-    db,
-    fleet,
+    *(report, estimate, tokens, analyze, kernels, compare, history, advise, manifest, reproduce),
+    *(models, brick, backends, system, db, fleet),
 )
 for command in _MORE:
     commands.add_command(command)

@@ -1,4 +1,7 @@
-"""Commands that answer from what is stored: estimates, kernels, comparisons, history, advice. Nothing is measured."""
+"""Commands that answer from what is stored: estimates, kernels, comparisons, history, advice.
+
+Nothing is measured, but for what ``history --confirm`` asks for.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any
 import click
 
 from ..analyzer.report.tables import MOST
-from .console import answer, drawn
+from .console import Reporter, answer, drawn
 from .options import (
+    PLACE,
     all_option,
     comparison_options,
     database_option,
@@ -165,6 +169,14 @@ def compare(
     help="Only changes from then on: ISO 8601 or how long ago, for example 2026-11-23 or 7d.",
 )
 @click.option("--runs", is_flag=True, help="Also list the runs.")
+@click.option(
+    "--confirm",
+    "environments",
+    type=PLACE,
+    nargs=2,
+    metavar="OLD NEW",
+    help="Measure the newest alarm again here, both environments in turn; each a lock file or a Python.",
+)
 @all_option
 @click.option(
     "--fail-on",
@@ -178,6 +190,7 @@ def compare(
 def history(
     *,
     runs: bool,
+    environments: tuple[Path, Path] | None,
     every: bool,
     fail_on: tuple[str, ...],
     plot: Path | None,
@@ -195,8 +208,16 @@ def history(
     from ..analyzer.report.answers.history import history_answer
     from ..db.decompositions import open_keeping
 
+    sources = take_models(options)
     with open_keeping(database) as store:
-        found = find_history(take_models(options), store=store, **options)
+        found = find_history(sources, store=store, **options)
+    if environments is not None:
+        from ..analyzer.history.confirm import confirm
+
+        old, new = environments
+        cut = {name: options[name] for name in ("granularity", "connected")}
+        with Reporter() as progress:
+            found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
     if plot is not None:
         from ..analyzer.report.drawing import draw_history
 

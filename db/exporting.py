@@ -18,7 +18,7 @@ from .values import Subject
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FORMATS", "export", "frame"]
+__all__ = ["FORMATS", "PUBLIC_STATE", "export", "frame", "names_a_path", "public_values"]
 
 FORMATS = ("csv", "parquet", "sqlite")
 
@@ -31,7 +31,7 @@ _PUBLIC_OPTIONS = frozenset(
         "sessions",
     }
 )
-_PUBLIC_STATE = frozenset(
+PUBLIC_STATE = frozenset(
     {
         *("governor", "frequency_mhz", "min_frequency_mhz", "max_frequency_mhz", "turbo", "smt", "temperature_c"),
         *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container", "cpus_allowed", "cpu_quota"),
@@ -48,9 +48,9 @@ class _MeasurementsOnly(Policy):
 
     def run(self, row: dict[str, Any]) -> dict[str, Any]:
         return row | {
-            "options": _public(row["options"], _PUBLIC_OPTIONS),
-            "before": _public(row["before"], _PUBLIC_STATE),
-            "after": None if row["after"] is None else _public(row["after"], _PUBLIC_STATE),
+            "options": public_values(row["options"], _PUBLIC_OPTIONS),
+            "before": public_values(row["before"], PUBLIC_STATE),
+            "after": None if row["after"] is None else public_values(row["after"], PUBLIC_STATE),
             "node": "",
             "campaign": "",
         }
@@ -65,21 +65,23 @@ class _MeasurementsOnly(Policy):
     def view(self, row: dict[str, Any]) -> dict[str, Any]:
         # Kernels bear the names that a runtime gives them; one that looks like a path may be a user's own.
         kernels = [
-            ["(withheld)" if isinstance(part, str) and _names_a_path(part) else part for part in kernel]
+            ["(withheld)" if isinstance(part, str) and names_a_path(part) else part for part in kernel]
             for kernel in row["kernels"]
         ]
         return row | {"kernels": kernels}
 
 
-def _public(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+def public_values(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+    """Of options or a machine's state those that may leave the house: numbers, and words that name no path."""
     return {
         name: value
         for name, value in values.items()
-        if name in allowed and (isinstance(value, int | float) or (isinstance(value, str) and not _names_a_path(value)))
+        if name in allowed and (isinstance(value, int | float) or (isinstance(value, str) and not names_a_path(value)))
     }
 
 
-def _names_a_path(value: str) -> bool:
+def names_a_path(value: str) -> bool:
+    """Whether a word may be a path, and with it name a person or a host."""
     return any(mark in value for mark in ("/", "\\", "~"))
 
 
@@ -149,7 +151,7 @@ def export(
 def _refuse_paths(store: Store) -> None:
     for key, stack in store.stacks().items():
         for name, value in (*stack.options, *stack.versions):
-            if _names_a_path(value):
+            if names_a_path(value):
                 raise StoreError(
                     f"stack {key[:12]} ({stack.backend}) was measured with {name}={value}, which may be a path",
                     remedy="export without --measurements-only, or measure with an option that is no path",

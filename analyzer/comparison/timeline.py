@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from ...constructor.uncertainty.calibration import scatters
 from ...db import Measurement, Store
-from ...db.values import Block, Run
+from ...db.values import Block, Run, Stack
 
-__all__ = ["Compared", "Timeline", "visited_in_turn"]
+__all__ = ["Compared", "Timeline", "compared_apart", "visited_in_turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,30 @@ class Timeline:
         """Two measurements of one kind."""
         if in_turn:
             return Compared(base.latency_ns, other.latency_ns, 0.0)
-        if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
-            return Compared(base.undisturbed_ns, other.undisturbed_ns, self._of_runs(base, other), undisturbed=True)
-        return Compared(base.latency_ns, other.latency_ns, self.apart(base, other, in_turn=False))
+        return compared_apart(base, other, self._stacks)
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
         """What two means may differ by because of the machine; nothing where they were visited in turn."""
         if in_turn:
             return 0.0
-        return math.hypot(self._of_runs(base, other), _disturbance(base) / 2, _disturbance(other) / 2)
+        return _apart(base, other, self._stacks)
 
     def known(self, *measurements: Measurement) -> bool:
         """Whether what runs differ by was calibrated for the stacks and threads of some measurements."""
         return all(scatters(self._stacks, one).known for one in measurements)
 
-    def _of_runs(self, base: Measurement, other: Measurement) -> float:
-        return math.hypot(*(scatters(self._stacks, one).run_sd for one in (base, other)))
+
+def compared_apart(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> Compared:
+    """Two measurements that were not visited in turn, of one database or of two.
+
+    Args:
+        base: The first.
+        other: The second.
+        stacks: Those of both, by key.
+    """
+    if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
+        return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
+    return Compared(base.latency_ns, other.latency_ns, _apart(base, other, stacks))
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
@@ -89,6 +97,14 @@ def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block]
         return False
     one, two = ({(block.process, block.round): block for block in side} for side in (ours, theirs))
     return one.keys() == two.keys() and all(one[place].beside(two[place]) for place in one)
+
+
+def _of_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> float:
+    return math.hypot(*(scatters(stacks, one).run_sd for one in (base, other)))
+
+
+def _apart(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> float:
+    return math.hypot(_of_runs(base, other, stacks), _disturbance(base) / 2, _disturbance(other) / 2)
 
 
 def _disturbance(measurement: Measurement) -> float:

@@ -12,7 +12,7 @@ from .blame import BrickChange
 from .machine import Evidence, Witness
 from .series import Point
 
-__all__ = ["Cause", "Change", "History", "ModelHistory", "VersionChange"]
+__all__ = ["Cause", "Change", "Confirmation", "History", "ModelHistory", "Standing", "VersionChange"]
 
 _SHOWN = 8
 """Characters of a key."""
@@ -27,6 +27,45 @@ class Cause(StrEnum):
     """A version changed, and nothing shows that the machine moved."""
     UNKNOWN = "unknown"
     """Neither is seen, or both."""
+
+
+class Standing(StrEnum):
+    """What visits in turn say of an alarm."""
+
+    CONFIRMED = "confirmed"
+    """The new environment differs from the old one in the same way."""
+    REFUTED = "not confirmed"
+    """It does not, or in the other way."""
+    UNCLEAR = "unclear"
+    """They do not decide it, or it could not be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """An alarm measured again, in the old environment and in the new one in turn; None is what is not known.
+
+    Attributes:
+        standing: What came of it.
+        before_ms: Mean in the old environment.
+        after_ms: In the new one.
+        ratio: ``after_ms / before_ms``, of visits in turn.
+        ratio_ci95: Its interval.
+        old: Versions of the runtime's packages in the old environment.
+        new: In the new one.
+        bricks: What each brick contributes, by itself with hot caches, the one to blame first; only of what is
+            confirmed.
+        reason: What it rests on, or why it is unclear.
+    """
+
+    standing: Standing
+    before_ms: float | None = None
+    after_ms: float | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    old: Mapping[str, str] | None = None
+    new: Mapping[str, str] | None = None
+    bricks: tuple[BrickChange, ...] = ()
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +104,7 @@ class Change:
         machine: What the probes and our own networks did meanwhile.
         bricks: What each brick that is measured on both sides contributes, the one to blame first.
         bricks_missing: Number of unique bricks that are not.
+        confirmation: What came of measuring it again in both environments; None where that was not asked for.
     """
 
     run: str
@@ -83,6 +123,13 @@ class Change:
     machine: tuple[Evidence, ...] = ()
     bricks: tuple[BrickChange, ...] = ()
     bricks_missing: int = 0
+    confirmation: Confirmation | None = None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether nothing explains it but the runtime: neither the machine, nor that visits in turn do not show it."""
+        refuted = self.confirmation is not None and self.confirmation.standing is Standing.REFUTED
+        return self.cause is not Cause.MACHINE and not refuted
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +200,8 @@ class History:
 
     @property
     def alarms(self) -> tuple[Change, ...]:
-        """The changes that nothing explains but the runtime: all those that are not the machine's."""
-        return tuple(change for row in self.rows for change in row.changes if change.cause is not Cause.MACHINE)
+        """The changes that nothing explains but the runtime: not the machine's, and none that was not confirmed."""
+        return tuple(change for row in self.rows for change in row.changes if change.alarm)
 
     def place_of(self, row: ModelHistory) -> str:
         """The backend, and what else distinguishes where a row was measured from other places of its model."""

@@ -36,6 +36,7 @@ __all__ = [
     "find_python",
     "install_backend",
     "locked_environment",
+    "own_variables",
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -313,9 +314,15 @@ def _site(folder: Path, python: str) -> Path:
     return folder / "lib" / f"python{python}" / "site-packages"
 
 
+def own_variables() -> dict[str, str]:
+    """The variables of this process without those by which pip or Python would install or import something else."""
+    return {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+
+
 def _call(whose: str, command: list[str], what: str, remedy: str) -> None:
-    own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    done = subprocess.run(command, env=own, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=own_variables(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         blamed = [line for line in said if line.startswith("ERROR")] or said

@@ -33,6 +33,9 @@ _PAUSE_S = 0.5
 _HOUSE = ("DLBRICKS_DB", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
 """What a runner has no use for: it measures into a file."""
 
+_OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+"""What of our own environment would reach into another one."""
+
 _SAID = (
     "bricks",
     "measured",
@@ -111,7 +114,8 @@ def measure_cell(
         started: Told each runner's process number.
     """
     began_s, answer = time.monotonic(), log.with_suffix(".json")
-    environment = {name: value for name, value in os.environ.items() if name not in _HOUSE}
+    dropped = _HOUSE if python == sys.executable else (*_HOUSE, *_OURS)
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment[LOCK_WAIT_VARIABLE] = f"{patience_s:.0f}"
     code = 0
     for _ in range(_ATTEMPTS):

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
+from ...db.values import Stack
 from ...models.runnable import Runnable
 from ..backends.registry import get, require_available
 from ..backends.requirements import in_turn
@@ -24,9 +25,12 @@ from ..worker.client import Timeouts, Worker
 from ..worker.messages.protocol import Prepare, Visit
 from ..worker.standby import MODEL_MEMORY_BYTES
 
-__all__ = ["Contender", "Trial", "try_out"]
+__all__ = ["Array", "Contender", "Trial", "started", "try_out", "visited"]
 
 Array = npt.NDArray[np.float64]
+
+_MODULE = ("-E", "-P", "-m", "dlbricks.generator.worker")
+"""The worker of another environment; settings of the caller's Python stay out of it."""
 
 _BYTES_PER_S = 5e7
 """Slowest loading of a model that we wait for."""
@@ -43,6 +47,7 @@ class Contender:
         options: Its options.
         threads: Its threads; 0: all physical cores.
         dtype: Precision.
+        python: Interpreter of an environment that has dlbricks and the runtime; None: where the backend runs here.
     """
 
     runnable: Runnable
@@ -51,11 +56,12 @@ class Contender:
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     dtype: str = "float32"
+    python: Path | None = None
 
     @property
     def place(self) -> tuple[object, ...]:
         """Equal for those that one worker can run."""
-        return self.backend, self.device, tuple(sorted(self.options.items())), self.threads, self.dtype
+        return self.backend, self.device, tuple(sorted(self.options.items())), self.threads, self.dtype, self.python
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +73,13 @@ class Trial:
         after_ns: Of the second.
         largest_error: Largest difference of an output from the first's, relative to that output's largest value;
             infinite where an output is missing, or has another shape.
+        stacks: What each ran on.
     """
 
     before_ns: tuple[Array, ...]
     after_ns: tuple[Array, ...]
     largest_error: float
+    stacks: tuple[Stack, ...] = ()
 
 
 def try_out(
@@ -104,15 +112,18 @@ def try_out(
         WorkerError: A worker died.
     """
     for one in (before, after):
-        require_available(get(one.backend), one.backend, one.device)
+        if one.python is None:
+            require_available(get(one.backend), one.backend, one.device)
     samples: tuple[list[Array], list[Array]] = ([], [])
     begun = time.monotonic()
     with machine_lock(), TemporaryDirectory(prefix="dlbricks-trial-") as name:
         folder, error = Path(name), float("inf")
+        stacks: tuple[Stack, ...] = ()
         for process in range(processes):
             share = visits // processes + (process < visits % processes)
             with ExitStack() as resources:
                 workers = _loaded((before, after), resources, folder, seed)
+                stacks = tuple(worker.greeting.stack for worker in workers if worker.greeting is not None)
                 if process == 0:
                     error = _difference(workers, folder)
                     if tolerance is not None and error > tolerance:
@@ -126,10 +137,10 @@ def try_out(
                         passed = time.monotonic() - begun
                         progress(Progress(Stage.SAMPLE, done + visit, visits, label, passed))
                     for side in draw.sample((0, 1), 2):
-                        taken[side].append(_visited(workers[side], str(side), guesses[side]))
+                        taken[side].append(visited(workers[side], str(side), guesses[side]))
                 for side in (0, 1):
                     samples[side].append(np.array(taken[side], dtype=np.float64))
-    return Trial(tuple(samples[0]), tuple(samples[1]), error)
+    return Trial(tuple(samples[0]), tuple(samples[1]), error, stacks)
 
 
 def _loaded(contenders: Sequence[Contender], resources: ExitStack, folder: Path, seed: int) -> list[Worker]:
@@ -139,7 +150,7 @@ def _loaded(contenders: Sequence[Contender], resources: ExitStack, folder: Path,
     feeds = ""
     for number, one in enumerate(contenders):
         if one.place not in workers:
-            workers[one.place] = resources.enter_context(_started(one))
+            workers[one.place] = resources.enter_context(started(one))
         worker = workers[one.place]
         request = Prepare(
             id=str(number),
@@ -161,7 +172,8 @@ def _loaded(contenders: Sequence[Contender], resources: ExitStack, folder: Path,
     return found
 
 
-def _started(one: Contender) -> Worker:
+def started(one: Contender) -> Worker:
+    """A worker for a contender, its model not loaded; raises as ``Worker.start``."""
     backend = get(one.backend)
     options = backend.resolve(one.device, one.options)
     return Worker.start(
@@ -172,7 +184,7 @@ def _started(one: Contender) -> Worker:
         memory_bytes=MODEL_MEMORY_BYTES,
         together=in_turn(backend, options),
         dtype=one.dtype,
-        command=backend.command(),
+        command=backend.command() if one.python is None else (str(one.python), *_MODULE),
     )
 
 
@@ -199,6 +211,7 @@ def _first(workers: Sequence[Worker], side: int) -> int:
     return workers[side].visit(Visit(str(side), warmups=1)).elapsed_ns
 
 
-def _visited(worker: Worker, name: str, run_ns: int) -> float:
+def visited(worker: Worker, name: str, run_ns: int) -> float:
+    """Nanoseconds of one execution, in one visit."""
     loops = loops_of(run_ns)
     return worker.visit(Visit(name, loops=loops, warmups=warmups_of(run_ns))).elapsed_ns / loops

@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ....constructor.choice import Choice
-from ....constructor.uncertainty.pairing import ratio_spread, without_stalls
-from ....db.samples.statistics import student, time_blocks
 from ....errors import DlbricksError, MachineBusy
 from ....generator.decomposition.model_bricks import unforeseen
 from ....generator.measurement.agreement import TOLERANCES
@@ -21,34 +17,25 @@ from ....generator.progress import ProgressCallback
 from ....generator.rewriting.rewrite import as_file, rewritten
 from ....generator.trial.trial import Contender, Trial, try_out
 from ....models import ModelSource
+from ...comparison.paired import paired
 from ..analysis import Idea
 from ..finding import Finding, Proof, Remedy
 
 __all__ = ["Workbench", "proof_of"]
 
-_NS_PER_MS = 1e6
-_FAR = 50.0
-"""Logarithm of a ratio beyond which an interval is as good as without end."""
 _SAME = 1e-5
 """What another number of threads, or another order of execution, may change an output by."""
 
 
 def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
-    """What a trial says: the mean of both, and what the second saves of the first, with its interval.
-
-    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over
-    time blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
-    """
-    before, after = without_stalls(trial.before_ns, trial.after_ns)
-    ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
-    blocks = time_blocks(before)
-    half = student(max(1, blocks.size - 1)) * ratio_spread(time_blocks(after), blocks)
-    ratio, reach = theirs / ours, math.exp(min(half, _FAR))
+    """What a trial says: the mean of both, and what the second saves of the first, with its interval."""
+    seen = paired(trial.before_ns, trial.after_ns)
+    low, high = seen.difference.ci95
     return Proof(
-        before_ms=ours,
-        after_ms=theirs,
-        saving_ms=ours - theirs,
-        ci95_ms=(ours * (1 - ratio * reach), ours * (1 - ratio / reach)),
+        before_ms=seen.before_ms,
+        after_ms=seen.after_ms,
+        saving_ms=seen.before_ms - seen.after_ms,
+        ci95_ms=(seen.before_ms * (1 - high), seen.before_ms * (1 - low)),
         largest_error=trial.largest_error,
         artefact=artefact,
     )

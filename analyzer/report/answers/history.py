@@ -11,6 +11,7 @@ from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
+    from ...history.blame import BrickChange
     from ...history.result import Change, History, ModelHistory
 
 __all__ = ["history_answer"]
@@ -93,20 +94,47 @@ def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
+        lines += [f"  {line}" for line in _confirmation(change, most)]
         lines += [f"  {line}" for line in _to_blame(change, most)]
+    return lines
+
+
+def _confirmation(change: Change, most: int | None) -> list[str]:
+    """What came of measuring it again, in both environments in turn."""
+    made = change.confirmation
+    if made is None:
+        return []
+    if made.before_ms is None or made.after_ms is None or made.ratio is None or made.ratio_ci95 is None:
+        return [f"{made.standing}: {made.reason}"]
+    names = sorted({*(made.old or {}), *(made.new or {})})
+    versions = ", ".join(f"{name} {(made.old or {}).get(name)} → {(made.new or {}).get(name)}" for name in names)
+    latencies = f"{milliseconds(made.before_ms)} to {milliseconds(made.after_ms)} ms"
+    lines = [
+        f"{made.standing}: {made.reason}",
+        f"{latencies}, ratio {_within(made.ratio, made.ratio_ci95)} ({versions})",
+    ]
+    if made.bricks:
+        lines += _table_of(made.bricks, made.after_ms - made.before_ms, most, "by themselves, hot, ")
     return lines
 
 
 def _to_blame(change: Change, most: int | None) -> list[str]:
     """The bricks that moved most, with what they explain."""
-    total = change.after_ms - change.before_ms
     if not change.bricks:
         return ["no brick is measured on both sides"]
-    shown = change.bricks if most is None else change.bricks[:_TO_BLAME]
-    whole = sum(brick.contribution_ms for brick in change.bricks)
-    unknown = f"; {counted(change.bricks_missing, 'brick')} not on both sides" if change.bricks_missing else ""
-    together = f"bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
+    total = change.after_ms - change.before_ms
     if change.cause == "machine" and most is not None:
+        return _table_of(change.bricks, total, 0, "", change.bricks_missing)
+    return _table_of(change.bricks, total, most, "", change.bricks_missing)
+
+
+def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[str]:
+    """What bricks explain of a change, together and each; where ``most`` is 0 together only."""
+    shown = bricks if most is None else bricks[:_TO_BLAME]
+    whole = sum(brick.contribution_ms for brick in bricks)
+    unknown = f"; {counted(missing, 'brick')} not on both sides" if missing else ""
+    together = f"{how}bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
+    if most == 0:
         return [together]
     rows = [
         {

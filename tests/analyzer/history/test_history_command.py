@@ -16,7 +16,7 @@ HISTORY = {
 POINT = {"run", "started", "latency_ms", "ci95_ms", "quiet", "stack", "versions"}
 CHANGE = {
     "run", "started", "found", "verdict", "before_ms", "after_ms", "ratio", "ratio_ci95", "runs_before", "runs_after",
-    "cause", "reason", "versions", "machine", "bricks", "bricks_missing",
+    "cause", "reason", "versions", "machine", "bricks", "bricks_missing", "confirmation",
 }  # fmt: skip
 BRICK = {
     "key", "operators", "names", "occurrences", "before_ms", "after_ms", "ratio", "ratio_ci95", "contribution_ms",

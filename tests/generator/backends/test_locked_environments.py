@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import dlbricks
 import pytest
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.environments import locked_environment
-from dlbricks.generator.machine.software import LOCK
+from dlbricks.generator.machine.software import LOCK, wheel_contents
+from wheels import record_of, sha256, write_wheel
 
 
 @pytest.fixture
@@ -31,18 +30,8 @@ def wheel(tmp_path):
     """Makes a wheel of one module that says its version, in the folder of the lock, and gives its lines of the lock."""
 
     def make(name: str, version: str = "1.0", *, digest: str = "") -> str:
-        path = tmp_path / f"{name}-{version}-py3-none-any.whl"
-        folder = f"{name}-{version}.dist-info"
-        parts = {
-            f"{name}.py": f"version = '{version}'\n",
-            f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        with zipfile.ZipFile(path, "w") as archive:
-            for part, text in parts.items():
-                archive.writestr(part, text)
-            archive.writestr(f"{folder}/RECORD", "".join(f"{part},,\n" for part in [*parts, f"{folder}/RECORD"]))
-        found = digest or hashlib.sha256(path.read_bytes()).hexdigest()
+        path = write_wheel(tmp_path, name, version)
+        found = digest or sha256(path)
         return (
             f'[[packages]]\nname = "{name}"\nversion = "{version}"\n'
             f'[[packages.wheels]]\npath = "{path.name}"\nhashes = {{sha256 = "{found}"}}\n'
@@ -80,6 +69,9 @@ def test_an_environment_is_made_once_and_holds_this_code(environments, wheel, lo
     where = said(python, "import os, dlbricks; print(os.path.realpath(dlbricks.__file__))")
     assert Path(where) == Path(dlbricks.__file__).resolve()
     assert (python.parents[1] / LOCK).read_bytes() == path.read_bytes()
+    installed = said(python, "from importlib import metadata as m; print(m.distribution('apart').read_text('RECORD'))")
+    assert "INSTALLER" in installed
+    assert wheel_contents(installed) == wheel_contents(record_of(path.parent / "apart-1.0-py3-none-any.whl"))
     assert again == python
     assert python.stat(follow_symlinks=False).st_mtime_ns == made
     assert sorted(one.name for one in environments.iterdir()) == [

@@ -77,7 +77,7 @@ def test_once_takes_one_job_and_a_node_leaves_those_of_others(campaign, url, wor
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["worker", "runner", "brick worker"])
 def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_suite, who):
-    plan(campaign(sleep_us=20_000, visits=40, sessions=4), url)
+    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start()
     until(lambda: local_blocks(state))
@@ -127,7 +127,7 @@ def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign,
 
 
 def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
-    plan(campaign(sleep_us=20_000, visits=40, sessions=4), url)
+    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start("alpha", "--poll", "1s")
     until(lambda: local_blocks(state))
@@ -177,6 +177,7 @@ def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, worke
     worker.communicate(timeout=300)
 
 
+@pytest.mark.slow
 def test_what_was_measured_while_the_server_was_down_arrives(campaign, workers, tmp_path):
     with serving() as server:
         server.execute("CREATE DATABASE fleet")
@@ -213,6 +214,7 @@ def test_a_machine_that_is_not_quiet_is_waited_for_and_then_named(campaign, url,
     assert measured(url) == {}
 
 
+@pytest.mark.slow
 def test_a_cell_that_cannot_be_measured_fails_with_its_reason(campaign, url, workers, rows, tmp_path):
     (tmp_path / "pylock.toml").write_text("nonsense = 1\n")
     more = '[[stack]]\nname = "wrong"\nbackend = "sleeping"\noptions = { colour = "red" }\n'
@@ -231,6 +233,7 @@ def test_a_cell_that_cannot_be_measured_fails_with_its_reason(campaign, url, wor
     assert "is no lock file" in lock
 
 
+@pytest.mark.slow
 def test_bricks_that_a_runtime_cannot_execute_are_no_failure_of_the_cell(campaign, url, workers, rows):
     plan(campaign(), url)
     worker = workers.start("alpha", "--drain", DLBRICKS_SLEEPLESS="Sqrt")
@@ -256,8 +259,9 @@ def test_a_job_that_always_kills_its_worker_ends(campaign, url, workers, rows):
     assert rows("SELECT reason FROM outcome") == [{"reason": "was begun 50 times and never ended"}]
 
 
+@pytest.mark.slow
 def test_two_workers_of_one_node_do_not_take_each_others_jobs(campaign, url, workers):
-    plan(campaign(sleep_us=20_000, visits=40), url)
+    plan(campaign(sleep_us=5000, visits=20), url)
     first = workers.start()
     workers.runner(first)
 

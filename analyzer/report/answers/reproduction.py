@@ -1,0 +1,116 @@
+"""What ``manifest`` and ``reproduce`` answer: rows with the documented keys (docs/cli.md), and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....db.values import Subject
+from ...comparison.difference import Relation
+from ..tables import MOST, Answer, Column, table_lines
+from ..units import counted, milliseconds, percent
+
+if TYPE_CHECKING:
+    from ...manifests.differences import FieldDifference
+    from ...manifests.manifest import Manifest
+    from ...manifests.reproduce import ReproducedBrick, Reproduction
+
+__all__ = ["manifest_answer", "reproduction_answer"]
+
+_LONGEST = 40
+"""Characters of a value in a table; JSON has all of it."""
+
+
+def manifest_answer(made: Manifest, file: Path) -> Answer:
+    """The answer of ``manifest``: one row.
+
+    Args:
+        made: The manifest.
+        file: Where it was written.
+    """
+    bricks = sum(one.measurement.subject is Subject.BRICK for one in made.measurements)
+    lacking, missing = made.software["without_hash"], made.log["missing"]
+    row = {
+        "file": str(file),
+        "run": made.log["run"],
+        "suite": made.model["suite"],
+        "measurements": len(made.measurements),
+        "bricks": bricks,
+        "missing": missing,
+        "packages": len(made.software["packages"]),
+        "without_hash": lacking,
+        "lock": made.software["lock"] is not None,
+    }
+    said = [f"{file}: {counted(len(made.measurements), 'measurement')} of run {made.log['run'][:8]}"]
+    if missing:
+        said.append(
+            f"{counted(len(missing), 'brick')} of the suite are not of this run: --again all measures them in one"
+        )
+    if lacking:
+        packages = counted(len(lacking), "package")
+        said.append(f"no lock file: the hashes of {packages} are not known here; --hashes asks pip for them")
+    elif row["lock"] is False:
+        said.append("no lock file: this run did not record its packages; a new one does")
+    return Answer([row], summary=said)
+
+
+def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answer:
+    """The answer of ``reproduce``: one row per brick of the manifest, and beside them every difference.
+
+    Args:
+        found: The reproduction.
+        most: Bricks that are listed, those that are farthest off first; None: all.
+    """
+    rows = [row.record() for row in found.rows]
+    shares = {str(verdict): found.verdicts.get(verdict, 0) for verdict in Relation}
+    ranked = sorted(found.rows, key=_distance, reverse=True)
+    summary = []
+    if found.rows:
+        whole = len(found.rows)
+        parts = [f"{count} {name} ({percent(count / whole)})" for name, count in shares.items() if count]
+        lost = whole - sum(shares.values())
+        parts += [f"{lost} not measured"] if lost else []
+        summary.append(f"of {counted(whole, 'brick')}: {', '.join(parts)}; SAME is within {found.minimum_effect:.3g}")
+        if found.ratio is not None:
+            summary.append(f"all together take {found.ratio:.3f} times as long as the manifest says")
+        summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
+    summary += _different(found.differences, nothing="nothing differs in hardware, software, data or settings")
+    return Answer(
+        rows,
+        totals={
+            "environment": found.environment,
+            "minimum_effect": found.minimum_effect,
+            "verdicts": shares,
+            "ratio": found.ratio,
+            "differences": [asdict(one) for one in found.differences],
+        },
+        columns=[
+            Column("brick", "brick"),
+            Column("manifest_ms", "manifest ms", milliseconds),
+            Column("here_ms", "here ms", milliseconds),
+            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
+            Column("verdict", "verdict"),
+            Column("reason", "why", spare=True),
+        ],
+        summary=summary,
+        table=[row.record() | {"brick": "+".join(row.operators)} for row in ranked[:most]],
+    )
+
+
+def _distance(row: ReproducedBrick) -> float:
+    return float("inf") if row.ratio is None else max(row.ratio, 1 / row.ratio)
+
+
+def _different(found: Sequence[FieldDifference], *, nothing: str) -> list[str]:
+    if not found:
+        return [nothing]
+    rows = [{"field": one.field, "manifest": _short(one.manifest), "here": _short(one.here)} for one in found]
+    columns = [Column("field", "differs"), Column("manifest", "manifest"), Column("here", "here")]
+    return ["", *table_lines(rows, columns)]
+
+
+def _short(value: Any) -> str:
+    text = "not known" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,95 @@
+"""Commands to hand results on: what they were measured on and with, and the same measured once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..analyzer.report.tables import MOST
+from .console import Reporter, answer
+from .options import (
+    PLACE,
+    all_option,
+    database_option,
+    format_options,
+    measured_options,
+    quiet_option,
+    suite_argument,
+)
+from .spelling import share
+
+__all__ = ["manifest", "reproduce"]
+
+
+@click.command()
+@suite_argument
+@click.option("-o", "--out", type=PLACE, required=True, metavar="FILE", help="The manifest; what is there is replaced.")
+@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest that is finished.")
+@click.option("--hashes", is_flag=True, help="Ask pip for wheels whose hashes no record of the installation has.")
+@measured_options
+@database_option
+@format_options
+def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any) -> None:
+    """Write down what a run of a suite measured, on and with what, for others to reproduce (docs/reproducing.md).
+
+    \b
+    Example:
+        dlbricks manifest suite -o results.json --hashes
+    """
+    from ..analyzer.manifests.manifest import manifest as make
+    from ..analyzer.report.answers.reproduction import manifest_answer
+    from ..db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        made = make(suite, store=store, **options)
+    made.write(out)
+    answer(manifest_answer(made, out), form, complete=made.complete)
+
+
+@click.command()
+@click.argument("file", type=PLACE, metavar="FILE")
+@click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="The suite that the manifest is about.")
+@click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
+@click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
+@click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
+@click.option("-o", "--out", type=PLACE, metavar="FILE", help="Also write a manifest of what was measured now.")
+@click.option(
+    "--minimum-effect",
+    type=share,
+    default="15%",
+    show_default=True,
+    metavar="SHARE",
+    help="Difference that matters, for example 3% or 0.03; anything less is SAME.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["slower", "faster", "unclear"]),
+    multiple=True,
+    help="End with exit code 4 where a brick has this verdict; repeatable.",
+)
+@all_option
+@quiet_option
+@format_options
+def reproduce(
+    *, file: Path, out: Path | None, fail_on: tuple[str, ...], every: bool, quiet: bool, form: str, **options: Any
+) -> None:
+    """Measure what a manifest says once more, in its environment, and compare; name all that differs here.
+
+    \b
+    Example:
+        dlbricks reproduce results.json --suite suite
+    """
+    from ..analyzer.manifests.reproduce import reproduce as again
+    from ..analyzer.report.answers.reproduction import reproduction_answer
+    from ..errors import UsageError
+
+    if options["here"] and options["lock"] is not None:
+        raise UsageError("--here takes this environment, --lock another one", remedy="leave out one")
+    with Reporter(quiet=quiet) as progress:
+        found = again(file, progress=progress, **options)
+    if out is not None and found.manifest is not None:
+        found.manifest.write(out)
+    crossed = any(str(verdict).lower() in fail_on for verdict in found.verdicts)
+    answer(reproduction_answer(found, most=None if every else MOST), form, complete=found.complete, crossed=crossed)

@@ -1,0 +1,140 @@
+"""Alarms measured again: two interpreters of this environment, one of which executes everything twenty times."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import dlbricks
+import pytest
+from dlbricks.analyzer.history.confirm import confirm
+from dlbricks.analyzer.history.history import history
+from dlbricks.analyzer.history.result import History, Standing
+from dlbricks.analyzer.report.answers.history import history_answer
+from dlbricks.analyzer.report.tables import render
+from dlbricks.errors import UsageError
+from dlbricks.generator.machine.system import probe_system
+
+from .conftest import Nights
+
+SLOW = """
+import sys
+import onnxruntime
+once = onnxruntime.InferenceSession.run_with_iobinding
+def often(self, *given):
+    for _ in range(20):
+        once(self, *given)
+onnxruntime.InferenceSession.run_with_iobinding = often
+"""
+START = "import runpy; runpy.run_module('dlbricks.generator.worker', run_name='__main__')"
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes an interpreter: this one, with the package of this test, that runs some code before the worker."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/dlbricks").symlink_to(Path(dlbricks.__file__).resolve().parent, target_is_directory=True)
+
+    def make(name: str, code: str = "") -> Path:
+        (tmp_path / f"{name}.py").write_text(f"{code}\n{START}\n")
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} -P {tmp_path}/{name}.py\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def alarmed(nights: Nights) -> History:
+    """A model whose runs became twice as slow with a version, as if on this machine."""
+    for _ in range(20):
+        nights.run()
+    for _ in range(5):
+        nights.run(2.0, version="1.31.0")
+    found = history([nights.source], store=nights.store)
+    (row,) = found.rows
+    assert len(found.alarms) == 1
+    return dataclasses.replace(found, rows=(dataclasses.replace(row, system=probe_system().key),))
+
+
+@pytest.mark.slow
+def test_a_real_difference_is_confirmed_and_says_which_brick(nights, alarmed, pythons):
+    old, new = pythons("old"), pythons("new", SLOW)
+
+    found = confirm(alarmed, [nights.source], old=old, new=new, visits=36)
+
+    (change,) = found.rows[0].changes
+    made = change.confirmation
+    assert made.standing is Standing.CONFIRMED, made
+    assert made.ratio > 1.5
+    assert made.ratio_ci95[0] < made.ratio < made.ratio_ci95[1]
+    assert {one.key for one in made.bricks} == set(nights.bricks)
+    assert made.bricks[0].contribution_ms == max(one.contribution_ms for one in made.bricks)
+    assert {one.key: one.occurrences for one in made.bricks} == dict(nights.bricks)
+    assert set(made.old) == set(made.new) == {"onnxruntime"}
+    assert len(found.alarms) == 1
+    assert "confirmed: visited in turn" in render(history_answer(found))
+    assert json.dumps(dlbricks.to_json(found))
+
+
+def test_two_environments_that_do_not_differ_confirm_nothing(nights, alarmed, pythons):
+    found = confirm(alarmed, [nights.source], old=pythons("old"), new=pythons("new"), visits=36)
+
+    (change,) = found.rows[0].changes
+    assert change.confirmation.standing is not Standing.CONFIRMED
+    assert change.confirmation.bricks == ()
+    refuted = change.confirmation.standing is Standing.REFUTED
+    assert found.alarms == (() if refuted else (change,))
+
+
+def test_the_other_way_round_is_not_it(nights, alarmed, pythons):
+    found = confirm(alarmed, [nights.source], old=pythons("old", SLOW), new=pythons("new"), visits=36)
+
+    (change,) = found.rows[0].changes
+    assert change.confirmation.standing is Standing.REFUTED
+    assert "FASTER" in change.confirmation.reason
+    assert found.alarms == ()
+
+
+def test_an_environment_that_does_not_run_leaves_it_unclear(nights, alarmed, pythons):
+    broken = pythons("new", "raise SystemExit('no such runtime')")
+
+    found = confirm(alarmed, [nights.source], old=pythons("old"), new=broken)
+
+    (change,) = found.rows[0].changes
+    assert change.confirmation.standing is Standing.UNCLEAR
+    assert "no such runtime" in change.confirmation.reason
+    assert found.alarms == (change,)
+
+
+def test_alarms_of_another_machine_stay_as_they_are(nights, alarmed, pythons):
+    (row,) = alarmed.rows
+    away = dataclasses.replace(alarmed, rows=(dataclasses.replace(row, system="another"),))
+
+    assert confirm(away, [nights.source], old=pythons("old"), new=pythons("new")) == away
+
+
+def test_two_environments_are_asked_for(nights, alarmed, pythons, tmp_path):
+    old = pythons("old")
+
+    with pytest.raises(UsageError, match="are one environment"):
+        confirm(alarmed, [nights.source], old=old, new=old)
+    with pytest.raises(UsageError, match="neither a lock file nor an interpreter"):
+        confirm(alarmed, [nights.source], old=old, new=tmp_path / "nothing")
+    with pytest.raises(UsageError, match="no lock file"):
+        confirm(alarmed, [nights.source], old=old, new=tmp_path / "nothing.toml")
+
+
+def test_the_command_takes_both(nights, alarmed, pythons, cli):
+    """The runs are of another system: nothing is measured, and the alarm stands."""
+    path = nights.store.place.path
+
+    done = cli("history", nights.source.path, "--db", path, "--confirm", pythons("old"), pythons("new"), "--json")
+
+    (row,) = done.json["results"]
+    assert done.code == 0
+    assert row["changes"][0]["confirmation"] is None

@@ -1,0 +1,171 @@
+"""Manifests: what they say, what they keep to themselves, and which files are none."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from dlbricks.analyzer.manifests.manifest import PREDICATE, STATEMENT, manifest, read_manifest
+from dlbricks.analyzer.manifests.parts import refuse_paths
+from dlbricks.db import Stack, Store, Subject
+from dlbricks.db.values import content_key
+from dlbricks.errors import AmbiguousQuery, UsageError
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.machine.system import machine_state, probe_system
+from dlbricks.generator.measurement.run import run
+from dlbricks.models import find_models
+
+from .conftest import FEW
+
+
+def test_a_manifest_is_a_statement_about_measurements_and_suite(stated):
+    said = stated.manifest.statement()
+
+    assert (said["_type"], said["predicateType"]) == (STATEMENT, PREDICATE)
+    digests = {one["name"]: one["digest"]["sha256"] for one in said["subject"]}
+    assert digests == {"suite": stated.suite.hash, "measurements": content_key(said["predicate"]["measurements"])}
+    parts = {"hardware", "software", "model", "data", "settings", "reference_log", "measurements"}
+    assert set(said["predicate"]) == parts
+
+
+def test_it_says_what_the_run_was_measured_on_and_with(stated):
+    found = stated.manifest
+    state, system = machine_state(), probe_system()
+
+    assert found.hardware["cpu"] == system.cpu
+    assert found.hardware["isa"] == list(system.isa)
+    for name in ("kernel", "microcode", "governor", "turbo", "smt", "cpu_quota", "virtual"):
+        assert found.hardware[name] == state[name]
+    assert found.stack.key in Store.open(stated.database, read_only=True).stacks()
+    assert found.software["packages"]["numpy"]["version"] == found.data["generator"]["numpy"]
+    assert found.data["seed"] == 0
+    assert {name: found.settings[name] for name in FEW} == FEW
+    assert found.settings["backend"] == "onnxruntime"
+    assert (found.model["granularity"], found.model["graph"]) == (1, "source")
+    assert found.log["run"] == stated.run
+    assert found.log["probes_ns"][0] > 0
+    (call,) = found.log["references"]
+    assert call["latency_ns"] > 0
+
+
+def test_it_holds_every_brick_with_its_interval(stated):
+    with Store.open(stated.database, read_only=True) as store:
+        stored = {one.key: one for one in store.measurements(subject=Subject.BRICK)}
+
+    assert stated.manifest.complete
+    assert {one.measurement.key for one in stated.manifest.measurements} == set(stated.suite.keys) == set(stored)
+    for one in stated.manifest.measurements:
+        assert one.measurement == stored[one.measurement.key]
+        assert one.error > 0
+
+
+def test_it_names_no_model_host_node_campaign_or_path(stated):
+    words = json.dumps(stated.manifest.statement())
+
+    secrets = ["secret-name", "annas-laptop", "hush", str(stated.suite.path), str(Path.home()), socket.gethostname()]
+    assert not [secret for secret in secrets if len(secret) > 2 and secret in words]
+    assert stated.manifest.model["models"] == {}
+    assert all(one.measurement.subject is Subject.BRICK for one in stated.manifest.measurements)
+
+
+def test_an_annotated_suite_has_names_and_models(tmp_path, write_branches):
+    models = find_models([write_branches(tmp_path / "branches.onnx")])
+    made = generate(models, granularity=1, out=tmp_path / "suite", annotate=True).suite
+    with Store.open("sqlite://") as store:
+        run(made, store=store, models=models, **FEW)
+        found = manifest(made, store=store)
+
+    (model,) = [one for one in found.measurements if one.measurement.subject is Subject.MODEL]
+    assert found.model["names"] == ["branches"]
+    assert found.model["models"] == {model.measurement.key: {"dims": {}}}
+
+
+def test_a_file_gives_back_what_was_written(stated, tmp_path):
+    path = tmp_path / "results.json"
+    stated.manifest.write(path)
+
+    found = read_manifest(path)
+
+    assert found.statement() == stated.manifest.statement()
+    assert found.stack == stated.manifest.stack
+    assert found.measurements[0].measurement.stack == found.stack.key
+
+
+def test_what_was_changed_is_refused(stated, tmp_path):
+    path = tmp_path / "results.json"
+
+    for change, message in [
+        (lambda said: said["predicate"]["measurements"][0].update(mean_ns=1.0), "was changed"),
+        (lambda said: said["predicate"]["model"].update(suite="0"), "was changed"),
+        (lambda said: said["predicate"].pop("model"), "is no manifest"),
+        (lambda said: said.update(predicateType="urn:dlbricks:manifest:9"), "of another version"),
+        (dict.clear, "is no manifest"),
+    ]:
+        said = copy.deepcopy(stated.manifest.statement())
+        change(said)
+        path.write_text(json.dumps(said))
+        with pytest.raises(UsageError, match=message):
+            read_manifest(path)
+    path.write_text("{")
+    with pytest.raises(UsageError, match="is no manifest"):
+        read_manifest(path)
+    with pytest.raises(UsageError, match="is no manifest"):
+        read_manifest(tmp_path / "nothing.json")
+
+
+def test_the_run_that_is_meant_is_named(stated, tmp_path):
+    with Store.open("sqlite://") as store:
+        with pytest.raises(UsageError, match="no finished run"):
+            manifest(stated.suite, store=store)
+        first = run(stated.suite, store=store, **FEW).run
+        run(stated.suite, store=store, cache="hot", **FEW)
+
+        with pytest.raises(AmbiguousQuery, match=r"2 runs .* match: .*cache model.*cache hot"):
+            manifest(stated.suite, store=store)
+        by_cache = manifest(stated.suite, store=store, cache="model")
+        by_name = manifest(stated.suite, store=store, run=first[:8])
+        with pytest.raises(UsageError, match=r"no finished run .* finished are"):
+            manifest(stated.suite, store=store, run="nobody")
+        with pytest.raises(UsageError, match="no finished run"):
+            manifest(stated.suite, store=store, backend="torch")
+
+    assert by_cache.log["run"] == by_name.log["run"] == first
+
+
+def test_bricks_of_an_earlier_run_are_missing(stated, tmp_path, write_branches, write_lrn):
+    both = [write_branches(tmp_path / "branches.onnx"), write_lrn(tmp_path / "lrn.onnx")]
+    more = generate(find_models(both), granularity=1, out=tmp_path / "more").suite
+    with Store.open("sqlite://") as store:
+        run(stated.suite, store=store, **FEW)
+        run(more, store=store, **FEW)
+
+        found = manifest(more, store=store)
+
+    assert not found.complete
+    assert set(found.log["missing"]) == set(stated.suite.keys) & set(more.keys)
+
+
+def test_an_option_that_is_a_path_is_refused():
+    stack = Stack("onnxruntime", "cpu", (), (("profile", "/home/anna/x"),))
+
+    with pytest.raises(UsageError, match="may be a path"):
+        refuse_paths(stack, {})
+    with pytest.raises(UsageError, match="may be a path"):
+        refuse_paths(Stack("onnxruntime", "cpu", ()), {"options": {"a": "~/x"}})
+
+
+def test_a_run_of_an_older_dlbricks_says_less(stated):
+    with Store.open(stated.database, read_only=True) as store:
+        before = {run.id: run for run in store.runs()}[stated.run].before
+    assert "software" in before
+
+    from dlbricks.analyzer.manifests.parts import data_part, hardware_part, software_part
+
+    old = software_part(stated.manifest.stack, None)
+    assert old["python"] is old["lock"] is None
+    assert (old["packages"], old["without_hash"]) == ({}, [])
+    assert data_part({}, old)["generator"] == {"dlbricks": None, "sources": None, "numpy": None}
+    assert hardware_part(probe_system(), {"kernel": "6.1"})["microcode"] is None
