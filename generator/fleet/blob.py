@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...bricks.suite.manifest import FOLDER, MANIFEST
+from ...bricks.suite.manifest import FOLDER, MANIFEST, parse_manifest
 from ...bricks.suite.suite import Suite
-from ...errors import DlbricksError, SuiteError
+from ...errors import DlbricksError, MissingBrick, SuiteError, TamperedBrick
 
 __all__ = ["fetched_lock", "fetched_suite", "keep_lock", "keep_suite", "pack_lock", "pack_suite"]
 
@@ -35,10 +35,27 @@ def pack_suite(suite: Suite) -> bytes:
 
 
 def _files(suite: Suite) -> Iterator[tuple[str, Path]]:
+    _check(suite)
     yield MANIFEST, suite.path / MANIFEST
     for key in suite.keys:
-        suite.brick(key)
         yield f"{FOLDER}/{key}.onnx", suite.brick_path(key)
+
+
+def _check(suite: Suite) -> None:
+    """Hold every file against the manifest; whether a brick is what its key says, who runs it finds out.
+
+    Raises:
+        SuiteError: One is missing, or another one.
+    """
+    manifest = parse_manifest(suite.path, (suite.path / MANIFEST).read_bytes())
+    for entry in manifest["bricks"]:
+        path = suite.brick_path(entry["key"])
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingBrick(f"suite {suite.path} lacks {path.name}", remedy="generate it again") from error
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise TamperedBrick(f"{path} is not the file that the suite's manifest names", remedy="generate it again")
 
 
 def fetched_suite(folder: Path, digest: str) -> Path | None:
@@ -53,7 +70,7 @@ def fetched_suite(folder: Path, digest: str) -> Path | None:
 def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
     """Unpack a suite into a folder of its hash; it appears there whole or not at all.
 
-    Bricks are checked against the manifest by whoever reads them, the manifest against the hash here.
+    The manifest is checked against the hash, each file against the manifest.
 
     Raises:
         SuiteError: It is not the suite of this hash.
@@ -62,10 +79,10 @@ def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
     (aside / FOLDER).mkdir(parents=True)
     try:
         _unpack(data, aside)
-        if Suite.open(aside).hash != digest:
+        arrived = Suite.open(aside)
+        if arrived.hash != digest:
             raise SuiteError(f"the suite {digest[:12]} of the fleet is another one")
-        for key in Suite.open(aside).keys:
-            Suite.open(aside).brick(key)
+        _check(arrived)
         shutil.rmtree(place, ignore_errors=True)
         aside.rename(place)
     except (OSError, EOFError, tarfile.TarError, DlbricksError) as error:

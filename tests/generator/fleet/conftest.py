@@ -111,7 +111,7 @@ class Workers:
         return until(lambda: next(iter(self.runner(worker).children()), None))
 
 
-def until(found: Callable[[], Any], seconds: float = 120) -> Any:
+def until(found: Callable[[], Any], seconds: float = 400) -> Any:
     """What a function finds, as soon as it finds something."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
