@@ -169,13 +169,18 @@ def kills(stage: Stage) -> Figures:
     plan_more()
     for node in nodes:
         node.start()
-    while sum(killed.values()) < stage.options.kills:
-        time.sleep(chance.uniform(0.5, 4.0))
-        if stage.drained(nodes):
+    order = [_KINDS[number % len(_KINDS)] for number in range(stage.options.kills)]
+    chance.shuffle(order)
+    while order:
+        node = chance.choice(nodes)
+        if stage.drained([node]):
             plan_more()
-        kind, node = chance.choice(_KINDS), chance.choice(nodes)
-        seen |= node.blocks()
-        killed[kind] += _kill(kind, node, stage, planned[-1], chance)
+        until(node.brick_worker)  # it measures, so that there is something to lose
+        time.sleep(chance.uniform(0.0, 5.0))
+        for each in nodes:
+            seen |= each.blocks()
+        if _kill(order[-1], node, stage, planned[-1], chance):
+            killed[order.pop()] += 1
         for each in nodes:
             if each.worker() is None:
                 each.start()

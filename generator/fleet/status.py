@@ -232,7 +232,7 @@ def _sum(parts: Iterable[float | None]) -> float | None:
     """Of nothing it is 0; where a part is not known neither is the sum."""
     listed = list(parts)
     known = [part for part in listed if part is not None]
-    return sum(known) if len(known) == len(listed) else None
+    return sum(known, 0.0) if len(known) == len(listed) else None
 
 
 def _total(jobs: Iterable[_Job], name: str) -> int:
