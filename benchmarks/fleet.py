@@ -133,8 +133,9 @@ def scaling(stage: Stage) -> Figures:
     rates: dict[int, float] = {}
     for count in (1, 8):
         nodes = stage.nodes(f"scaling{count}-", count)
+        jobs = stage.options.jobs
         file = stage.campaign(
-            suite, nodes=[node.name for node in nodes], threads=2, sleep_us=1000 * stage.options.sleep_ms
+            suite, nodes=[node.name for node in nodes], threads=jobs, sleep_us=1000 * stage.options.sleep_ms
         )
         stage.plan(file)
         began_s = time.monotonic()
@@ -143,10 +144,11 @@ def scaling(stage: Stage) -> Figures:
         for node in nodes:
             assert node.process is not None
             node.process.wait()
-        rates[count] = 20 * 2 * count / (time.monotonic() - began_s)
-        assert stage.states(nodes) == {"succeeded": 2 * count}
+        rates[count] = 20 * jobs * count / (time.monotonic() - began_s)
+        assert stage.states(nodes) == {"succeeded": jobs * count}
     return {
         "sleep_ms": stage.options.sleep_ms,
+        "jobs": stage.options.jobs,
         "bricks_per_s": {str(count): rate for count, rate in rates.items()},
         "ratio": rates[8] / rates[1],
     }
@@ -386,7 +388,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--outage", type=float, default=600.0, help="seconds")
     parser.add_argument("--rounds", type=int, default=10, help="of recovery and beside")
-    parser.add_argument("--sleep-ms", type=int, default=20, help="of scaling, per execution")
+    parser.add_argument("--sleep-ms", type=int, default=1000, help="of scaling, per execution")
+    parser.add_argument("--jobs", type=int, default=2, help="of scaling, per node")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()

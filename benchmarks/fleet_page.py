@@ -34,7 +34,8 @@ def page(found: Figures) -> str:
         ),
         (
             "scaling", "bricks/s, 8 sleeping nodes against 1",
-            lambda f: f"{f['ratio']:.2f} times ({f['bricks_per_s']['1']:.2f} and {f['bricks_per_s']['8']:.2f}/s)",
+            lambda f: f"{f['ratio']:.2f} times ({f['bricks_per_s']['1']:.2f} and {f['bricks_per_s']['8']:.2f}/s, "
+            f"{f['jobs']} job(s) each, {f['sleep_ms']} ms per execution)",
             "7.6",
         ),
         (
