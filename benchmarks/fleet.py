@@ -165,7 +165,7 @@ def kills(stage: Stage) -> Figures:
     planned: list[Path] = []
 
     def plan_more() -> None:
-        planned.append(stage.campaign(suite, nodes=names, threads=2, sleep_us=10_000, visits=20, sessions=2))
+        planned.append(stage.campaign(suite, nodes=names, threads=2, sleep_us=10_000, visits=30, sessions=3))
         stage.plan(planned[-1])
 
     plan_more()
@@ -177,7 +177,8 @@ def kills(stage: Stage) -> Figures:
         node = chance.choice(nodes)
         if stage.drained([node]):
             plan_more()
-        until(node.brick_worker)  # it measures, so that there is something to lose
+        # It measures, so that there is something to lose; its last job may have ended just now.
+        until(lambda node=node: node.brick_worker() or stage.drained([node]))
         time.sleep(chance.uniform(0.0, 5.0))
         for each in nodes:
             seen |= each.blocks()
