@@ -100,8 +100,7 @@ class Stage:
 def overhead(stage: Stage) -> Figures:
     """Wall time of a job that is not its runner's, and of that what each brick costs."""
     figures: Figures = {}
-    jobs = 3
-    for bricks in (10, 500):
+    for bricks, jobs in ((10, 3), (500, 2)):
         suite = make_suite(stage.folder, bricks)
         (node,) = stage.nodes(f"overhead{bricks}-", 1)
         stage.plan(stage.campaign(suite, nodes=[node.name], threads=jobs))

@@ -42,7 +42,8 @@ def page(found: Figures) -> str:
             "kills", "random SIGKILLs",
             lambda f: f"{sum(f['kills'].values())} ({', '.join(f'{n} {k}' for k, n in f['kills'].items())}): "
             f"{f['blocks_lost']} of {f['blocks_seen_before_kills']} blocks lost, {f['bricks_doubled']} bricks doubled, "
-            f"{f['bricks_stored']} of {f['bricks_expected']} stored, {f['failures']} failures, cells {f['states']}",
+            f"{f['bricks_stored']} of {f['bricks_expected']} stored, {f['failures']} failures, cells "
+            f"{', '.join(f'{n} {s}' for s, n in f['states'].items())}",
             "100: nothing lost or doubled, every cell ends",
         ),
         (
