@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from dlbricks.errors import StoreError, SuiteError, UsageError
@@ -165,3 +167,21 @@ def test_a_file_or_a_suite_that_is_not_there(load, tmp_path):
         load_campaign(tmp_path / "missing.toml")
     with pytest.raises(SuiteError, match="is not a suite"):
         load(_LEAST.replace("{suite}", str(tmp_path / "nowhere")))
+
+
+def test_the_example_of_the_page_is_one(small_suite, tmp_path):
+    page = (Path(__file__).resolve().parents[3] / "docs/fleet.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "november.toml").write_text(example)
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/pylock.ort.toml").write_text('lock-version = "1.0"\n')
+    shutil.copytree(small_suite.path, tmp_path / "suites/vision")
+
+    cells = list(load_campaign(tmp_path / "november.toml").cells())
+
+    assert {(cell.campaign, cell.node, cell.suite, cell.stack) for cell in cells} == {
+        ("2026-11", "alpha", "vision", "ort-1.31")
+    }
+    assert [(cell.threads, cell.dtype) for cell in cells] == [
+        (1, "float32"), (1, "bfloat16"), (4, "float32"), (4, "bfloat16"),
+    ]  # fmt: skip
