@@ -363,7 +363,7 @@ def _means(file: Path) -> dict[str, float]:
 
 def _wakeups(node: Node) -> list[int]:
     """Times that the worker ran between the first committed block and the last look at its runner."""
-    until(lambda: node.blocks() or node.worker() is None, 600, 0.02)
+    until(lambda: node.blocks() or node.worker() is None, 600, 1.0)  # rare: it must not disturb what it watches
     worker, runner = node.worker(), node.runner()
     if worker is None or runner is None:
         return []
