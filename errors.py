@@ -27,6 +27,7 @@
     └── StoreError                    the database cannot be used
         ├── DatabaseLocked            another process holds it
         ├── DatabaseReadOnly          it cannot be written
+        ├── DatabaseUnreachable       its server does not answer, or the connection broke
         ├── ForeignDatabase           a file or schema that dlbricks did not make
         ├── NewerDatabase             made by a newer dlbricks
         ├── OlderDatabase             wants `dlbricks db upgrade`
@@ -45,6 +46,7 @@ __all__ = [
     "BrokenModel",
     "DatabaseLocked",
     "DatabaseReadOnly",
+    "DatabaseUnreachable",
     "DiskFull",
     "DlbricksError",
     "ForeignDatabase",
@@ -194,6 +196,10 @@ class DatabaseLocked(StoreError):
 
 class DatabaseReadOnly(StoreError):
     """Raised when the database cannot be written."""
+
+
+class DatabaseUnreachable(StoreError):
+    """Raised when a database's server does not answer, or the connection to it broke."""
 
 
 class ForeignDatabase(StoreError):

@@ -21,6 +21,7 @@ from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from .console import Reporter, answer, drawn, note
 from .findings import analyze
+from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, history, kernels
 from .manifests import manifest, reproduce
@@ -288,7 +289,7 @@ def measure(
 
 _MORE = (
     *(report, estimate, tokens, analyze, kernels, compare, history, advise, manifest, reproduce),
-    *(models, brick, backends, system, db),
+    *(models, brick, backends, system, db, fleet),
 )
 for command in _MORE:
     commands.add_command(command)

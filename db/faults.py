@@ -11,6 +11,7 @@ from sqlalchemy import exc
 from ..errors import (
     DatabaseLocked,
     DatabaseReadOnly,
+    DatabaseUnreachable,
     DiskFull,
     ForeignDatabase,
     StoreError,
@@ -33,6 +34,11 @@ _FULL: _Row = (
 )
 _FOREIGN: _Row = (ForeignDatabase, "is not an SQLite database", "name another file with --db")
 _CORRUPT: _Row = (StoreError, "is damaged", "restore a copy; `dlbricks db export` may still read parts of it")
+_AWAY: _Row = (
+    DatabaseUnreachable,
+    "cannot be reached: its server does not answer, or the connection broke",
+    "look at its address, the server and the way to it, then try again",
+)
 _IO: _Row = (StoreError, "cannot be read or written: the disk reports an error", "check the disk and its free space")
 
 _SQLITE: dict[int, _Row] = {
@@ -55,6 +61,15 @@ _SQLSTATE: dict[str, _Row] = {
     "40P01": _LOCKED,
     "53100": _FULL,
     "55P03": _LOCKED,
+    "53300": _AWAY,
+    "57P01": _AWAY,
+    "57P02": _AWAY,
+    "57P03": _AWAY,
+    "08000": _AWAY,
+    "08001": _AWAY,
+    "08003": _AWAY,
+    "08004": _AWAY,
+    "08006": _AWAY,
 }
 
 
@@ -82,7 +97,9 @@ def fault(error: BaseException, where: str) -> StoreError:
         return StoreError(f"database {where} is not a URL that SQLAlchemy knows", remedy="give a path, or a full URL")
     if isinstance(error, exc.IntegrityError):
         return StoreError(f"database {where} refused a row that contradicts what it holds: {origin}")
-    return StoreError(f"database {where} cannot be used: {origin}")
+    lost = isinstance(error, exc.OperationalError) and not isinstance(origin, sqlite3.Error)
+    kind = DatabaseUnreachable if lost and not getattr(origin, "sqlstate", None) else StoreError
+    return kind(f"database {where} cannot be used: {origin}")
 
 
 @contextmanager

@@ -29,7 +29,9 @@ ROOMS = {
     "bricks": ["operators", "tensor", "constants", "cost", "layer", "sequence", "traffic", "canonical", "costs",
                "inference", "graph", "cutting", "suite"],
     "generator": ["progress", "machine", "device", "network", "backends", "worker", "decomposition", "measurement",
-                  "planning", "rewriting", "trial"],
+                  "planning", "rewriting", "trial", "fleet"],
+    "generator/fleet": ["cell", "campaign", "blob", "server", "queue", "planning", "stopping", "runner", "worker",
+                        "status"],
     "generator/rewriting": ["pattern", "draft", "rewrite"],
     "generator/backends": ["base", "streams", "algorithms", "wording", "launches", "package", "registry",
                            "environments", "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas",
@@ -75,6 +77,8 @@ CONFINED = {
     "jinja2": ("analyzer/report/page/",),
     "click": ("cli/",),
     "rich": ("cli/console.py",),
+    "procrastinate": ("generator/fleet/queue.py",),
+    "psycopg": ("generator/fleet/server.py",),
 }
 
 # Expensive to import: only inside the function that needs them. Migrations are run by alembic itself.

@@ -59,7 +59,7 @@ def test_every_extra_is_used_somewhere() -> None:
         path.read_text() for path in [*ROOT.glob("*.md"), *ROOT.rglob("db/*.py"), *ROOT.rglob("models/**/*.py")]
     )
 
-    assert extras == {"zoo", "torch", "openvino", "cuda", "parquet", "postgres", "dev"}
+    assert extras == {"zoo", "torch", "openvino", "cuda", "parquet", "postgres", "fleet", "dev"}
     ways = ("dlbricks[{}]", "-e '.[{}]'", "`{}` extra")
     assert all(any(way.format(extra) in text for way in ways) for extra in extras - {"dev"})
 

@@ -9,7 +9,7 @@ from dlbricks.db import Run, Store, Subject, export, merge, upgrade
 from dlbricks.db.identity import Identity
 from dlbricks.db.schema import REVISIONS
 from dlbricks.db.store import Opened
-from dlbricks.errors import DatabaseReadOnly, ForeignDatabase, StoreError
+from dlbricks.errors import DatabaseReadOnly, DatabaseUnreachable, ForeignDatabase, StoreError
 
 
 def test_everything_that_works_in_a_file_works_on_a_server(url, bench, block, tmp_path):
@@ -63,10 +63,23 @@ def test_another_programs_database_on_the_server(url):
 
 
 def test_a_server_that_does_not_answer(tmp_path):
-    with pytest.raises(StoreError, match="cannot be used") as error:
+    with pytest.raises(DatabaseUnreachable, match="cannot be used") as error:
         Store.open(f"postgresql+psycopg://ann:secret@/x?host={tmp_path}")
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def _break(server, name, connection):
+    server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    connection.exec_driver_sql("SELECT 1")
+
+
+def test_a_connection_that_breaks_in_the_midst(url, server):
+    name = url.partition("@/")[2].partition("?")[0]
+    with Store.open(url) as store:
+        with pytest.raises(DatabaseUnreachable), store.writing() as connection:
+            _break(server, name, connection)
+        assert store.runs() == []
 
 
 def test_reading_only(url):

@@ -26,10 +26,20 @@ class Server:
     Attributes:
         folder: Holds its data, its socket and its log.
         port: Of that socket, and of the network where it listens there.
+        call: Runs one of its programs as its user.
     """
 
     folder: Path
     port: int
+    call: Callable[..., None]
+
+    def stop(self) -> None:
+        """As a crash ends it."""
+        self.call("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "stop")
+
+    def start(self) -> None:
+        """Again, with what it held."""
+        self.call("pg_ctl", "-D", self.folder / "data", "-l", self.folder / "log", "-w", "start")
 
     def url(self, database: str = "postgres", user: str = "ann") -> str:
         return f"postgresql+psycopg://{user}@/{database}?host={self.folder}&port={self.port}"
@@ -93,11 +103,12 @@ def serving(
             shutil.copyfile(file, data / place)
             shutil.chown(data / place, demote.get("user"))
             (data / place).chmod(0o600)
-        call("pg_ctl", "-D", data, "-l", folder / "log", "-w", "start")
+        server = Server(folder, port, call)
+        server.start()
         try:
-            yield Server(folder, port)
+            yield server
         finally:
-            call("pg_ctl", "-D", data, "-m", "immediate", "stop")
+            server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,146 @@
+"""Suites and lock files on their way to a node: packed into bytes, and unpacked where they are what their hash says."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import shutil
+import tarfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...bricks.suite.manifest import FOLDER, MANIFEST, parse_manifest
+from ...bricks.suite.suite import Suite
+from ...errors import DlbricksError, MissingBrick, SuiteError, TamperedBrick
+
+__all__ = ["fetched_lock", "fetched_suite", "keep_lock", "keep_suite", "pack_lock", "pack_suite"]
+
+
+def pack_suite(suite: Suite) -> bytes:
+    """A suite as a compressed archive: its manifest, and each brick that the manifest names, checked.
+
+    Raises:
+        SuiteError: A brick is missing, or is not what the manifest says.
+    """
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, path in _files(suite):
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _files(suite: Suite) -> Iterator[tuple[str, Path]]:
+    _check(suite)
+    yield MANIFEST, suite.path / MANIFEST
+    for key in suite.keys:
+        yield f"{FOLDER}/{key}.onnx", suite.brick_path(key)
+
+
+def _check(suite: Suite) -> None:
+    """Hold every file against the manifest; whether a brick is what its key says, who runs it finds out.
+
+    Raises:
+        SuiteError: One is missing, or another one.
+    """
+    manifest = parse_manifest(suite.path, (suite.path / MANIFEST).read_bytes())
+    for entry in manifest["bricks"]:
+        path = suite.brick_path(entry["key"])
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingBrick(f"suite {suite.path} lacks {path.name}", remedy="generate it again") from error
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise TamperedBrick(f"{path} is not the file that the suite's manifest names", remedy="generate it again")
+
+
+def fetched_suite(folder: Path, digest: str) -> Path | None:
+    """A suite that was kept before, if it is there and is the one."""
+    place = folder / digest
+    try:
+        return place if Suite.open(place).hash == digest else None
+    except SuiteError:
+        return None
+
+
+def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
+    """Unpack a suite into a folder of its hash; it appears there whole or not at all.
+
+    The manifest is checked against the hash, each file against the manifest.
+
+    Raises:
+        SuiteError: It is not the suite of this hash.
+    """
+    place, aside = folder / digest, folder / f".{uuid.uuid4().hex}"
+    (aside / FOLDER).mkdir(parents=True)
+    try:
+        _unpack(data, aside)
+        arrived = Suite.open(aside)
+        if arrived.hash != digest:
+            raise SuiteError(f"the suite {digest[:12]} of the fleet is another one")
+        _check(arrived)
+        shutil.rmtree(place, ignore_errors=True)
+        aside.rename(place)
+    except (OSError, EOFError, tarfile.TarError, DlbricksError) as error:
+        raise SuiteError(f"the suite {digest[:12]} of the fleet cannot be unpacked: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return place
+
+
+def _unpack(data: bytes, folder: Path) -> None:
+    """Write the plain files of an archive that a suite consists of; nothing in it chooses where."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for entry in archive:
+            name = Path(entry.name)
+            brick = name.parent == Path(FOLDER) and name.suffix == ".onnx"
+            content = archive.extractfile(entry) if entry.isfile() else None
+            if content is None or not (brick or name == Path(MANIFEST)):
+                raise SuiteError(f"it holds {entry.name!r}, which is no part of a suite")
+            (folder / name).write_bytes(content.read())
+
+
+def pack_lock(path: Path, digest: str) -> bytes:
+    """A lock file's bytes.
+
+    Raises:
+        SuiteError: It was changed since its hash was taken.
+    """
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise SuiteError(f"lock file {path} was changed while it was read", remedy="plan again")
+    return data
+
+
+def fetched_lock(folder: Path, digest: str) -> Path | None:
+    """A lock file that was kept before, if it is there and is the one."""
+    place = _lock_place(folder, digest)
+    try:
+        return place if hashlib.sha256(place.read_bytes()).hexdigest() == digest else None
+    except FileNotFoundError:
+        return None
+
+
+def keep_lock(folder: Path, digest: str, data: bytes) -> Path:
+    """Write a lock file under a name of its hash.
+
+    Raises:
+        SuiteError: It is not the one of this hash.
+    """
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise SuiteError(f"the lock file {digest[:12]} of the fleet is another one")
+    place = _lock_place(folder, digest)
+    aside = folder / f".{uuid.uuid4().hex}"
+    folder.mkdir(parents=True, exist_ok=True)
+    aside.write_bytes(data)
+    aside.rename(place)
+    return place
+
+
+def _lock_place(folder: Path, digest: str) -> Path:
+    """A name that PEP 751 asks for."""
+    return folder / f"pylock.{digest[:16]}.toml"

@@ -1,0 +1,94 @@
+"""Planning: what of a campaign is neither waiting, nor being measured, nor complete goes into the queues."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ...db.store import Store
+from .blob import pack_lock, pack_suite
+from .campaign import Campaign
+from .cell import Cell
+from .queue import defer, queue_tables, retry, states
+from .server import Connection, bounded, connected, make_tables
+
+__all__ = ["PlanReport", "plan"]
+
+_NEW, _AGAIN = "new", "again"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """What planning found, and did.
+
+    Attributes:
+        campaign: Its name.
+        cells: Every cell, and what it is: ``new`` (it was not there), ``again`` (it had failed, and waits again),
+            ``waiting``, ``running`` or ``complete``.
+        blobs: Suites and lock files that the server had not.
+        dry_run: Whether nothing was done.
+    """
+
+    campaign: str
+    cells: tuple[tuple[Cell, str], ...]
+    blobs: int
+    dry_run: bool
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cells by what they are."""
+        return dict(Counter(what for _, what in self.cells))
+
+
+def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> PlanReport:
+    """Put a campaign's cells into the queues of its nodes; planning twice adds nothing.
+
+    All of it is one transaction, in which nobody else plans: a planner that is killed has added nothing.
+
+    Args:
+        campaign: What to measure.
+        url: A PostgreSQL database; tables that it lacks are made.
+        dry_run: Only say what would be done; the tables are made all the same.
+
+    Raises:
+        UsageError: It is no PostgreSQL database, or the extra ``fleet`` is not installed.
+        SuiteError: A suite is not what its manifest says.
+        StoreError: The database refuses, or cannot be reached.
+    """
+    with connected(url) as connection:
+        Store.open(bounded(url)).close()  # nodes may add to the tables of measurements, and not make them
+        make_tables(connection, queue_tables())
+        cells = {cell.key: cell for cell in campaign.cells()}
+        known = states(connection, cells)
+        found = {key: _what(known[key][1]) if key in known else _NEW for key in cells}
+        blobs = 0
+        if not dry_run:
+            wanted = [cell for key, cell in cells.items() if found[key] in {_NEW, _AGAIN}]
+            blobs = _send(connection, campaign, wanted)
+            defer(connection, [cell for key, cell in cells.items() if found[key] == _NEW])
+            for key, what in found.items():
+                if what == _AGAIN:
+                    retry(connection, known[key][0])
+    return PlanReport(campaign.name, tuple((cell, found[key]) for key, cell in cells.items()), blobs, dry_run)
+
+
+def _what(status: str) -> str:
+    return {"todo": "waiting", "doing": "running", "succeeded": "complete", "failed": _AGAIN}.get(status, _NEW)
+
+
+def _send(connection: Connection, campaign: Campaign, cells: list[Cell]) -> int:
+    """Store the suites and lock files that cells need and that are not there; how many they were."""
+    hashes = {cell.suite_hash for cell in cells} | {cell.lock_hash for cell in cells if cell.lock_hash}
+    rows = connection.execute("SELECT hash FROM blob WHERE hash = ANY(%s)", [list(hashes)])
+    missing = hashes - {row["hash"] for row in rows}
+    contents = {one.suite.hash: ("suite", one.suite) for one in campaign.suites}
+    locks = {one.lock_hash: one.lock for one in campaign.stacks if one.lock_hash and one.lock}
+    for digest in sorted(missing):
+        if digest in contents:
+            kind, data = "suite", pack_suite(contents[digest][1])
+        else:
+            kind, data = "lock", pack_lock(locks[digest], digest)
+        connection.execute(
+            "INSERT INTO blob (hash, kind, content) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", [digest, kind, data]
+        )
+    return len(missing)

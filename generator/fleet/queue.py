@@ -1,0 +1,200 @@
+"""The queue: Procrastinate's jobs, one queue for each node.
+
+Its own worker is left out on purpose: it sends heartbeats, listens and polls while a job runs. What is used is its
+schema, its job manager and its queries, each over one connection that is closed again before anything is measured.
+
+A job's ``queueing_lock`` is its cell, so that no cell waits twice, and its ``lock`` is its node, so that no node has
+two jobs at once, whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+
+from ...errors import StoreError, UsageError
+from .cell import Cell
+from .server import Connection
+
+if TYPE_CHECKING:
+    from procrastinate.jobs import Job as QueuedJob
+    from procrastinate.manager import JobManager
+
+__all__ = ["Job", "defer", "fetch", "finish", "give_back", "heard", "queue_tables", "retry", "stale", "states"]
+
+_TASK = "dlbricks.measure"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A cell in a node's hands.
+
+    Attributes:
+        id: In the queue.
+        cell: What to measure.
+        attempts: How often it was begun before.
+    """
+
+    id: int
+    cell: Cell
+    attempts: int
+
+
+def queue_tables() -> str:
+    """Statements that make the queue's tables."""
+    from procrastinate.schema import SchemaManager
+
+    return SchemaManager.get_schema()
+
+
+def states(connection: Connection, keys: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Job and state (``todo``, ``doing``, ``succeeded``, ``failed``...) of those cells that were planned before."""
+    rows = connection.execute(
+        "SELECT id, queueing_lock AS key, status::text AS status FROM procrastinate_jobs "
+        "WHERE queueing_lock = ANY(%s) ORDER BY id",
+        [list(keys)],
+    )
+    return {row["key"]: (row["id"], row["status"]) for row in rows}
+
+
+def defer(connection: Connection, cells: Sequence[Cell]) -> None:
+    """Put cells into the queues of their nodes; nothing is there before the transaction ends."""
+    from procrastinate.jobs import Job as NewJob
+
+    jobs = [
+        NewJob(
+            queue=cell.node, lock=_lock(cell.node), queueing_lock=cell.key, task_name=_TASK, task_kwargs=cell.record()
+        )
+        for cell in cells
+    ]
+    if jobs:
+        _manager(connection).batch_defer_jobs(jobs)
+
+
+def retry(connection: Connection, job: int) -> None:
+    """Put a job back that is in somebody's hands, or has failed; for at once, whatever the clocks say."""
+    _manager(connection).retry_job_by_id(job, retry_at=datetime.fromtimestamp(0, UTC))
+
+
+def heard(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:
+    """Note that a node is there; its worker's number in the queue.
+
+    Args:
+        connection: Inside a transaction.
+        node: Its name.
+        holder: What its own folder is known by: two machines of one name would take each other's jobs.
+        take_over: Whether it may be another one than before.
+
+    Raises:
+        UsageError: It is another one.
+    """
+    row = connection.execute("SELECT worker, holder FROM node WHERE name = %s FOR UPDATE", [node]).fetchone()
+    if row and row["holder"] != holder and not take_over:
+        raise UsageError(
+            f"node {node} is worked for from another machine, or with another --state",
+            remedy="give this machine a name of its own, or --take-over where the other one is gone",
+        )
+    manager = _manager(connection)
+    worker: int = row["worker"] if row else _done(manager.register_worker())
+    connection.execute(
+        "INSERT INTO node (name, worker, holder) VALUES (%s, %s, %s) "
+        "ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, seen = now()",
+        [node, worker, holder],
+    )
+    _done(manager.update_heartbeat(worker))
+    return worker
+
+
+def stale(connection: Connection, node: str) -> list[Job]:
+    """Jobs that are in the hands of a node."""
+    return [_job(one) for one in _manager(connection).list_jobs(queue=node, status="doing")]
+
+
+def fetch(connection: Connection, node: str, worker: int) -> Job | None:
+    """Take a node's next job; None where there is none."""
+    found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
+    return None if found is None else _job(found)
+
+
+def finish(connection: Connection, job: Job, outcome: dict[str, Any]) -> None:
+    """End a job, and note how; one that had ended before stays as it is.
+
+    Args:
+        connection: Inside a transaction.
+        job: In our hands.
+        outcome: Columns of the table ``outcome``.
+    """
+    from procrastinate.jobs import Status
+
+    manager = _manager(connection)
+    status = manager.get_job_status(job.id)
+    if status not in {Status.TODO, Status.DOING}:
+        return  # the answer to an earlier attempt was lost on its way
+    row = {**outcome, "job": job.id, "attempt": job.attempts, "node": job.cell.node}
+    row["counts"] = json.dumps(row["counts"])
+    names = ", ".join(sorted(row))
+    values = ", ".join(f"%({name})s" for name in sorted(row))
+    statement = f"INSERT INTO outcome ({names}) VALUES ({values}) ON CONFLICT DO NOTHING"  # noqa: S608  (our own names)
+    connection.execute(statement.encode(), row)
+    end = Status.SUCCEEDED if outcome["complete"] else Status.FAILED
+    _done(manager.finish_job_by_id_async(job.id, status=end, delete_job=False))
+
+
+def give_back(connection: Connection, job: Job) -> None:
+    """Put a job back into its queue, if it is still in our hands."""
+    from procrastinate.jobs import Status
+
+    if _manager(connection).get_job_status(job.id) is Status.DOING:
+        retry(connection, job.id)
+
+
+def _lock(node: str) -> str:
+    return f"node:{node}"
+
+
+def _job(found: QueuedJob) -> Job:
+    if found.id is None:
+        raise StoreError("the queue gave a job without a number")
+    return Job(found.id, Cell.of(found.task_kwargs), found.attempts)
+
+
+def _done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of one of the manager's coroutines: over our connector none of them waits for anything."""
+    return asyncio.run(coroutine)
+
+
+def _manager(connection: Connection) -> JobManager:
+    """Procrastinate's job manager over one connection of ours, in its transaction."""
+    from procrastinate import SyncPsycopgConnector
+    from procrastinate.exceptions import NoResult
+    from procrastinate.manager import JobManager
+
+    class OneConnection(SyncPsycopgConnector):
+        def execute_query(self, query: LiteralString, **arguments: Any) -> None:
+            connection.execute(query, self._wrap_json(arguments))
+
+        def execute_query_one(self, query: LiteralString, **arguments: Any) -> dict[str, Any]:
+            row = connection.execute(query, self._wrap_json(arguments)).fetchone()
+            if row is None:
+                raise NoResult
+            return row
+
+        def execute_query_all(self, query: LiteralString, **arguments: Any) -> list[dict[str, Any]]:
+            return connection.execute(query, self._wrap_json(arguments)).fetchall()
+
+        async def execute_query_async(self, query: LiteralString, **arguments: Any) -> None:
+            self.execute_query(query, **arguments)
+
+        async def execute_query_one_async(self, query: LiteralString, **arguments: Any) -> dict[str, Any]:
+            return self.execute_query_one(query, **arguments)
+
+        async def execute_query_all_async(self, query: LiteralString, **arguments: Any) -> list[dict[str, Any]]:
+            return self.execute_query_all(query, **arguments)
+
+    return JobManager(OneConnection())

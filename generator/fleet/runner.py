@@ -1,0 +1,165 @@
+"""Measuring one cell: ``dlbricks run`` in a process of its own, into a file of its own, waited for asleep."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..machine.lock import LOCK_WAIT_VARIABLE
+from ..machine.system import quietness
+from .stopping import Stopping
+
+__all__ = ["Measured", "measure_cell", "wait_until_quiet"]
+
+_PR_SET_PDEATHSIG = 1
+
+_INCOMPLETE = 3
+"""Exit status of ``dlbricks run`` where bricks failed or the time was up: it did what it could."""
+
+_ATTEMPTS = 25
+"""Runners of one cell that may die of a signal: each goes on where the one before was."""
+
+_PAUSE_S = 0.5
+
+_HOUSE = ("DLBRICKS_DB", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
+"""What a runner has no use for: it measures into a file."""
+
+_OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+"""What of our own environment would reach into another one."""
+
+_SAID = (
+    "bricks",
+    "measured",
+    "reused",
+    "failed",
+    "remaining",
+    "models",
+    "models_measured",
+    "models_remaining",
+    "wall_s",
+)
+"""Of what ``dlbricks run --json`` says, what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How a cell's runner ended.
+
+    Attributes:
+        complete: Whether it ran to its end; what could not be measured, the counts and the database say.
+        reason: Why not, in one line.
+        counts: What it said of bricks and models; None where it said nothing.
+        wall_s: How long it took, with all its attempts, in seconds.
+    """
+
+    complete: bool
+    reason: str
+    counts: dict[str, Any] | None
+    wall_s: float
+
+
+def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tuple[float, str]:
+    """Wait until others leave the processors alone.
+
+    Args:
+        busy: Share of the allowed processors that others may use.
+        patience_s: How long to wait.
+        stopping: Ends the wait.
+
+    Returns:
+        Seconds waited, and why it was in vain; empty where the machine is quiet.
+    """
+    began_s = time.monotonic()
+    while True:
+        seen = quietness().busy
+        waited_s = time.monotonic() - began_s
+        if seen <= busy or stopping.asked:
+            return waited_s, ""
+        if waited_s >= patience_s:
+            return (
+                waited_s,
+                f"the machine was not quiet for {patience_s:.0f} s: others used {seen:.0%} of its processors",
+            )
+        stopping.wait(min(5.0, patience_s - waited_s))
+
+
+def measure_cell(
+    python: str,
+    words: list[str],
+    log: Path,
+    *,
+    patience_s: float,
+    stopping: Stopping,
+    started: Callable[[int], None] = lambda _pid: None,
+) -> Measured:
+    """Run ``dlbricks`` until it ends; one that dies of a signal is started again, and goes on where it was.
+
+    Its answer and its messages go to files, so that nobody has to be awake to read them.
+
+    Args:
+        python: Interpreter of the environment.
+        words: Arguments of ``dlbricks``.
+        log: Where its messages go; its answer beside it.
+        patience_s: How long it may wait for another measuring process.
+        stopping: Interrupts it.
+        started: Told each runner's process number.
+    """
+    began_s, answer = time.monotonic(), log.with_suffix(".json")
+    dropped = _HOUSE if python == sys.executable else (*_HOUSE, *_OURS)
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment[LOCK_WAIT_VARIABLE] = f"{patience_s:.0f}"
+    code = 0
+    for _ in range(_ATTEMPTS):
+        with answer.open("wb") as out, log.open("wb") as err:
+            runner = subprocess.Popen(
+                [python, "-P", "-m", "dlbricks", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is ours, and is passed on once
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  (one thread, and nothing but a system call)
+            )
+        started(runner.pid)
+        with stopping.passed_on_to(runner.pid):
+            code = runner.wait()  # asleep in the kernel: with a time limit it would poll
+        if code in {0, _INCOMPLETE}:
+            return Measured(True, "", _counts(answer), time.monotonic() - began_s)  # noqa: FBT003
+        if stopping.asked or not _killed(code):
+            break
+        stopping.wait(_PAUSE_S)
+    reason = "interrupted" if stopping.asked else _reason(code, log)
+    return Measured(False, reason, None, time.monotonic() - began_s)  # noqa: FBT003
+
+
+def _end_with_parent() -> None:
+    """Die with the node's worker: whoever takes its place starts a runner anew."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _killed(code: int) -> bool:
+    """Whether it died of a signal, or was interrupted by one."""
+    return code < 0 or code == 128 + signal.SIGINT
+
+
+def _counts(answer: Path) -> dict[str, Any]:
+    said = json.loads(answer.read_bytes())
+    return {name: said[name] for name in _SAID}
+
+
+def _reason(code: int, log: Path) -> str:
+    if _killed(code):
+        return f"dlbricks run died {_ATTEMPTS} times, at last of signal {-code if code < 0 else code - 128}"
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    said = lines[-1].removeprefix("dlbricks: ") if lines else "it said nothing"
+    return f"dlbricks run ended with status {code}: {said}"

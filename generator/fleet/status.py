@@ -1,0 +1,239 @@
+"""What a fleet has done, what is left, what failed, and when it may be ready."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+from typing import Any
+
+from .cell import Cell
+from .server import Connection, transaction
+
+__all__ = ["CampaignStatus", "CellFailure", "FleetStatus", "NodeStatus", "fleet_status"]
+
+_STATES = {"todo": "waiting", "doing": "running", "succeeded": "complete", "failed": "failed"}
+
+_QUERY = """
+SELECT j.id, j.status::text AS status, j.args, j.attempts, o.counts, o.reason, o.ended,
+    o.waited_s + o.measured_s AS took_s,
+    CASE WHEN j.status = 'doing' THEN extract(epoch FROM now() - (
+        SELECT max(e.at) FROM procrastinate_events e WHERE e.job_id = j.id AND e.type = 'started'))::float8
+    END AS running_s
+FROM procrastinate_jobs j
+LEFT JOIN LATERAL (SELECT * FROM outcome WHERE outcome.job = j.id ORDER BY attempt DESC LIMIT 1) o ON true
+ORDER BY j.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CellFailure:
+    """A cell that could not be measured.
+
+    Attributes:
+        campaign: Its campaign.
+        node: Its node.
+        cell: What it is.
+        reason: Why.
+    """
+
+    campaign: str
+    node: str
+    cell: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStatus:
+    """How far a campaign is.
+
+    Attributes:
+        campaign: Its name.
+        cells: All of them.
+        waiting: In a queue.
+        running: In the hands of a node.
+        complete: Measured, and on the server.
+        failed: Ended with a reason; planning again puts them back.
+        bricks: Of cells that ended: bricks that were to be measured.
+        bricks_measured: Of these, those that were.
+        bricks_failed: Those that the runtime could not execute.
+        bricks_remaining: Those for which the time did not suffice.
+        forecast_s: Until its last cell ends, by how long others took; None where none has ended that tells.
+    """
+
+    campaign: str
+    cells: int
+    waiting: int
+    running: int
+    complete: int
+    failed: int
+    bricks: int
+    bricks_measured: int
+    bricks_failed: int
+    bricks_remaining: int
+    forecast_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a node does.
+
+    Attributes:
+        node: Its name.
+        seen: When its worker last asked for a job; None: never.
+        waiting: Jobs in its queue.
+        running: What it measures.
+        running_s: For how long.
+        complete: Jobs that it completed.
+        failed: Jobs that failed.
+        forecast_s: Until its queue is empty; None where nothing tells.
+    """
+
+    node: str
+    seen: datetime | None
+    waiting: int
+    running: str | None
+    running_s: float | None
+    complete: int
+    failed: int
+    forecast_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """All of it."""
+
+    campaigns: tuple[CampaignStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+    failures: tuple[CellFailure, ...]
+
+
+def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
+    """How far a fleet is.
+
+    Args:
+        url: Of the PostgreSQL database.
+        campaign: Only this one; forecasts know of the others, which wait in the same queues.
+
+    Raises:
+        UsageError: It is no PostgreSQL database, or the extra ``fleet`` is not installed.
+        StoreError: It holds no fleet, or cannot be reached.
+    """
+    with transaction(url) as connection:
+        jobs = [_Job.of(row) for row in connection.execute(_QUERY)]
+        seen = _seen(connection)
+    left = _left(jobs)
+    nodes = sorted({job.cell.node for job in jobs} | set(seen))
+    campaigns = dict.fromkeys(job.cell.campaign for job in jobs)
+    chosen = [name for name in campaigns if campaign in {None, name}]
+    return FleetStatus(
+        tuple(_campaign(name, jobs, left) for name in chosen),
+        tuple(_node(name, [job for job in jobs if job.cell.node == name], left, seen.get(name)) for name in nodes),
+        tuple(
+            CellFailure(job.cell.campaign, job.cell.node, job.cell.label, job.reason)
+            for job in jobs
+            if job.state == "failed" and job.cell.campaign in chosen
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    cell: Cell
+    state: str
+    counts: Mapping[str, Any]
+    reason: str
+    took_s: float | None
+    running_s: float | None
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> _Job:
+        state = _STATES.get(row["status"], "failed")
+        reason = row["reason"] or row["status"]
+        return _Job(Cell.of(row["args"]), state, row["counts"] or {}, reason, row["took_s"], row["running_s"])
+
+
+def _seen(connection: Connection) -> dict[str, datetime]:
+    return {row["name"]: row["seen"] for row in connection.execute("SELECT name, seen FROM node")}
+
+
+def _left(jobs: Iterable[_Job]) -> dict[int, float | None]:
+    """Seconds that each unfinished job may still take, by its identity here; None where nothing tells.
+
+    By the mean of complete jobs of the same suite, models, pace and threads on its node, else on others, else of
+    whatever its node completed.
+    """
+    listed = list(jobs)
+    took: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for job in listed:
+        if job.state == "complete" and job.took_s is not None:
+            for known in _alike(job.cell):
+                took[known].append(job.took_s)
+    left: dict[int, float | None] = {}
+    for job in listed:
+        if job.state in {"waiting", "running"}:
+            mean_s = next((fmean(took[known]) for known in _alike(job.cell) if known in took), None)
+            left[id(job)] = None if mean_s is None else max(0.0, mean_s - (job.running_s or 0.0))
+    return left
+
+
+def _alike(cell: Cell) -> list[tuple[object, ...]]:
+    """What cells have in common that take about as long, the most alike first."""
+    what = (cell.suite_hash, cell.models, cell.batch, cell.dims, cell.visits, cell.budget_s, cell.processes)
+    alike = (*what, cell.sessions, cell.threads, cell.cache)
+    return [(cell.node, cell.stack, *alike), (cell.node, *alike), alike, (cell.node,)]
+
+
+def _node(name: str, jobs: list[_Job], left: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
+    states = Counter(job.state for job in jobs)
+    running = next((job for job in jobs if job.state == "running"), None)
+    return NodeStatus(
+        node=name,
+        seen=seen,
+        waiting=states["waiting"],
+        running=running.cell.label if running else None,
+        running_s=running.running_s if running else None,
+        complete=states["complete"],
+        failed=states["failed"],
+        forecast_s=_sum(left[id(job)] for job in jobs if id(job) in left),
+    )
+
+
+def _campaign(name: str, jobs: list[_Job], left: Mapping[int, float | None]) -> CampaignStatus:
+    ours = [job for job in jobs if job.cell.campaign == name]
+    states = Counter(job.state for job in ours)
+    ends = [_until(node, name, jobs, left) for node in {job.cell.node for job in ours}]
+    known = [end for end in ends if end is not None]
+    return CampaignStatus(
+        campaign=name,
+        cells=len(ours),
+        waiting=states["waiting"],
+        running=states["running"],
+        complete=states["complete"],
+        failed=states["failed"],
+        bricks=_total(ours, "bricks"),
+        bricks_measured=_total(ours, "measured") + _total(ours, "reused"),
+        bricks_failed=_total(ours, "failed"),
+        bricks_remaining=_total(ours, "remaining"),
+        forecast_s=max(known, default=0.0) if len(known) == len(ends) else None,
+    )
+
+
+def _until(node: str, campaign: str, jobs: list[_Job], left: Mapping[int, float | None]) -> float | None:
+    """Until the last cell of a campaign on a node ends: whatever stands before it in the queue comes first."""
+    queue = [job for job in jobs if job.cell.node == node and id(job) in left]
+    last = max((place for place, job in enumerate(queue) if job.cell.campaign == campaign), default=-1)
+    return _sum(left[id(job)] for job in queue[: last + 1])
+
+
+def _sum(parts: Iterable[float | None]) -> float | None:
+    """Of nothing it is 0; where a part is not known neither is the sum."""
+    listed = list(parts)
+    known = [part for part in listed if part is not None]
+    return sum(known, 0.0) if len(known) == len(listed) else None
+
+
+def _total(jobs: Iterable[_Job], name: str) -> int:
+    return sum(int(job.counts.get(name, 0)) for job in jobs)

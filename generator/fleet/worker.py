@@ -1,0 +1,309 @@
+"""A node's worker: one job at a time, from the queue to results on the server.
+
+Between fetching a job and pushing what was measured it has no connection and sleeps in the kernel until the runner
+ends: nothing of the queue runs while a sample is timed. What was measured lies in an SQLite file of the cell until the
+server has it and the job is ended, so that whatever is killed in between, the next attempt goes on there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...db.merging import merge
+from ...db.store import Store
+from ...errors import (
+    BackendUnavailable,
+    DatabaseLocked,
+    DatabaseUnreachable,
+    MachineBusy,
+    SuiteError,
+    UsageError,
+)
+from ..backends.environments import locked_environment
+from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
+from .cell import NAME, NAME_RULE
+from .queue import Job, fetch, finish, give_back, heard, retry, stale, states
+from .runner import Measured, measure_cell, wait_until_quiet
+from .server import Connection, bounded, transaction
+from .stopping import Stopping, stopping_on_signals
+
+__all__ = ["Ended", "Node", "work"]
+
+_FIRST_S, _LONGEST_S = 1.0, 15.0
+"""Pauses between two attempts to reach the server: doubled from the one to the other."""
+
+_MOST = 50
+"""Attempts at a job that never ended, after which it has failed: it may be what kills the worker."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that works for a fleet.
+
+    Attributes:
+        name: The owner's.
+        url: Of the PostgreSQL database.
+        state: A folder of its own, on a local disk, that outlives the worker.
+        busy: Share of the processors that others may use when measuring begins.
+        patience_s: How long it waits for a quiet machine, and for another measuring process.
+        poll_s: How often it looks for a job where there is none.
+        take_over: Whether the name may have belonged to another machine.
+    """
+
+    name: str
+    url: str
+    state: Path
+    busy: float = 0.05
+    patience_s: float = 1800.0
+    poll_s: float = 10.0
+    take_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job that a node ended, or gave back.
+
+    Attributes:
+        job: In the queue.
+        label: What it measured.
+        complete: Whether it ran to its end.
+        reason: Why not.
+        counts: Of bricks and models; None where nothing was measured.
+        waited_s: For a quiet machine.
+        measured_s: In the runner.
+        pushed_s: From its end until the job was ended.
+    """
+
+    job: int
+    label: str
+    complete: bool
+    reason: str
+    counts: dict[str, Any] | None
+    waited_s: float
+    measured_s: float
+    pushed_s: float
+
+
+def work(
+    node: Node,
+    *,
+    most: int | None = None,
+    drain: bool = False,
+    note: Callable[[str], None] = lambda _text: None,
+) -> list[Ended]:
+    """Work for a fleet, until SIGTERM or SIGINT, or as long as is asked for.
+
+    Args:
+        node: Which, and where.
+        most: Jobs after which it ends; it ends too where there is none.
+        drain: End where there is none.
+        note: Told what is done, between jobs.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UsageError: The node's name is none, or another machine's; the database is no PostgreSQL; the extra is not
+            installed.
+        MachineBusy: Another worker works in the same folder.
+        StoreError: The server refuses; one that cannot be reached is waited for.
+    """
+    if not NAME.fullmatch(node.name):
+        raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
+    done: list[Ended] = []
+    with _alone(node.state), stopping_on_signals() as stopping:
+        worker = _Worker(node, stopping, note)
+        while not stopping.asked and (most is None or len(done) < most):
+            job = worker.claim()
+            if job is not None:
+                ended = worker.perform(job)
+                done += [ended] if ended is not None else []
+            elif most is not None or drain:
+                break
+            else:
+                stopping.wait(node.poll_s)
+    return done
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise MachineBusy(f"another worker works in {state}", remedy="one is enough; or give --state") from error
+        yield
+
+
+class _Worker:
+    def __init__(self, node: Node, stopping: Stopping, note: Callable[[str], None]) -> None:
+        self._node, self._stopping, self._note = node, stopping, note
+        self._cells = node.state / "cells"
+        self._cells.mkdir(exist_ok=True)
+        self._holder = _identity(node.state / "holder")
+
+    def claim(self) -> Job | None:
+        """Requeue what an earlier worker left, and take the next job."""
+
+        def take() -> Job | None:
+            with transaction(self._node.url) as connection:
+                number = heard(connection, self._node.name, self._holder, take_over=self._node.take_over)
+                for left in stale(connection, self._node.name):
+                    retry(connection, left.id)
+                    self._note(f"put back, since no worker has it any more: {left.cell.label}")
+                self._tidy(connection)
+                return fetch(connection, self._node.name, number)
+
+        job = self._patiently(take)
+        if job is not None and job.attempts >= _MOST:
+            self._end(job, Measured(False, f"was begun {_MOST} times and never ended", None, 0.0), 0.0, _now())  # noqa: FBT003
+            return self.claim()
+        return job
+
+    def perform(self, job: Job) -> Ended | None:
+        """Measure a cell, push what was measured, end the job; None where it was given back."""
+        began, cell = _now(), job.cell
+        self._note(f"measuring {cell.label}")
+        waited_s = 0.0
+        try:
+            suite = self._suite(cell.suite_hash)
+            python = sys.executable if cell.lock_hash is None else self._python(cell.lock_hash)
+            if suite is None or python is None:
+                return None  # ended while it waited for the server: the next start puts the job back
+            waited_s, disturbed = wait_until_quiet(self._node.busy, self._node.patience_s, self._stopping)
+            measured = Measured(False, disturbed, None, 0.0)  # noqa: FBT003
+            if not disturbed and not self._stopping.asked:
+                words = cell.command(suite, self._local(job))
+                patience_s = self._node.patience_s
+                log = self._local(job).with_suffix(".log")
+                measured = measure_cell(python, words, log, patience_s=patience_s, stopping=self._stopping)
+        except (BackendUnavailable, SuiteError, UsageError) as error:
+            measured = Measured(False, str(error), None, 0.0)  # noqa: FBT003
+        if self._stopping.asked and not measured.complete:
+            self._put_back(job)
+            return None
+        return self._end(job, measured, waited_s, began)
+
+    def _end(self, job: Job, measured: Measured, waited_s: float, began: datetime) -> Ended | None:
+        """Push and finish, until the server has acknowledged both; only then what lies here may go."""
+        from_s = time.monotonic()
+        outcome = {
+            "complete": measured.complete,
+            "reason": measured.reason,
+            "began": began,
+            "waited_s": waited_s,
+            "measured_s": measured.wall_s,
+            "counts": measured.counts,
+        }
+
+        def acknowledged() -> bool:
+            self._push(self._local(job))
+            with transaction(self._node.url) as connection:
+                finish(connection, job, outcome)
+            return True
+
+        if not self._patiently(acknowledged):
+            return None  # ended before the server answered: the next start goes on from the file
+        if measured.complete:
+            self._forget(job.cell.key)
+        ended = Ended(
+            job=job.id, label=job.cell.label, complete=measured.complete, reason=measured.reason,
+            counts=measured.counts, waited_s=waited_s, measured_s=measured.wall_s, pushed_s=time.monotonic() - from_s,
+        )  # fmt: skip
+        self._note(
+            f"{'done' if ended.complete else 'failed'}: {ended.label}{f': {ended.reason}' if ended.reason else ''}"
+        )
+        return ended
+
+    def _push(self, local: Path) -> None:
+        if local.exists():
+            with Store.open(bounded(self._node.url)) as store:
+                merge(store, local, node=self._node.name)
+
+    def _put_back(self, job: Job) -> None:
+        """Best effort: where the server does not answer, the next start does it."""
+        try:
+            with transaction(self._node.url) as connection:
+                give_back(connection, job)
+        except DatabaseUnreachable as error:
+            self._note(f"not put back, the next start does that: {error}")
+        else:
+            self._note(f"put back: {job.cell.label}")
+
+    def _patiently(self, ask: Callable[[], T]) -> T | None:
+        """Ask until the server answers; None where the worker is to end before."""
+        pause_s = _FIRST_S
+        while True:
+            try:
+                return ask()
+            except (DatabaseUnreachable, DatabaseLocked) as error:
+                self._note(f"{error}; trying again in {pause_s:.0f} s")
+            self._stopping.wait(pause_s)
+            if self._stopping.asked:
+                return None
+            pause_s = min(2 * pause_s, _LONGEST_S)
+
+    def _suite(self, digest: str) -> Path | None:
+        folder = self._node.state / "suites"
+        here = fetched_suite(folder, digest)
+        if here is not None:
+            return here
+        data = self._patiently(lambda: self._blob(digest))
+        return None if data is None else keep_suite(folder, digest, data)
+
+    def _python(self, digest: str) -> str | None:
+        """The interpreter of a lock file's environment."""
+        folder = self._node.state / "locks"
+        lock = fetched_lock(folder, digest)
+        if lock is None:
+            data = self._patiently(lambda: self._blob(digest))
+            if data is None:
+                return None
+            lock = keep_lock(folder, digest, data)
+        return str(locked_environment(lock))
+
+    def _blob(self, digest: str) -> bytes:
+        with transaction(self._node.url) as connection:
+            row = connection.execute("SELECT content FROM blob WHERE hash = %s", [digest]).fetchone()
+        if row is None:
+            raise SuiteError(f"the fleet has no blob {digest[:12]}", remedy="plan the campaign again")
+        return bytes(row["content"])
+
+    def _local(self, job: Job) -> Path:
+        return self._cells / f"{job.cell.key}.db"
+
+    def _tidy(self, connection: Connection) -> None:
+        """Remove the files of cells whose jobs ended just before a worker was killed."""
+        here = {path.stem for path in self._cells.glob("*.db")}
+        for key, (_, status) in states(connection, here).items():
+            if status == "succeeded":
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        for path in self._cells.glob(f"{key}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _identity(file: Path) -> str:
+    """What the folder of a node is known by; made where there is none."""
+    if not file.exists():
+        aside = file.with_suffix(".new")
+        aside.write_text(str(uuid.uuid4()))
+        aside.rename(file)
+    return file.read_text()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,280 @@
+"""A node's worker: what it measures arrives once, whatever is killed, lost or in the way."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from dlbricks.db import Store, Subject
+from dlbricks.generator.fleet.planning import plan
+from dlbricks.generator.fleet.server import transaction
+from servers import serving
+
+from .conftest import until
+
+BRICKS = 10
+
+
+def measured(url: str) -> dict[str, list[str]]:
+    """Run by run, the keys of bricks that the server has measurements of."""
+    with Store.open(url, read_only=True) as store:
+        found = store.measurements(subject=Subject.BRICK, latest=False)
+    return {run: sorted(one.key for one in found if one.run == run) for run in {one.run for one in found}}
+
+
+def local_blocks(state: Path) -> set[tuple[str, int, int]]:
+    """Blocks of samples that are committed in a node's file."""
+    blocks: set[tuple[str, int, int]] = set()
+    for file in (state / "cells").glob("*.db"):
+        try:
+            with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+                blocks |= set(connection.execute("SELECT measurement_id, process, round FROM block"))
+            connection.close()
+        except sqlite3.OperationalError:
+            pass  # the schema is not there yet
+    return blocks
+
+
+def states(rows) -> list[str]:
+    return [row["status"] for row in rows("SELECT status::text FROM procrastinate_jobs ORDER BY id")]
+
+
+def test_jobs_are_measured_pushed_and_ended(campaign, url, workers, rows, small_suite):
+    plan(campaign(threads=[1, 2]), url)
+
+    worker = workers.start()
+    out, err = worker.communicate(timeout=300)
+
+    assert worker.returncode == 0, err
+    assert "2 jobs: 2 complete, 0 failed" in out
+    assert states(rows) == ["succeeded", "succeeded"]
+    assert list(measured(url).values()) == [sorted(small_suite.keys)] * 2
+    with Store.open(url, read_only=True) as store:
+        runs = store.runs()
+        assert {(run.node, run.campaign) for run in runs} == {("alpha", "november")}
+        assert all(run.finished for run in runs)
+    assert [row["counts"]["measured"] for row in rows("SELECT counts FROM outcome")] == [BRICKS, BRICKS]
+    assert list((workers.state("alpha") / "cells").iterdir()) == []
+
+
+def test_once_takes_one_job_and_a_node_leaves_those_of_others(campaign, url, workers, rows):
+    plan(campaign(nodes=["alpha", "beta"], threads=[1, 2]), url)
+
+    out, _ = workers.start("alpha", "--once", "--json").communicate(timeout=300)
+
+    assert '"jobs": 1' in out
+    done = rows("SELECT queue_name AS q FROM procrastinate_jobs WHERE status = 'succeeded'")
+    assert done == [{"q": "alpha"}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["worker", "runner", "brick worker"])
+def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_suite, who):
+    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
+    state = workers.state("alpha")
+    worker = workers.start()
+    until(lambda: local_blocks(state))
+    victim = {
+        "worker": lambda: psutil.Process(worker.pid),
+        "runner": lambda: workers.runner(worker),
+        "brick worker": lambda: workers.brick_worker(worker),
+    }[who]()
+    below = victim.children(recursive=True)
+    before = local_blocks(state)
+
+    victim.kill()
+
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert alive == []  # nobody goes on measuring for a worker that is gone
+    if who == "worker":
+        worker.wait()
+        assert local_blocks(state) >= before
+        worker = workers.start()
+    _, err = worker.communicate(timeout=300)
+    assert worker.returncode == 0, err
+    assert states(rows) == ["succeeded"]
+    arrived = [key for keys in measured(url).values() for key in keys]
+    assert sorted(arrived) == sorted(small_suite.keys)
+    on_server = {tuple(row.values()) for row in rows("SELECT measurement_id, process, round FROM public.block")}
+    assert on_server >= before
+
+
+def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign, url, workers, rows):
+    """The worst moment: the server has everything, and nobody ended the job."""
+    plan(campaign(), url)
+    with transaction(url) as connection:
+        connection.execute("ALTER TABLE outcome RENAME TO hidden")
+    _, refused = workers.start().communicate(timeout=300)
+    before = measured(url)
+    assert "holds no fleet" in refused
+    assert (states(rows), [len(keys) for keys in before.values()]) == (["doing"], [BRICKS])
+    with transaction(url) as connection:
+        connection.execute("ALTER TABLE hidden RENAME TO outcome")
+
+    _, err = workers.start().communicate(timeout=300)
+
+    assert "put back, since no worker has it any more" in err
+    assert states(rows) == ["succeeded"]
+    assert measured(url) == before
+    assert [row["counts"]["reused"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]
+
+
+def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
+    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
+    state = workers.state("alpha")
+    worker = workers.start("alpha", "--poll", "1s")
+    until(lambda: local_blocks(state))
+    before = local_blocks(state)
+    children = psutil.Process(worker.pid).children(recursive=True)
+
+    worker.send_signal(signal.SIGTERM)
+    _, err = worker.communicate(timeout=60)
+
+    assert worker.returncode == 0, err
+    assert "put back: november" in err
+    assert states(rows) == ["todo"]
+    assert local_blocks(state) >= before
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def test_an_idle_worker_ends_at_once_on_sigterm(campaign, url, workers):
+    plan(campaign(nodes=["beta"]), url)
+    worker = workers.start("alpha", "--poll", "1h")
+    until((workers.state("alpha") / "holder").exists)
+    time.sleep(1)
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(timeout=20) == 0
+
+
+def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, workers, rows):
+    """From the runner's start to its end the worker is not scheduled once, and has no connection."""
+    plan(campaign(sleep_us=20_000, visits=20), url)
+    worker = workers.start()
+    runner = workers.runner(worker)
+    state = workers.state("alpha")
+    until(lambda: local_blocks(state) or not runner.is_running())
+    process = psutil.Process(worker.pid)
+    before, connections = process.num_ctx_switches(), process.net_connections("all")
+    threads = process.num_threads()
+    time.sleep(0.5)
+    after = process.num_ctx_switches()
+
+    assert runner.is_running()
+    assert (after.voluntary, after.involuntary) == (before.voluntary, before.involuntary)
+    assert connections == []
+    assert threads == 1
+    assert rows("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlbricks fleet'")[0]["count"] == 1
+    worker.communicate(timeout=300)
+
+
+@pytest.mark.slow
+def test_what_was_measured_while_the_server_was_down_arrives(campaign, workers, tmp_path):
+    with serving() as server:
+        server.execute("CREATE DATABASE fleet")
+        workers.url = server.url("fleet")
+        plan(campaign(sleep_us=5000, visits=20), workers.url)
+        worker = workers.start()
+        until(lambda: local_blocks(workers.state("alpha")))
+        server.stop()
+        until(lambda: not psutil.Process(worker.pid).children())
+        time.sleep(2)
+        assert worker.poll() is None
+        server.start()
+
+        _, err = worker.communicate(timeout=120)
+
+        assert "trying again" in err
+        assert worker.returncode == 0
+        assert [len(keys) for keys in measured(workers.url).values()] == [BRICKS]
+
+
+def test_a_machine_that_is_not_quiet_is_waited_for_and_then_named(campaign, url, workers, rows):
+    plan(campaign(), url)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        worker = workers.start("alpha", "--drain", "--busy", "0.01%", "--patience", "1s")
+        out, _ = worker.communicate(timeout=120)
+        busy.kill()
+
+    assert worker.returncode == 3
+    assert "1 job: 0 complete, 1 failed" in out
+    (row,) = rows("SELECT reason, waited_s, counts FROM outcome")
+    assert re.fullmatch(r"the machine was not quiet for 1 s: others used \d+% of its processors", row["reason"])
+    assert row["waited_s"] >= 1
+    assert row["counts"] is None
+    assert measured(url) == {}
+
+
+@pytest.mark.slow
+def test_a_cell_that_cannot_be_measured_fails_with_its_reason(campaign, url, workers, rows, tmp_path):
+    (tmp_path / "pylock.toml").write_text("nonsense = 1\n")
+    more = '[[stack]]\nname = "wrong"\nbackend = "sleeping"\noptions = { colour = "red" }\n'
+    locked = '[[stack]]\nname = "locked"\nbackend = "sleeping"\nlock = "pylock.toml"\n'
+    plan(campaign(more=more + locked), url)
+
+    worker = workers.start()
+    worker.communicate(timeout=300)
+
+    assert worker.returncode == 3
+    assert states(rows) == ["succeeded", "failed", "failed"]
+    _, option, lock = [row["reason"] for row in rows("SELECT reason FROM outcome ORDER BY job")]
+    assert option.startswith(
+        "dlbricks run ended with status 2: sleeping has no device 'cpu', or not all of the options"
+    )
+    assert "is no lock file" in lock
+
+
+@pytest.mark.slow
+def test_bricks_that_a_runtime_cannot_execute_are_no_failure_of_the_cell(campaign, url, workers, rows):
+    plan(campaign(), url)
+    worker = workers.start("alpha", "--drain", DLBRICKS_SLEEPLESS="Sqrt")
+    worker.communicate(timeout=300)
+
+    (row,) = rows("SELECT complete, counts FROM outcome")
+    assert row["complete"]
+    assert (row["counts"]["measured"], row["counts"]["failed"]) == (BRICKS - 1, 1)
+    with Store.open(url, read_only=True) as store:
+        (failure,) = store.failures()
+    assert "cannot fall asleep" in failure.reason
+
+
+def test_a_job_that_always_kills_its_worker_ends(campaign, url, workers, rows):
+    plan(campaign(), url)
+    with transaction(url) as connection:
+        connection.execute("UPDATE procrastinate_jobs SET attempts = 50")
+
+    worker = workers.start()
+    worker.communicate(timeout=60)
+
+    assert states(rows) == ["failed"]
+    assert rows("SELECT reason FROM outcome") == [{"reason": "was begun 50 times and never ended"}]
+
+
+@pytest.mark.slow
+def test_two_workers_of_one_node_do_not_take_each_others_jobs(campaign, url, workers):
+    plan(campaign(sleep_us=5000, visits=20), url)
+    first = workers.start()
+    workers.runner(first)
+
+    second = workers.start()
+    _, err = second.communicate(timeout=60)
+    elsewhere = workers.start("alpha", "--drain", "--state", str(workers.folder / "elsewhere"))
+    _, other = elsewhere.communicate(timeout=60)
+
+    assert second.returncode == elsewhere.returncode - 1 == 1
+    assert "another worker works in" in err
+    assert "node alpha is worked for from another machine" in other
+    first.kill()
+    first.wait()
+    third = workers.start("alpha", "--drain", "--take-over", "--state", str(workers.folder / "elsewhere"))
+    third.communicate(timeout=300)
+    assert third.returncode == 0
