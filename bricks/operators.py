@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["RANDOM", "REDUCTIONS", "VIEWS"]
+__all__ = ["DEQUANTIZE", "QUANTIZE", "RANDOM", "REDUCTIONS", "VIEWS"]
+
+DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+"""From quantised values to real ones, and back: what stands around an operator of a quantised model (QDQ)."""
 
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",

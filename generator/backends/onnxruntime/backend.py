@@ -17,7 +17,7 @@ from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
 from .configuration import SILENT, graph_options, has_global_pool, level, session_options
-from .optimiser import REORDERS, TRAITS
+from .optimiser import REORDERS, TRAITS, channels_last_values
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming
 from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
@@ -140,9 +140,13 @@ class OrtBackend(PackagedBackend):
 
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
+        last = channels_last_values(network.model.graph.node)
         found: set[int] = set()
         for place, node in enumerate(network.model.graph.node):
-            if node.op_type in REORDERS and outside.intersection((node.input[0], node.output[0])):
+            changes = node.op_type in REORDERS or (
+                node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
+            )
+            if changes and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
             elif is_idle_pooling(node) and node.input[0] in outside:

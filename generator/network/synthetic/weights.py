@@ -25,6 +25,7 @@ from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies
 from .draws import Draw, draw
 from .legal import index_bound, legal_values
+from .quantised import scale_biases
 from .rules import RULES, unknown_operator
 from .walk import FLOATS, Walk
 
@@ -56,7 +57,7 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     """
     planned = _planned(model)
     values = (value for value in model.graph.input if is_weight(value))
-    return {
+    arrays = {
         value.name: draw(
             planned[value.name],
             value.type.tensor_type.elem_type,
@@ -66,6 +67,8 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         )
         for ordinal, value in enumerate(values)
     }
+    scale_biases(model.graph, arrays)
+    return arrays
 
 
 def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
