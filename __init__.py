@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
+    from .generator.backends.custom_ops import register_custom_ops
     from .generator.decomposition.cutter import Cut
     from .generator.decomposition.generate import GenerateReport, generate
     from .generator.measurement.agreement import AgreementReport, check_agreement
@@ -105,6 +106,7 @@ __all__ = [
     "load_brick",
     "make_sequence",
     "measure",
+    "register_custom_ops",
     "report",
     "run",
     "sequences",
@@ -167,6 +169,7 @@ __getattr__, __dir__ = lazy(
         "load_brick": "bricks.suite.brick",
         "make_sequence": "bricks.cutting.wiring",
         "measure": "generator.measurement.measure",
+        "register_custom_ops": "generator.backends.custom_ops",
         "report": "analyzer.reporting",
         "run": "generator.measurement.run",
         "sequences": "bricks.cutting.wiring",

@@ -13,6 +13,7 @@ from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import Algorithm
 from ..base import Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
+from ..custom_ops import CUSTOM_OPS, checked
 from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
@@ -53,6 +54,12 @@ class OrtBackend(PackagedBackend):
     def declared(self, device: str) -> Sequence[Option]:
         """Those of the device: threads and memory of the CPU, or what the CUDA provider can be set to."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """With ``custom_ops`` only where libraries are named: other stacks are what they were before there was any."""
+        named = {name: checked(value) for name, value in options.items() if name == CUSTOM_OPS and value}
+        plain = {name: value for name, value in options.items() if name != CUSTOM_OPS}
+        return super().resolve(device, plain) | named
 
     def missing(self, device: str) -> str:
         """A build with CUDA, CuPy, or the driver, where a GPU is asked for."""
