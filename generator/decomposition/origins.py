@@ -152,7 +152,7 @@ class _Matching:
     def _quantised(self, value: str) -> str:
         """The quantised form of a value that nothing else reads; the value itself where it has none of its own."""
         made = value
-        while len(readers := self._readers.get(made, ())) == 1:
+        while len(readers := self._readers.get(made, [])) == 1:
             reader = self._before[readers[0]]
             if reader.name in self._names_after or reader.kind not in _CLAMPS | {QUANTIZE}:
                 break
