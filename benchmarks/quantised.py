@@ -94,7 +94,7 @@ def _four_bits(style: QuantFormat) -> Callable[[Path, Path], None]:
             onnx.load(str(source)), block_size=32, is_symmetric=False, accuracy_level=4, quant_format=style
         )
         quantizer.process()
-        quantizer.model.save_model_to_file(str(target), False)
+        quantizer.model.save_model_to_file(str(target), use_external_data_format=False)
 
     return make
 
@@ -281,11 +281,9 @@ def report(result: Mapping[str, Any]) -> str:
     lines += [f"- {row['model']}: {row['differences']}" for row in apart] or ["None."]
     if result.get("estimates"):
         versions = " ".join(f"{name} {version}" for name, version in result["stack"]["versions"].items())
-        lines += [
-            f"\nEstimates from fused bricks, one thread, {result['visits']} visits, {versions}, {result['date']}:\n"
-        ]
-        lines += [f"median error {percent(result['median_error'])}, "
-                  f"{percent(result['within_10_percent'])} within 10 %.\n"]  # fmt: skip
+        lines += [f"\nEstimates from fused bricks, one thread, {versions}, {result['date']}:\n"]
+        lines += [f"Median error {percent(result['median_error'])}; "]
+        lines[-1] += f"{percent(result['within_10_percent'])} within 10 %; {result['visits']} visits of each.\n"
         lines += ["| model | estimate ms | measured ms | ratio | |", "|---|---:|---:|---:|---|"]
         lines += [
             f"| {row['model']} | {number(row['estimate_ms'])} | {number(row['measured_ms'])} | {number(row['ratio'])} "
