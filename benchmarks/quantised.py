@@ -44,6 +44,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 _MODELS = ("squeezenet", "resnet18", "mobilenet_v2", "minilm_l6")
+__all__ = ["CLASSES", "files"]
+
 _GRAPHS = ("source", "fused", "runtime")
 _LAYOUTS = frozenset({"Reshape", "ReorderInput", "ReorderOutput", "Transpose"})
 _SILENT = 4
@@ -127,7 +129,7 @@ def _bfloat16(source: Path, target: Path) -> None:
     onnx.save(model, str(target))
 
 
-_CLASSES: Mapping[str, Callable[[Path, Path], None]] = {
+CLASSES: Mapping[str, Callable[[Path, Path], None]] = {
     "qdq-u8": _static(QuantFormat.QDQ, QuantType.QUInt8),
     "qdq-u8-channel": _static(QuantFormat.QDQ, QuantType.QUInt8, per_channel=True),
     "qdq-s8": _static(QuantFormat.QDQ, QuantType.QInt8),
@@ -146,7 +148,7 @@ def main() -> None:
     """Make files, decompose, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(_MODELS))
-    parser.add_argument("--classes", nargs="+", default=list(_CLASSES), choices=list(_CLASSES))
+    parser.add_argument("--classes", nargs="+", default=list(CLASSES), choices=list(CLASSES))
     parser.add_argument("--visits", type=int, default=24)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--no-measure", action="store_true", help="decompose only")
@@ -155,28 +157,29 @@ def main() -> None:
     logging.disable(logging.CRITICAL)  # the quantizer writes to the root logger
     with tempfile.TemporaryDirectory(prefix="dlbricks-quantised-") as place:
         folder = Path(place)
-        files, refused = _files(folder, options.models, options.classes)
+        made, refused = files(folder, options.models, options.classes)
         with Store.open(folder / "quantised.db") as store, WorkerOracle() as oracle:
-            shares = [row for name, one in files for row in _shares(name, one, oracle)]
+            shares = [row for name, one in made for row in _shares(name, one, oracle)]
             measured: dict[str, Any] = {}
             if not options.no_measure:
-                measured = _measured([one for _, one in files], store, folder, options)
+                measured = _measured([one for _, one in made], store, folder, options)
     result = {"models": options.models, "not_made": refused, "decomposed": shares, **measured}
     write(options.out, "quantised", result, report(result))
 
 
-def _files(
+def files(
     folder: Path, models: Sequence[str], classes: Sequence[str]
 ) -> tuple[list[tuple[str, ModelSource]], list[dict[str, str]]]:
     """The files that could be made, each with its class; and why others could not."""
-    found, refused = [], []
+    found: list[tuple[str, ModelSource]] = []
+    refused: list[dict[str, str]] = []
     for name in models:
         plain = folder / f"{name}.onnx"
         export_model(find_models([name])[0], plain)
         for kind in classes:
             target = folder / f"{name}-{kind}.onnx"
             try:
-                _CLASSES[kind](plain, target)
+                CLASSES[kind](plain, target)
             except Exception as error:  # noqa: BLE001  # the quantizer raises whatever its parts raise
                 refused.append({"model": name, "class": kind, "reason": f"{type(error).__name__}: {error}"[:200]})
             else:
