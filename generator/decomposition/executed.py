@@ -34,7 +34,7 @@ from ..worker.messages.protocol import Extract
 from ..worker.standby import Standby
 from .named import named_origins, taken_names
 from .origins import Operator, composed, match, sharing
-from .unsigned import unsigned_values, with_unsigned
+from .taken import unsigned_values, with_shared_scales, with_unsigned
 
 __all__ = ["executed_model", "instruction_set", "runtime_salt"]
 
@@ -141,7 +141,7 @@ def _as_taken(skeleton: Skeleton, graph: ModelGraph, oracle: ShapeOracle | None)
     """A model's graph as runtimes take it: conversions of quantised weights are theirs to fold."""
     if not any(layer.op_type == DEQUANTIZE for layer in graph.layers):
         return graph
-    return build_graph(skeleton, oracle=oracle, dequantise=True, identity=graph.key)
+    return build_graph(with_shared_scales(skeleton), oracle=oracle, dequantise=True, identity=graph.key)
 
 
 def _origins(

@@ -1,7 +1,10 @@
-"""Quantised values that a runtime turns from signed into unsigned bytes, as its kernels on a processor want them.
+"""A quantised model as a runtime takes it, so that bricks of it are taken alike.
 
-ONNX Runtime does so on x86 where a value is quantised and converted back once. Bricks are cut from a model that has
-been changed alike: a brick that reads a signed value could not be turned, and would run another kernel than the model.
+* Signed values that the runtime turns into unsigned ones, as its kernels on a processor want them, are unsigned. ONNX
+  Runtime does so on x86 where a value is quantised and converted back once; a brick that reads a signed value could not
+  be turned, and would run another kernel than the model.
+* Equal scales are one. Where a file has one for each conversion, a brick would have them drawn apart, and a runtime
+  computes with quantised values as they are, in a pooling or a reshape, only where scales are equal.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from ...bricks.layer import LayerState
 from ...bricks.operators import DEQUANTIZE, QUANTIZE
 from ...models.skeleton import Skeleton
 
-__all__ = ["unsigned_values", "with_unsigned"]
+__all__ = ["unsigned_values", "with_shared_scales", "with_unsigned"]
 
 _SHIFT = 128
-_ZERO_POINT = 2
+_SCALE, _ZERO_POINT = 1, 2
 
 
 def unsigned_values(source: ModelGraph, executed: ModelGraph, origins: Sequence[frozenset[int]]) -> frozenset[str]:
@@ -85,4 +88,18 @@ def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
     stale = [value for value in graph.value_info if value.name not in values]
     del graph.value_info[:]
     graph.value_info.extend(stale)
+    return replace(skeleton, model=model)
+
+
+def with_shared_scales(skeleton: Skeleton) -> Skeleton:
+    """The same model with equal scales of conversions under one name."""
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton.model)
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    for node in model.graph.node:
+        if node.op_type in {QUANTIZE, DEQUANTIZE} and node.input[_SCALE] in held:
+            scale = held[node.input[_SCALE]]
+            content = (scale.data_type, tuple(scale.dims), numpy_helper.to_array(scale).tobytes())
+            node.input[_SCALE] = first.setdefault(content, scale.name)
     return replace(skeleton, model=model)
