@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
@@ -173,3 +174,24 @@ def test_each_reader_of_a_shared_value_has_the_conversion_for_itself(quantised: 
     maker = executed.source.producer(executed.source.layers[shared].node.input[0])
     (made,) = (number for number, part in enumerate(parts) if maker in part.own)
     assert all(made in quotient.predecessors[parts.index(part)] for part in holders)
+
+
+def test_equal_scales_are_one_however_a_file_names_them(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1,4,8,8] x) => (float[1,4,4,4] y)'
+        "<float s = {0.1}, float t = {0.1}, float u = {0.1}, uint8 z = {3}>"
+        "{a = Sigmoid(x) q = QuantizeLinear(a, s, z) b = DequantizeLinear(q, t, z)"
+        " c = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b) r = QuantizeLinear(c, u, z) d = DequantizeLinear(r, s, z)"
+        " y = Tanh(d)}"
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    executed = executed_model(find_models([tmp_path / "model.onnx"])[0], options={"pinning": "off"})
+
+    (part,) = (part for part in fused_sequences(executed, 1) if len(part.layers) > 1)
+    brick = build_brick(executed.source, part)
+
+    assert [executed.source.layers[index].op_type for index in part.layers] == [
+        "DequantizeLinear", "MaxPool", "QuantizeLinear",
+    ]  # fmt: skip
+    network = synthetic_network(onnx.load_model_from_string(brick.model))
+    assert set(operators(network.self_contained(), tmp_path)) <= {"MaxPool", "NhwcMaxPool", "Transpose"}
