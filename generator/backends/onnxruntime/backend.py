@@ -161,12 +161,13 @@ class OrtBackend(PackagedBackend):
         return frozenset(found)
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
-        """With sums fused into convolutions as in a model (see ``PackingBackend``)."""
+        """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``PackingBackend``)."""
+        from .channels_last import with_pools_channels_last
         from .summands import with_blocked_summands
 
         optimised = self.optimised(network, settings)
         blocked = with_blocked_summands(network, optimised)
-        return optimised if blocked is None else self.optimised(blocked, settings)
+        return with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of a session like that of ``prepare``, but for packed weights (see ``GraphBackend``)."""
