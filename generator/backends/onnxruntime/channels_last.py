@@ -1,8 +1,8 @@
 """Poolings of bytes as a model runs them: between quantised convolutions, with channels last.
 
 There ONNX Runtime makes NhwcMaxPool of a MaxPool, since what it reads has its channels last anyway; in a brick of its
-own it stays a MaxPool of bytes (seen in 1.31: 9.2 ms and 0.12 ms for 3 by 3 over 64 channels of 111 by 111). What is put
-around it to bring its data there is measured apart, as every change of layout at the edges of a brick.
+own it stays a MaxPool of bytes (seen in 1.31: 9.2 ms and 0.12 ms for 3 by 3 over 64 channels of 111 by 111). What is
+put around it to bring its data there is measured apart, as every change of layout at the edges of a brick.
 
 Only unsigned bytes: on x86, where the runtime computes with those alone, signed ones stand between convolutions in
 floating point, and keep their layout.
