@@ -290,6 +290,11 @@ def report(result: Mapping[str, Any]) -> str:
         lines += [f"\nEstimates from fused bricks, one thread, {versions}, {result['date']}:\n"]
         lines += [f"Median error {percent(result['median_error'])}; "]
         lines[-1] += f"{percent(result['within_10_percent'])} within 10 %; {result['visits']} visits of each.\n"
+        disturbed = sum(bool(row["disturbed"]) for row in result["estimates"])
+        lines += [
+            f"Disturbed: {disturbed} of {len(result['estimates'])}. `int4-nbits` of a model without matrix products "
+        ]
+        lines[-1] += "is that model as it was: its ratio shows what the machine did.\n"
         lines += ["| model | estimate ms | measured ms | ratio | 95 % | |", "|---|---:|---:|---:|---|---|"]
         lines += [
             f"| {row['model']} | {number(row['estimate_ms'])} | {number(row['measured_ms'])} | {number(row['ratio'])} "
