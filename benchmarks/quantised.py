@@ -283,7 +283,10 @@ def report(result: Mapping[str, Any]) -> str:
         text = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(2)).replace("|", " ")
         lines.append(f"| {kind} | {' | '.join(cells)} | {text} |")
     apart = [row for row in rows if row.get("differences")]
-    lines += ["\nOperators that fused bricks execute otherwise than the model (model, bricks):\n"]
+    lines += [
+        "\nOperators that fused bricks execute otherwise than the model (model, bricks), before poolings of bytes are"
+    ]
+    lines += ["brought to channels last, as they are where they are measured:\n"]
     lines += [f"- {row['model']}: {row['differences']}" for row in apart] or ["None."]
     if result.get("estimates"):
         versions = " ".join(f"{name} {version}" for name, version in result["stack"]["versions"].items())
