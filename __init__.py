@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .db.store import Store
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
+    from .generator.backends.custom_ops import register_custom_ops
     from .generator.decomposition.cutter import Cut
     from .generator.decomposition.generate import GenerateReport, generate
     from .generator.measurement.agreement import AgreementReport, check_agreement
@@ -113,6 +114,7 @@ __all__ = [
     "manifest",
     "measure",
     "read_manifest",
+    "register_custom_ops",
     "report",
     "reproduce",
     "run",
@@ -181,6 +183,7 @@ __getattr__, __dir__ = lazy(
         "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
         "read_manifest": "analyzer.manifests.manifest",
+        "register_custom_ops": "generator.backends.custom_ops",
         "report": "analyzer.reporting",
         "reproduce": "analyzer.manifests.reproduce",
         "run": "generator.measurement.run",

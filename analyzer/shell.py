@@ -13,6 +13,9 @@ from ..models import ModelSource
 
 __all__ = ["shell_command", "shell_steps", "spelled", "why_unbounded", "with_command"]
 
+_CUSTOM_OPS = "custom_ops"
+"""An option that is given by naming a file, whose path nobody keeps."""
+
 _DEFAULT_RUNTIME = {("--backend", "onnxruntime"), ("--device", "cpu")}
 
 
@@ -37,7 +40,8 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
     model = [] if task.source is None else _model(task.source)
     runtime = [
         *_given([("--backend", task.backend), ("--device", task.device)]),
-        *(("--option", f"{name}={value}") for name, value in task.options),
+        *(("--option", f"{name}={value}") for name, value in task.options if name != _CUSTOM_OPS),
+        *(("--custom-ops", "LIB") for name, _ in task.options if name == _CUSTOM_OPS),
     ]
     conditions = _given([("--threads", task.threads), ("--cache", task.cache), ("--dtype", task.dtype)])
     how = _words([*runtime, *conditions])

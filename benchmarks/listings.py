@@ -87,7 +87,8 @@ def _signature(of: str) -> str:
             continue
         value = str(one.default) if isinstance(one.default, StrEnum) else one.default
         default = "" if value is one.empty else f" = {value!r}".replace("<factory>", "{}")  # settings have no other
-        parts.append(f"{one.name}: {one.annotation}{default},")
+        star = "*" if one.kind is one.VAR_POSITIONAL else ""
+        parts.append(f"{star}{one.name}: {one.annotation}{default},")
     end = ")" if inspect.isclass(called) else f") -> {made.return_annotation}"
     line = f"dlbricks.{name}({' '.join(parts).removesuffix(',')}{end}"
     if len(line) > _WIDTH:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 __all__ = [
+    "DEQUANTIZE",
     "GLOBAL_POOLS",
     "PARAMETERISED",
     "POINTWISE",
     "POOLS",
     "PRODUCTS",
+    "QUANTIZE",
     "RANDOM",
     "RECURRENT",
     "REDUCTIONS",
     "UNMOVED",
     "VIEWS",
 ]
+
+DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+"""From quantised values to real ones, and back: what stands around an operator of a quantised model (QDQ)."""
 
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",

@@ -17,6 +17,8 @@ class LayerSequence:
         inputs: Source names of the activations it reads from outside, in the order of the brick's inputs.
         weights: Source names of its weights, in the order of the brick's weight inputs.
         outputs: Source names of the values it exposes, in the order of the brick's outputs.
+        copies: Those of its layers that other sequences hold too, each for itself: a runtime executes, or folds, one
+            for each reader. They are counted in the sequence that has them without being a copy.
     """
 
     layers: tuple[int, ...]
@@ -24,3 +26,9 @@ class LayerSequence:
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
+    copies: tuple[int, ...] = ()
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Its layers without copies: each live layer of a model is in one sequence so."""
+        return tuple([index for index in self.layers if index not in self.copies]) if self.copies else self.layers

@@ -29,6 +29,7 @@ from .options import (
     PLACE,
     binding_options,
     check_runtime_options,
+    custom_ops_option,
     database_option,
     format_options,
     model_arguments,
@@ -169,6 +170,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
 )
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
+@custom_ops_option
 @stack_options
 @click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
 @click.option(

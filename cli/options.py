@@ -23,6 +23,7 @@ __all__ = [
     "binding_options",
     "check_runtime_options",
     "comparison_options",
+    "custom_ops_option",
     "database_option",
     "device_options",
     "estimated_options",
@@ -47,6 +48,9 @@ __all__ = [
 ]
 
 PLACE = click.Path(path_type=Path)
+
+_CUSTOM_OPS = "custom_ops"
+"""The option of a stack that ``--custom-ops`` stands for."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,7 +102,29 @@ binding_options = _stacked(
     ),
 )
 
-model_arguments = _stacked(click.argument("models", nargs=-1, required=True, metavar="MODEL..."), binding_options)
+
+def _register(_context: click.Context, _parameter: click.Parameter, libraries: tuple[Path, ...]) -> None:
+    if libraries:
+        from ..generator.backends.custom_ops import register_custom_ops
+
+        register_custom_ops(*libraries)
+
+
+custom_ops_option = click.option(
+    "--custom-ops",
+    type=PLACE,
+    multiple=True,
+    metavar="LIB",
+    expose_value=False,
+    is_eager=True,
+    callback=_register,
+    help="Shared library of custom operators for ONNX Runtime: its code runs in workers, as you; repeatable.",
+)
+"""Read before other options: what is measured with libraries is measured on a stack of theirs."""
+
+model_arguments = _stacked(
+    click.argument("models", nargs=-1, required=True, metavar="MODEL..."), binding_options, custom_ops_option
+)
 
 
 def take_models(options: dict[str, Any]) -> list[ModelSource]:
@@ -168,13 +194,22 @@ _backend_options = (
     _option("threads", "Threads of the runtime; 0 means one per physical core.", default=1),
 )
 
+
+def _settings(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    from ..generator.backends.custom_ops import asked
+
+    return dict(pairs) | asked()
+
+
 setting_option = click.option(
     "--option",
     "options",
     type=setting,
     multiple=True,
     metavar="NAME=VALUE",
-    callback=lambda _context, _parameter, pairs: dict(pairs),
+    callback=_settings,
     help="Option of the runtime, part of what is measured ('dlbricks backends list' names them); repeatable.",
 )
 
@@ -211,7 +246,7 @@ def check_runtime_options(graph: str) -> None:
     for parameter, option in (("backend", "--backend"), ("device", "--device"), ("threads", "--threads")):
         if graph == "source" and context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             raise UsageError(f"{option} means nothing for the model's own graph", remedy="add --graph fused or runtime")
-    if graph == "source" and context.params.get("options"):
+    if graph == "source" and set(context.params.get("options") or ()) - {_CUSTOM_OPS}:
         raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
 
 

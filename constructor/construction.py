@@ -144,8 +144,8 @@ def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[Lay
     position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [
         Window(
-            begin=min(position[layer] for layer in part.layers),
-            end=max(position[layer] for layer in part.layers) + 1,
+            begin=min(position[layer] for layer in part.own),
+            end=max(position[layer] for layer in part.own) + 1,
             latency=bricks[part.key].latency_ns if part.key in bricks else None,
         )
         for part in model.sequences

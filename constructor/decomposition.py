@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..bricks.cutting.windows import KeyedWindow
@@ -127,7 +127,19 @@ def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient
     Raises:
         InvalidSequence: Parts wait for each other.
     """
-    return contract(edges(graph), [part.layers for part in parts])
+    places: dict[int, list[int]] = {}  # of a layer that is copied: a layer of each sequence that has it as a copy
+    for part in parts:
+        for index in part.copies:
+            places.setdefault(index, []).append(part.own[0])
+    return contract(_apart(edges(graph), places), [part.own for part in parts])
+
+
+def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Edges where what a copied layer reads goes to every copy; what it makes stays in the sequences that have one."""
+    for producer, consumer in pairs:
+        if producer not in places:
+            yield producer, consumer
+            yield from ((producer, place) for place in places.get(consumer, ()))
 
 
 def distance_level(graph: ModelGraph) -> str:

@@ -71,7 +71,7 @@ class Archive:
                 return
             self._salt = runtime_salt(self._stack, instruction_set())
         runtime = () if self._stack is None else (self._salt, cut.threads)
-        self._own = _named("graph")
+        self._own, self._taken = _named("graph"), _named("graph", "as taken")
         self._executed = _named("executed", *runtime)
         self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime)
 
@@ -88,9 +88,13 @@ class Archive:
         if model is None:
             return None
         self._fingerprints[source] = model
-        wanted = {self._executed, self._parts} if own is not None else {self._own, self._executed, self._parts}
+        wanted = {self._executed, self._parts}
+        wanted |= {self._own} if own is None else set()
+        wanted |= {self._taken} if self._cut.graph != "source" else set()
         found = kept_records(self._store, model, wanted, self._maker)
         try:
+            if self._taken in found:  # prepared as a runtime takes it, whatever its own graph is
+                own = Outline(found[self._taken])
             return self._read(source, own or Outline(found[self._own]), found)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             return None  # not kept, or damaged: then it is kept anew
@@ -107,7 +111,7 @@ class Archive:
         executed = model.executed
         if executed is not None and executed.graph.salt != self._salt:
             return
-        records = {self._own: outline_of(model.own, alone(model.own))}
+        records = {self._taken if model.own.identity else self._own: outline_of(model.own, alone(model.own))}
         if executed is not None:
             records[self._executed] = executed_record(executed)
         if not self._is_plain:

@@ -23,6 +23,7 @@ from .analyses import (
     unfolded,
 )
 from .analyses.measured import alternatives, batch, fusions, padding, roofline
+from .analyses.precision import quantisation
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]
@@ -38,6 +39,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         conversions,
         roundings,
         float64,
+        quantisation,
         duplicates,
         expansions,
         one_hot,

@@ -7,7 +7,7 @@ import math
 from ..cost import Cost
 from .call import Call, Formula, UnknownCostError
 
-__all__ = ["FORMULAS", "biased", "convolution", "product"]
+__all__ = ["FORMULAS", "biased", "convolution", "matmul_integer", "product", "qlinear_conv"]
 
 
 def convolution(call: Call, *, data: int = 0, weight: int = 1) -> int:

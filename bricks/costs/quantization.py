@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..cost import Cost
-from .call import Call, Formula
+from .attention import scaled_dot_product
+from .call import Call, Formula, UnknownCostError
 from .elementwise import times
-from .linear import biased, product
+from .linear import biased, matmul_integer, product, qlinear_conv
 
 __all__ = ["FORMULAS"]
 
@@ -96,22 +97,73 @@ def matmul_n_bits(call: Call) -> Cost:
     return Cost(macs=product(call), multiplications=weights, additions=weights + biased(call, 5))
 
 
+def quantized_where(call: Call) -> Cost:
+    """One selection, one dequantisation and one quantisation per output element, as where the scales differ."""
+    return times(_DEQUANTIZE + _QUANTIZE + Cost(comparisons=1), call.output().elements)
+
+
+def quantized_mean(call: Call) -> Cost:
+    """``additions = input elements``, then one rescaling per output element."""
+    return times(_QUANTIZE, call.output().elements) + Cost(additions=call.input(0).elements)
+
+
+def quantized_attention(call: Call) -> Cost:
+    """Packed projection of integers, ``macs = B S I * 3 H d``, one scale per projected element, then attention."""
+    data, weights = call.input(0).shape, call.input(1).shape
+    if len(data) != 3 or len(weights) != 2:
+        raise UnknownCostError(f"QAttention of rank {len(data)}")
+    batch, queries, width = data
+    heads = int(call.require("num_heads"))
+    keys = queries + (call.input(8).shape[3] if call.has(8) else 0)
+    projected, head = batch * queries * weights[1], weights[1] // 3 // heads
+    scores = batch * heads * queries * keys
+    work = scaled_dot_product(scores, head, head)
+    masked = scores if call.has(5) else 0
+    return work + Cost(macs=projected * width, multiplications=projected, additions=projected + masked)
+
+
+def gather_block_quantized(call: Call) -> Cost:
+    """One dequantisation per element that is gathered."""
+    return times(_DEQUANTIZE, call.output().elements)
+
+
+def dynamic_quantize_lstm(call: Call) -> Cost:
+    """``macs = T B D 4 H (I + H)`` of integers over T steps, D directions; data and state quantised in each step.
+
+    Per step and unit: 4 gates of one exponential each, one more of the cell; 4 additions, 3 multiplications.
+    """
+    steps, batch, width = call.input(0).shape
+    directions, hidden = call.input(2).shape[:2]
+    units = steps * batch * directions * hidden
+    quantized = steps * batch * (width + directions * hidden)
+    gates = Cost(macs=4 * (width + hidden), exponentials=5, additions=4, multiplications=3 + 4)
+    return times(gates, units) + times(_QUANTIZE + Cost(comparisons=2), quantized)
+
+
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "DequantizeLinear"): dequantize,
     ("", "DynamicQuantizeLinear"): dynamic_quantize,
     ("", "QuantizeLinear"): quantize,
     (_MICROSOFT, "DequantizeLinear"): dequantize,
+    (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
+    (_MICROSOFT, "GatherBlockQuantized"): gather_block_quantized,
+    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits,
+    (_MICROSOFT, "MatMulInteger16"): matmul_integer,
     (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float,
     (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
+    (_MICROSOFT, "QAttention"): quantized_attention,
     (_MICROSOFT, "QGemm"): quantized_gemm,
     (_MICROSOFT, "QLinearAdd"): quantized_pair,
     (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
     (_MICROSOFT, "QLinearConcat"): quantized_concat,
+    (_MICROSOFT, "QLinearConv"): qlinear_conv,
     (_MICROSOFT, "QLinearGlobalAveragePool"): quantized_global_average_pool,
     (_MICROSOFT, "QLinearLeakyRelu"): quantized_leaky_relu,
     (_MICROSOFT, "QLinearMul"): quantized_pair,
+    (_MICROSOFT, "QLinearReduceMean"): quantized_mean,
     (_MICROSOFT, "QLinearSigmoid"): quantized_sigmoid,
     (_MICROSOFT, "QLinearSoftmax"): quantized_softmax,
+    (_MICROSOFT, "QLinearWhere"): quantized_where,
     (_MICROSOFT, "QuantizeLinear"): quantize,
 }

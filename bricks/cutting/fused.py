@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..graph.flow import flow_of, flow_over
 from ..graph.graph import ModelGraph
-from ..layer import Layer, Role
+from ..layer import Layer, LayerState, Role
+from ..operators import DEQUANTIZE
 from ..sequence import LayerSequence
 from .split import spans
 from .units import Units, units_of
@@ -23,7 +24,7 @@ from .wiring import make_sequence
 if TYPE_CHECKING:
     from ..graph.executed import ExecutedModel
 
-__all__ = ["edge_layouts", "fused_sequences", "fused_units"]
+__all__ = ["copied_layers", "edge_layouts", "fused_sequences", "fused_units"]
 
 
 def fused_units(executed: ExecutedModel) -> Units:
@@ -36,8 +37,31 @@ def fused_units(executed: ExecutedModel) -> Units:
     Args:
         executed: What the runtime executes for the model.
     """
-    wishes = [set(origin) for origin in executed.origins]
-    return units_of(executed.source, [*wishes, *_companions(executed)])
+    copied = copied_layers(executed)
+    wishes = [set(origin) - copied for origin in executed.origins]
+    homes = [{index, _readers(executed.source, index)[0]} for index in sorted(copied)]
+    return units_of(executed.source, [*wishes, *homes, *_companions(executed)], copied=copied)
+
+
+def copied_layers(executed: ExecutedModel) -> frozenset[int]:
+    """Conversions of quantised values that several layers read, and that the runtime has once for each of them.
+
+    It folds each into the operator that reads it, or executes each: every reader's brick has one of its own.
+    """
+    source = executed.source
+    return frozenset(
+        index
+        for index in executed.duplicated
+        if source.layers[index].op_type == DEQUANTIZE
+        and source.layers[index].state is LayerState.LIVE
+        and len(_readers(source, index)) > 1
+        and {*source.outputs}.isdisjoint(source.layers[index].outputs)
+        and all(source.layers[reader].state is LayerState.LIVE for reader in _readers(source, index))
+    )
+
+
+def _readers(graph: ModelGraph, index: int) -> list[int]:
+    return sorted({reader for value in graph.layers[index].outputs if value for reader in graph.consumers(value)})
 
 
 def fused_sequences(
@@ -53,7 +77,7 @@ def fused_sequences(
 
     Returns:
         Sequences of ``executed.source``, in the order of their units. Without ``overlap`` every live layer is in
-        exactly one.
+        exactly one, but for copies of those that are in several (``copied_layers``).
 
     Raises:
         UsageError: ``granularity`` is less than 1.
@@ -61,10 +85,13 @@ def fused_sequences(
     graph = executed.source
     units = fused_units(executed).groups
     windows = spans(flow_over(graph, units), granularity, overlap=overlap, connected=connected)
-    return [
-        make_sequence(graph, tuple(sorted(index for unit in units[begin:end] for index in unit)))
-        for begin, end in windows
-    ]
+    copied = copied_layers(executed)
+    found = []
+    for begin, end in windows:
+        own = {index for unit in units[begin:end] for index in unit}
+        copies = tuple(index for index in sorted(copied - own) if own.intersection(_readers(graph, index)))
+        found.append(make_sequence(graph, tuple(sorted({*own, *copies})), copies=copies, copied=copied))
+    return found
 
 
 def _companions(executed: ExecutedModel) -> Iterator[set[int]]:
@@ -115,7 +142,8 @@ def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) ->
         For each sequence a number from 0 to 1; 0 where the model runs none of its operators in another layout (its
         brick may all the same).
     """
-    home = {index: number for number, sequence in enumerate(sequences) for index in sequence.layers}
+    several = {index for sequence in sequences for index in sequence.copies}
+    home = {index: number for number, one in enumerate(sequences) for index in one.layers if index not in several}
     homes = [frozenset(home[index] for index in origin if index in home) for origin in executed.origins]
     edges = _Edges(executed, homes)
     shares = []

@@ -45,17 +45,18 @@ class Units:
         return tuple(sorted(self.reasons))
 
 
-def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> Units:
+def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()) -> Units:
     """Group the live layers of a model.
 
     Args:
         graph: The model.
         wishes: Layers that should stay together; those that are not live are passed over.
+        copied: Layers of which each reader has one for itself: it waits for what they read, not for them.
 
     Returns:
         The groups; layers that no wish names are alone.
     """
-    edges = _edges(graph)
+    edges = _without_copied(_edges(graph), copied)
     groups: list[tuple[int, ...]] = []
     reasons: dict[tuple[int, ...], str] = {}
     links = _joined(graph, wishes)
@@ -121,6 +122,21 @@ def _edges(graph: ModelGraph) -> list[tuple[int, int]]:
             reads.update((*layer.node.input, *captures(layer.node)))
         edges += [(makers[value], layer.index) for value in sorted(reads) if value in makers]
     return edges
+
+
+def _without_copied(edges: list[tuple[int, int]], copied: Collection[int]) -> list[tuple[int, int]]:
+    """The dataflow where every reader of a copied layer reads what that reads."""
+    if not copied:
+        return edges
+    readers: dict[int, list[int]] = {}
+    for maker, reader in edges:
+        if maker in copied:
+            readers.setdefault(maker, []).append(reader)
+    found = []
+    for maker, reader in edges:
+        if maker not in copied:
+            found += [(maker, reader), *((maker, further) for further in readers.get(reader, ()))]
+    return found
 
 
 def _contracted(edges: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ...]]) -> nx.DiGraph[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..graph.flow import Flow, flow_of
@@ -46,7 +46,7 @@ class Numbering:
     text: str = ""
 
 
-def number_values(graph: ModelGraph, window: tuple[int, ...]) -> Numbering:
+def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collection[str] | None = None) -> Numbering:
     """Number the values of a window and describe its wiring.
 
     The description lists, layer by layer, the layer's key, what each input slot is connected to, and each output
@@ -57,6 +57,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...]) -> Numbering:
     Args:
         graph: The model.
         window: Layer indices, ascending.
+        exposed: The values that are; None: found as described.
     """
     flow = flow_of(graph)
     inside = frozenset(flow.position[index] for index in window)
@@ -75,7 +76,8 @@ def number_values(graph: ModelGraph, window: tuple[int, ...]) -> Numbering:
                 continue
             name = numbering.names[value] = f"v{made}"
             made += 1
-            if dead_end or _needed_outside(flow, value, inside):
+            needed = dead_end or _needed_outside(flow, value, inside) if exposed is None else value in exposed
+            if needed:
                 numbering.outputs.append(value)
                 name += "!"
             words.append(name)
@@ -107,23 +109,32 @@ def _needed_outside(flow: Flow, value: str, inside: frozenset[int]) -> bool:
     return value in flow.leaving or any(position not in inside for position in flow.readers.get(value, ()))
 
 
-def make_sequence(graph: ModelGraph, layers: tuple[int, ...]) -> LayerSequence:
+def make_sequence(
+    graph: ModelGraph, layers: tuple[int, ...], *, copies: tuple[int, ...] = (), copied: Collection[int] = ()
+) -> LayerSequence:
     """Make the sequence of a window of live layers.
 
     Args:
         graph: The model.
         layers: Indices of live layers, ascending, as ``split`` returns them.
+        copies: Those of them that other sequences hold too (``LayerSequence.copies``).
+        copied: Layers of which every reader's sequence has one for itself: none exposes what they make.
 
     Returns:
         The sequence with the key of its brick: a SHA-256 over the graph's salt, layer keys, wiring and exposed values.
     """
     numbering = number_values(graph, layers)
+    if copied:
+        inside = {operand.value for index in layers for operand in graph.layers[index].operands}
+        private = {value for index in copied for value in graph.layers[index].outputs if value in inside}
+        numbering = number_values(graph, layers, exposed={*numbering.outputs} - private)
     return LayerSequence(
         layers=layers,
         key=hashlib.sha256(numbering.text.encode()).hexdigest(),
         inputs=tuple(numbering.inputs),
         weights=tuple(numbering.weights),
         outputs=tuple(numbering.outputs),
+        copies=copies,
     )
 
 

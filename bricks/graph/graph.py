@@ -42,6 +42,7 @@ class ModelGraph:
         idle: For each layer that is not live what is known of it, free of names.
         salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
             that a runtime executes.
+        identity: The key of the model's own graph, where this is that graph prepared as a runtime takes it.
     """
 
     layers: tuple[Layer, ...]
@@ -53,6 +54,7 @@ class ModelGraph:
     bound: Mapping[str, int]
     idle: Mapping[int, Signature]
     salt: str = ""
+    identity: str = ""
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -92,6 +94,8 @@ class ModelGraph:
 
         Models that differ in the values of weights only have one key: it identifies ground truth.
         """
+        if self.identity:
+            return self.identity
         numbers: dict[str, int] = {}
 
         def number(name: str) -> int:
@@ -116,7 +120,14 @@ def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
     return None if found is None else (found.dtype, found.shape)
 
 
-def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: str = "") -> ModelGraph:
+def build_graph(
+    skeleton: Skeleton,
+    *,
+    oracle: ShapeOracle | None = None,
+    salt: str = "",
+    dequantise: bool = False,
+    identity: str = "",
+) -> ModelGraph:
     """Turn a skeleton into a ModelGraph.
 
     Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
@@ -128,12 +139,17 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: 
         salt: Names the stack and instruction set of a graph that a runtime executes. Such a graph is taken as it is:
             it states the type of every value, nothing of it is folded, and no layer is brought to another form. The
             salt enters the keys, so that they never meet those of a model's own graph.
+        dequantise: Keep DequantizeLinear of constants as layers (``folding.fold``).
+        identity: The key that it is to have (``ModelGraph.identity``).
 
     Raises:
         BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
             inference refuses it.
     """
-    inference = stated_types(skeleton.model) if salt else infer_types(skeleton.model, oracle=oracle)
+    if salt:
+        inference = stated_types(skeleton.model)
+    else:
+        inference = infer_types(skeleton.model, oracle=oracle, dequantise=dequantise)
     assembly = Assembly(skeleton.model, inference, as_is=bool(salt))
     layers = assembly.layers
     source = skeleton.model.graph
@@ -152,6 +168,7 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: 
         bound=dict(skeleton.bound),
         idle=assembly.idle,
         salt=salt,
+        identity=identity,
     )
 
 

@@ -231,7 +231,9 @@ def record(sequences: Sequence[LayerSequence], values: Table[str]) -> Record:
         values: Numbers the names of values; to be written down beside them.
     """
     keys = Table[str]()
+    copies = {"copies": [list(one.copies) for one in sequences]} if any(one.copies for one in sequences) else {}
     return {
+        **copies,
         "layers": [list(one.layers) for one in sequences],
         "key": keys.numbers(one.key for one in sequences),
         "keys": list(keys),
@@ -258,11 +260,12 @@ def read_sequences(written: Record, values: Sequence[str], layers: int) -> tuple
     named: Callable[[list[int]], tuple[str, ...]] = lambda numbers: tuple([values[number] for number in numbers])  # noqa: E731
     return tuple(
         [
-            LayerSequence(tuple(indices), keys[key], named(inputs), named(weights), named(outputs))
-            for indices, key, inputs, weights, outputs in zip(
+            LayerSequence(tuple(indices), keys[key], named(inputs), named(weights), named(outputs), tuple(copies))
+            for indices, key, inputs, weights, outputs, copies in zip(
                 members,
                 integers(written["key"], len(keys)),
                 *(lists(written[name], len(values)) for name in ("inputs", "weights", "outputs")),
+                lists(written["copies"], layers) if "copies" in written else [[] for _ in members],
                 strict=True,
             )
         ]

@@ -17,7 +17,7 @@ from ...models.names import is_standard
 from ...models.skeleton import is_weight
 from ...models.subgraphs import captures, contains_operator
 from ..constants import Array, tensor_array, tensor_type_of_array
-from ..operators import RANDOM
+from ..operators import DEQUANTIZE, RANDOM
 from ..tensor import TensorType
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
@@ -61,12 +61,14 @@ class Constants:
         return {name: array for name, array in self.arrays.items() if name not in self.tensors}
 
 
-def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType]) -> Constants:
+def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType], *, dequantise: bool = False) -> Constants:
     """Find the folded nodes of a graph and evaluate what decides shapes.
 
     Args:
         graph: The skeleton's graph, nodes in topological order.
         types: The static types known so far; a Shape of a value without one is not folded.
+        dequantise: Leave DequantizeLinear of constants to the runtime, as runtimes do: quantised weights stay as wide
+            as the file has them, and an operator may take their conversion in.
 
     Returns:
         The constants, with ``folded`` filled in.
@@ -75,6 +77,8 @@ def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType]) -> Constants:
     for index, node in enumerate(graph.node):
         if node.op_type in {"Shape", "Size"} and is_standard(node):
             _fold_shape(index, node, constants, types)
+        elif dequantise and node.op_type == DEQUANTIZE:
+            continue
         elif _depends_on_constants(node, constants):
             constants.folded[index] = "depends on constants only"
             _leave(node, constants, types)

@@ -42,7 +42,7 @@ class Inference:
     model: onnx.ModelProto
 
 
-def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) -> Inference:
+def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, dequantise: bool = False) -> Inference:
     """Find the static type of every value of a skeleton.
 
     Shape inference runs with data propagation. Folding then evaluates shape arithmetic; while that finds values
@@ -52,6 +52,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) ->
     Args:
         model: A model in normal form (``models.skeleton``); not changed.
         oracle: Executes the model where inference is not enough.
+        dequantise: As of ``fold``.
 
     Raises:
         BrokenModel: Shape inference refuses the model as a whole.
@@ -62,7 +63,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) ->
     for _ in range(_ROUNDS):
         inferred = infer_shapes(current)
         types, unknown = _read_types(inferred.graph)
-        constants = fold(model.graph, types)
+        constants = fold(model.graph, types, dequantise=dequantise)
         missing = _missing(model.graph, types, constants)
         values = constants.found.keys() - put if missing else set[str]()
         additions = [stated.pop(name) for name in missing if name in stated]
@@ -74,7 +75,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None) ->
     if missing and oracle is not None:
         wanted = set(missing)
         types |= {name: answer for name, answer in oracle(model, missing).items() if name in wanted}
-        constants = fold(model.graph, types)
+        constants = fold(model.graph, types, dequantise=dequantise)
     return Inference(types, unknown, constants, inferred)
 
 

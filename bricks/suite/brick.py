@@ -92,7 +92,7 @@ def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
                 f"layer {layer.name} is {layer.state.value} and cannot be in a brick",
                 remedy="take sequences from 'split'",
             )
-    model = _Writer(layers, number_values(graph, sequence.layers)).write()
+    model = _Writer(layers, number_values(graph, sequence.layers, exposed=frozenset(sequence.outputs))).write()
     if graph.salt:
         model.metadata_props.add(key=_SALT, value=graph.salt)
     return _describe(graph, sequence, layers, model.SerializeToString(deterministic=True))
@@ -122,7 +122,7 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
         )
     _refuse_foreign_parts(model)
     try:
-        graph = build_graph(Skeleton(model), salt=_salt(model))
+        graph = build_graph(Skeleton(model), salt=_salt(model), dequantise=True)
     except ModelError as error:
         raise BrokenModel(f"brick {expected or ''} is no valid network: {error.message}") from error
     if not graph.live or len(graph.live) != len(graph.layers):

@@ -166,8 +166,8 @@ def fusion_saving(
     """
     if interventions.executed is None or interventions.units is None:
         return Unknown(interventions.reason or "what fusion saves is not measured", remedy)
-    home = {layer: number for number, part in enumerate(parts) for layer in part.layers}
-    cut = [unit.key for unit in interventions.units if len({home.get(layer) for layer in unit.layers}) > 1]
+    home = {layer: number for number, part in enumerate(parts) for layer in part.own}
+    cut = [unit.key for unit in interventions.units if len({home[layer] for layer in unit.own if layer in home}) > 1]
     missing = {key for key in cut if key not in bricks.fusion}
     if missing:
         return Unknown(f"{len(missing)} of {len({*cut})} windows are not measured with and without fusion", remedy)

@@ -21,6 +21,8 @@ class OptimiserTraits:
         prefixes: What it puts before the name of an operator that it fused or laid out anew.
         blocked: Matches the name of an operator that it laid out anew: the group ``value`` is the value that the
             operator stands for, which may end in the group ``step``. None: it gives no such names.
+        renamed: Matches the name of an operator that it copied or gave another layout: the group ``name`` is that which
+            the operator had before. None: it renames none.
         summands: The first slot of such an operator in which it reads what is added to its result.
     """
 
@@ -29,11 +31,17 @@ class OptimiserTraits:
     prefixes: tuple[str, ...] = ()
     blocked: re.Pattern[str] | None = None
     summands: int = 0
+    renamed: re.Pattern[str] | None = None
 
     def stands_for(self, name: str) -> tuple[str, str] | None:
         """The values that an operator may be named after, the likelier one first; None where it kept its own name."""
         found = self.blocked.fullmatch(name) if self.blocked is not None else None
         return None if found is None else (found["value"] + (found["step"] or ""), found["value"])
+
+    def plain(self, name: str) -> str:
+        """The name that an operator had before it was copied or laid out anew; its own where it was not."""
+        found = self.renamed.fullmatch(name) if self.renamed is not None else None
+        return name if found is None else found["name"]
 
     def family(self, kind: str) -> str:
         """What operators have in common that differ in layout, or in what is fused to them, alone."""

@@ -16,6 +16,7 @@ from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
+from ...bricks.operators import DEQUANTIZE
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
@@ -33,6 +34,7 @@ from ..worker.messages.protocol import Extract
 from ..worker.standby import Standby
 from .named import named_origins, taken_names
 from .origins import Operator, composed, match, sharing
+from .taken import unsigned_values, with_shared_scales, with_unsigned
 
 __all__ = ["executed_model", "instruction_set", "runtime_salt"]
 
@@ -114,7 +116,7 @@ def executed_model(
         executed = read_network(results / EXECUTED)
         stack = worker.greeting.stack
     isa = instruction_set()
-    before = build_graph(skeleton, oracle=oracle)
+    before = _as_taken(skeleton, build_graph(skeleton, oracle=oracle), oracle)
     names = taken_names(executed)
     after = build_graph(
         Skeleton(executed, bound=skeleton.bound, weight_bytes=skeleton.weight_bytes), salt=runtime_salt(stack, isa)
@@ -122,6 +124,8 @@ def executed_model(
     traits = optimiser_of(stack.backend)
     origins = _origins(before, stages, executed, traits) if names is None else named_origins(before, names)
     origin_of_any = frozenset[int]().union(*origins)
+    if unsigned := unsigned_values(before, after, origins):
+        before = _as_taken(with_unsigned(skeleton, unsigned), before, oracle)
     return ExecutedModel(
         name=source.name,
         source=before,
@@ -131,6 +135,13 @@ def executed_model(
         duplicated=sharing(origins),
         layouts=traits.layouts,
     )
+
+
+def _as_taken(skeleton: Skeleton, graph: ModelGraph, oracle: ShapeOracle | None) -> ModelGraph:
+    """A model's graph as runtimes take it: conversions of quantised weights are theirs to fold."""
+    if not any(layer.op_type == DEQUANTIZE for layer in graph.layers):
+        return graph
+    return build_graph(with_shared_scales(skeleton), oracle=oracle, dequantise=True, identity=graph.key)
 
 
 def _origins(

@@ -19,6 +19,7 @@ from ...bricks.suite.suite import Suite
 from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
 from ...models import ModelSource, require_known
+from ..backends.custom_ops import adopt, asked, files_of
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.sandbox import confine
 from .cutter import Cut, CutFields, Cutter, cut_from
@@ -261,6 +262,12 @@ _built: set[str] = set()
 """In a process of the pool: keys of the bricks that it has handed over already."""
 
 
+def _begin(libraries: Mapping[str, str]) -> None:
+    """What a process of the pool does first."""
+    confine()
+    adopt(libraries)
+
+
 def _bricks_alone(source: ModelSource, cut: Cut) -> ModelBricks:
     """What a process of the pool does."""
     with WorkerOracle() as oracle, Cutter(cut, oracle=oracle) as cutter:
@@ -278,7 +285,7 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
     # A fork server, not fork: this process may have threads. Its processes inherit what it has imported.
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=confine)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(files_of(asked()),))
     broken: BrokenProcessPool | None = None
     try:
         futures: dict[Future[ModelBricks], int] = {

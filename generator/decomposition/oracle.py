@@ -11,11 +11,14 @@ import onnx
 from ...bricks.tensor import ELEMENT_BITS, TensorType
 from ...errors import BackendError, WorkerError
 from ...models.subgraphs import all_graphs, all_nodes
+from ..backends.custom_ops import asked
 from ..worker.standby import Standby
 
 __all__ = ["WorkerOracle"]
 
 _MEMORY_BYTES = 8 << 30
+_RUNTIME = "onnxruntime"
+"""Whose custom operators it knows."""
 
 
 class WorkerOracle(Standby):
@@ -30,10 +33,8 @@ class WorkerOracle(Standby):
         timeout_s: Limit of one execution, loading included.
     """
 
-    def __init__(
-        self, *, backend: str = "onnxruntime", memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0
-    ) -> None:
-        super().__init__(backend, memory_bytes=memory_bytes)
+    def __init__(self, *, backend: str = _RUNTIME, memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0) -> None:
+        super().__init__(backend, options=asked() if backend == _RUNTIME else None, memory_bytes=memory_bytes)
         self._timeout_s = timeout_s
         self.problems: list[str] = []
 

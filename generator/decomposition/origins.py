@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...bricks.operators import VIEWS
+from ...bricks.operators import DEQUANTIZE, QUANTIZE, VIEWS
 from ..backends.optimiser import OptimiserTraits
 
 __all__ = ["FORMS", "Operator", "composed", "match", "sharing"]
@@ -22,6 +22,12 @@ FORMS = VIEWS | {"Cast", "Transpose"}
 
 _PASSING = frozenset({"Identity", "Dropout"})
 """Operators of a source that come to nothing at inference."""
+
+_CONVERSIONS = frozenset({DEQUANTIZE, QUANTIZE})
+"""Between real and quantised values: an operator that takes them in reads and writes quantised ones."""
+
+_CLAMPS = frozenset({"Clip", "Relu"})
+"""What a quantisation behind them does as well, by saturating."""
 
 _TRANSPOSING = frozenset({"Gemm"})
 """Operators of ONNX that take a transposition over from one in front of or behind them."""
@@ -83,16 +89,17 @@ class _Matching:
         self._before, self._merged = _without_repetitions(before, after)
         self._idle = frozenset(idle) | {i for i, op in enumerate(before) if op.kind in _PASSING}
         self._maker = {value: index for index, op in enumerate(before) for value in op.outputs if value}
+        self._names_after = {op.name for op in after}
         self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
-        self._readers_after: dict[str, list[int]] = {}
-        for index, op in enumerate(after):
-            for value in filter(None, op.inputs):
-                self._readers_after.setdefault(value, []).append(index)
+        self._readers, self._readers_after = _readers(self._before), _readers(after)
         known = {value for op in before for value in (*op.inputs, *op.outputs) if value}
         self._stands_for = {
             value: value for op in after for value in (*op.inputs, *op.outputs) if value and value in known
         }
+        self._by_name = {op.name: index for index, op in enumerate(self._before) if op.name}
         self._twin = self._find_twins()
+        for op in self._after:
+            self._take_in_conversions(op)
         self._settle()
 
     def origins(self) -> list[frozenset[int]]:
@@ -102,16 +109,57 @@ class _Matching:
 
     def _find_twins(self) -> dict[int, int]:
         """Operators that kept their name, or were named after the value that they stand for."""
-        by_name = {op.name: index for index, op in enumerate(self._before) if op.name}
+        by_name, family = self._by_name, self._traits.family
         twins = {}
         for index, op in enumerate(self._after):
+            same = self._named(op)
             if op.name in by_name and self._before[by_name[op.name]].kind == op.kind:
                 twins[index] = by_name[op.name]
+            elif same is not None and family(self._before[same].kind) == family(op.kind):
+                twins[index] = same
             elif values := self._traits.stands_for(op.name):
                 maker = next((self._maker[value] for value in values if value in self._maker), None)
                 if maker is not None:
                     twins[index] = maker
         return twins
+
+    def _named(self, op: Operator) -> int | None:
+        """The operator of the graph before that has the name of one, or the name that it had."""
+        return self._by_name.get(op.name, self._by_name.get(self._traits.plain(op.name)))
+
+    def _take_in_conversions(self, op: Operator) -> None:
+        """What an operator reads and writes instead, where conversions around it were folded into it.
+
+        It keeps its name, and where it writes quantised values they may have new ones.
+        """
+        own = self._named(op)
+        if own is None or op.kind in _CONVERSIONS:
+            return
+        left = {self._traits.plain(self._after[self._maker_after[value]].name)
+                for value in op.inputs if value in self._maker_after}  # fmt: skip
+        reads, taken = [], False
+        for value in filter(None, self._before[own].inputs):
+            maker = self._maker.get(value)
+            if maker is None or self._before[maker].kind != DEQUANTIZE or self._before[maker].name in left:
+                reads.append(value)
+            else:
+                taken = True
+                reads += filter(None, self._before[maker].inputs[:1])
+        if taken:
+            self._learn([value for value in op.inputs if value], reads)
+            self._learn(op.outputs, [self._quantised(value) for value in self._before[own].outputs])
+
+    def _quantised(self, value: str) -> str:
+        """The quantised form of a value that nothing else reads; the value itself where it has none of its own."""
+        made = value
+        while len(readers := self._readers.get(made, [])) == 1:
+            reader = self._before[readers[0]]
+            if reader.name in self._names_after or reader.kind not in _CLAMPS | {QUANTIZE}:
+                break
+            made = reader.outputs[0]
+            if reader.kind == QUANTIZE:
+                return made
+        return value
 
     def _settle(self) -> None:
         """Spread what is known over the operators until nothing is new; guess only then, first operator first."""
@@ -132,7 +180,7 @@ class _Matching:
             twin = self._twin.get(index)
             if twin is not None:
                 self._learn(op.inputs, self._before[twin].inputs)
-                if op.name == self._before[twin].name:
+                if self._before[twin].name in {op.name, self._traits.plain(op.name)}:
                     self._learn(op.outputs, self._before[twin].outputs)
             elif op.kind in self._forms:
                 self._learn(op.outputs[:1], [self._stands_for.get(op.inputs[0], "")])
@@ -209,7 +257,8 @@ class _Matching:
         family = self._traits.family
         same = {index for index in found if family(self._before[index].kind) == family(op.kind)}
         if op.kind in self._forms:
-            return frozenset(same) or found
+            converted = {index for index in found if self._before[index].kind in _CONVERSIONS}
+            return frozenset(same | converted) if same else found
         if (
             op.kind not in self._transposing
             and same
@@ -217,6 +266,15 @@ class _Matching:
         ):
             return frozenset(same)  # the layout changes around it are gone
         return found - self._idle
+
+
+def _readers(operators: Sequence[Operator]) -> dict[str, list[int]]:
+    """For each value the operators that read it."""
+    readers: dict[str, list[int]] = {}
+    for index, op in enumerate(operators):
+        for value in dict.fromkeys(filter(None, op.inputs)):
+            readers.setdefault(value, []).append(index)
+    return readers
 
 
 def _without_repetitions(

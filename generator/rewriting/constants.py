@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...bricks.layer import Layer, LayerState
+from ...bricks.layer import Layer
 from ...errors import ModelError
 from ...models.subgraphs import may_have_bodies, reads
 from .draft import Draft
@@ -27,10 +27,10 @@ def find(view: View) -> list[Match]:
     """Every value that is made of constants, and that something else reads."""
     found = []
     for layer in view.graph.layers:
-        if layer.state is not LayerState.FOLDED or len([name for name in layer.outputs if name]) != 1:
+        if not view.is_constant(layer) or len([name for name in layer.outputs if name]) != 1:
             continue
         made = layer.outputs[0]
-        wanted = view.is_output(made) or any(one.state is not LayerState.FOLDED for one in view.readers(made))
+        wanted = view.is_output(made) or not all(view.is_constant(one) for one in view.readers(made))
         before = list(_before(view, layer)) if wanted else []
         if before and not any(_hard(view, one) for one in before):
             found.append(view.match({one.index for one in before}, made, ()))

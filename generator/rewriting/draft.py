@@ -90,6 +90,10 @@ class Draft:
         self._nodes[place:place] = nodes
         self._makers |= {name: node for node in nodes for name in node.output if name}
 
+    def forget_type(self, value: str) -> None:
+        """Drop what the model states of a value's type, which is another one now."""
+        _keep(self.model.graph.value_info, {one.name for one in self.model.graph.value_info} - {value})
+
     def finish(self) -> onnx.ModelProto:
         """The model in topological order, without what nobody reads.
 

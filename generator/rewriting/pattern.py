@@ -13,6 +13,7 @@ import onnx
 from ...bricks.constants import decode_constant
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import Layer, LayerState, Operand, Role
+from ...bricks.operators import DEQUANTIZE
 
 __all__ = ["ELEMENTWISE", "Array", "Match", "View"]
 
@@ -126,6 +127,12 @@ class View:
             return None
         operand = layer.operands[slot]
         return operand if operand.role in {Role.CONSTANT, Role.WEIGHT} else None
+
+    def is_constant(self, layer: Layer) -> bool:
+        """Whether a layer computes constants only; conversions of quantised weights may be left to the runtime."""
+        reads = any(operand.role is Role.ACTIVATION for operand in layer.operands)
+        live = layer.state is LayerState.LIVE and layer.op_type == DEQUANTIZE
+        return layer.state is LayerState.FOLDED or (live and not reads)
 
     def attribute(self, layer: Layer, name: str) -> Any:
         """An attribute as the source has it; None where it is not given."""

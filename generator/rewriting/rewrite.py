@@ -32,6 +32,7 @@ from . import (
     padding,
     sums,
     transposes,
+    unsigned,
 )
 from .draft import Draft
 from .pattern import Array, Match, View
@@ -70,6 +71,7 @@ REWRITES: Mapping[str, Rewrite] = {
     "roundings": Rewrite(casts.find_rounding, casts.apply, 2e-2),
     "sums": Rewrite(sums.find, sums.apply),
     "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
+    "unsigned": Rewrite(unsigned.find, unsigned.apply, 5e-2),
 }
 """By name, each with what it may change an output by."""
 

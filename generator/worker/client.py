@@ -26,6 +26,7 @@ from ...errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from ..backends.custom_ops import files_of
 from .environment import worker_environment
 from .messages.protocol import (
     Bye,
@@ -154,7 +155,8 @@ class Worker:
         """
         worker = cls(command=command)
         try:
-            hello = Hello(backend, device, dict(options or {}), threads, Limits(memory_bytes), together, dtype)
+            own = dict(options or {})
+            hello = Hello(backend, device, own, threads, Limits(memory_bytes), together, dtype, files_of(own))
             worker.greeting = worker.ask(hello, Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()

@@ -24,6 +24,7 @@ from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, UsageError
 from ..backends.base import Backend, Executable, FusingBackend, GraphBackend, OptimisingBackend, Settings
+from ..backends.custom_ops import adopt
 from ..backends.registry import get
 from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
 from ..device.device import Device
@@ -121,6 +122,7 @@ class _Worker:
         if self._backend is not None:
             raise UsageError("this worker has a backend already", remedy="start another one")
         backend = get(request.backend)
+        adopt(request.libraries)
         options = backend.resolve(request.device, request.options)
         cores = physical_cores()
         if request.together:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import chain
 
-from ....bricks.layer import LayerState
 from ....generator.rewriting.pattern import View
 from ..analysis import Analysis, finding, spent_by
 from ..finding import Finding, Remedy
@@ -25,7 +24,8 @@ _TEXT = "Store what is computed as an initializer (constant folding when the mod
 
 
 def _run(subject: Subject) -> Iterable[Finding]:
-    folded = {layer.index for layer in subject.graph.layers if layer.state is LayerState.FOLDED}
+    view = View(subject.graph)
+    folded = {layer.index for layer in subject.graph.layers if view.is_constant(layer)}
     nodes = [node for node in subject.of(folded) if node.ms is not None]
     behind = _unfoldable(subject, set(chain.from_iterable(node.origins for node in nodes)))
     spent = subject.spent([*nodes, *behind])

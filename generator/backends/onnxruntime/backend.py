@@ -13,11 +13,12 @@ from ...device.opening import open_device
 from ...network.network import Network
 from ..algorithms import Algorithm
 from ..base import Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
+from ..custom_ops import CUSTOM_OPS, checked
 from ..package import PackagedBackend
 from ..requirements import require_dtype
 from ..streams import StreamedExecutable
 from .configuration import SILENT, graph_options, has_global_pool, level, session_options
-from .optimiser import REORDERS, TRAITS
+from .optimiser import REORDERS, TRAITS, channels_last_values
 from .options import GPU_OPTIONS, OPTIONS, algorithms
 from .provider import missing_for_cuda, providers, require_cuda, streaming
 from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
@@ -53,6 +54,12 @@ class OrtBackend(PackagedBackend):
     def declared(self, device: str) -> Sequence[Option]:
         """Those of the device: threads and memory of the CPU, or what the CUDA provider can be set to."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """With ``custom_ops`` only where libraries are named: other stacks are what they were before there was any."""
+        named = {name: checked(value) for name, value in options.items() if name == CUSTOM_OPS and value}
+        plain = {name: value for name, value in options.items() if name != CUSTOM_OPS}
+        return super().resolve(device, plain) | named
 
     def missing(self, device: str) -> str:
         """A build with CUDA, CuPy, or the driver, where a GPU is asked for."""
@@ -140,9 +147,13 @@ class OrtBackend(PackagedBackend):
 
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
+        last = channels_last_values(network.model.graph.node)
         found: set[int] = set()
         for place, node in enumerate(network.model.graph.node):
-            if node.op_type in REORDERS and outside.intersection((node.input[0], node.output[0])):
+            changes = node.op_type in REORDERS or (
+                node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
+            )
+            if changes and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
             elif is_idle_pooling(node) and node.input[0] in outside:
@@ -150,12 +161,13 @@ class OrtBackend(PackagedBackend):
         return frozenset(found)
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
-        """With sums fused into convolutions as in a model (see ``PackingBackend``)."""
+        """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``PackingBackend``)."""
+        from .channels_last import with_pools_channels_last
         from .summands import with_blocked_summands
 
         optimised = self.optimised(network, settings)
         blocked = with_blocked_summands(network, optimised)
-        return optimised if blocked is None else self.optimised(blocked, settings)
+        return with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Of a session like that of ``prepare``, but for packed weights (see ``GraphBackend``)."""

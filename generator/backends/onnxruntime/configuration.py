@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...network.network import Network
 from ..base import Settings
+from ..custom_ops import paths_of
 from .optimised import is_left
 from .options import LEVELS
 
@@ -33,6 +34,8 @@ def session_options(network: Network, settings: Settings) -> ort.SessionOptions:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if has_global_pool(settings):
         options.use_per_session_threads = False
+    for path in paths_of(settings.options):
+        options.register_custom_ops_library(path)
     for name, size in network.overrides.items():
         options.add_free_dimension_override_by_name(name, size)
     return options

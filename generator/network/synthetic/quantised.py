@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import MutableMapping
+from typing import Any
 
-from onnx import NodeProto, TensorProto
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from .draws import Draw
 from .moments import UNKNOWN, Moments
@@ -18,11 +22,15 @@ __all__ = [
     "quantise",
     "quantised_operator",
     "quantised_product",
+    "scale_biases",
 ]
 
 _STEPS = 32.0  # magnitude of quantised data, in quantisation steps
 _STEPS_4BIT = 2.5
 _SCALE = Draw("uniform", 0.9 / _STEPS, 1.1 / _STEPS)
+
+_BIASED, _BIAS = frozenset({"Conv", "ConvTranspose", "Gemm"}), 2
+"""Operators with a bias, and the slot of it."""
 
 QUANTISED = (
     "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearAdd", "QLinearAveragePool",
@@ -96,3 +104,28 @@ def block_quantised(walk: Walk, node: NodeProto) -> Moments:
     walk.claim(node.input[2], Draw("uniform", 0.9 * small, 1.1 * small))
     walk.quantise(node.input[1 if product else 0], _STEPS)
     return Moments(1.0)
+
+
+def scale_biases(graph: GraphProto, arrays: MutableMapping[str, npt.NDArray[Any]]) -> None:
+    """Give quantised biases the scale that they have in every model: that of the data times that of the filter.
+
+    Runtimes look at it: they compute in integers only where a bias can be added to the products as it is.
+
+    Args:
+        graph: The network.
+        arrays: Its weights, changed in place.
+    """
+    makers = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+
+    def scale(value: str) -> npt.NDArray[Any] | None:
+        name = makers[value].input[1] if value in makers else ""
+        return numpy_helper.to_array(constants[name]) if name in constants else arrays.get(name)
+
+    for node in graph.node:
+        if node.op_type in _BIASED and len(node.input) > _BIAS and (maker := makers.get(node.input[_BIAS])):
+            data, filters, name = scale(node.input[0]), scale(node.input[1]), maker.input[1]
+            if data is not None and filters is not None and name in arrays:
+                own = arrays[name]
+                product = data.astype(np.float64).ravel()[0] * filters.astype(np.float64).ravel()
+                arrays[name] = np.resize(product, own.shape).astype(own.dtype)

@@ -26,6 +26,7 @@ from ....models.subgraphs import bodies
 from ..domains import Kind, Site
 from ..legality import structure_of
 from .draws import Draw, draw
+from .quantised import scale_biases
 from .rules import RULES, unknown_operator
 from .walk import FLOATS, Walk
 
@@ -57,7 +58,7 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     """
     planned = _planned(model)
     values = (value for value in model.graph.input if is_weight(value))
-    return {
+    arrays = {
         value.name: draw(
             planned[value.name],
             value.type.tensor_type.elem_type,
@@ -67,6 +68,8 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         )
         for ordinal, value in enumerate(values)
     }
+    scale_biases(model.graph, arrays)
+    return arrays
 
 
 def _planned(model: onnx.ModelProto) -> dict[str, Draw]:

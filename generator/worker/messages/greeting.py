@@ -35,6 +35,7 @@ class Hello(Request):
         limits: Memory limit.
         together: Whether many networks will be visited in turn: they then share threads.
         dtype: Precision that networks are computed in; ``float32``: that of each network itself.
+        libraries: Digest to path of the libraries of custom operators that the options name.
     """
 
     op: ClassVar[str] = "hello"
@@ -46,6 +47,7 @@ class Hello(Request):
     limits: Limits = field(default_factory=Limits)
     together: bool = False
     dtype: str = "float32"
+    libraries: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

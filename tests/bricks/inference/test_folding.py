@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.inference.arithmetic import EVALUATED_ELEMENTS, Unevaluated, evaluate
 from dlbricks.bricks.layer import Layer, LayerState, Role
+from dlbricks.models.skeleton import Skeleton
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -24,6 +26,22 @@ def _constant(layer: Layer, slot: int) -> list[float]:
     operand = layer.operands[slot]
     assert operand.role is Role.CONSTANT
     return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(operand.data)).ravel().tolist()
+
+
+def test_quantised_weights_may_be_left_to_the_runtime() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2, 3] x) => (float[2, 4] y)'
+        "<int8[3, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float s = {0.5}>"
+        "{a = DequantizeLinear(w, s) b = Neg(a) y = MatMul(x, b)}"
+    )
+
+    plain, taken = (build_graph(Skeleton(model), dequantise=left) for left in (False, True))
+
+    assert _states(plain) == {"a": "folded", "b": "folded", "y": "live"}
+    assert _states(taken) == {"a": "live", "b": "live", "y": "live"}
+    (conversion, _, _) = taken.layers
+    assert conversion.cost is not None
+    assert conversion.cost.weight_bytes == 12 + 4
 
 
 def test_shape_arithmetic_disappears_into_its_target(parse_graph: Build) -> None:

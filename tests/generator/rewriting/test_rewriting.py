@@ -192,7 +192,15 @@ def outputs(path: Path, seed: int = 1) -> list[Array]:
     return [np.asarray(found) for found in opened.run(None, feeds)]
 
 
+SIGNED = (  # a signed value that two operators read, and a signed constant beside one
+    "(float[4,2] x) => (float[4,2] y)"
+    "<float s = {0.05}, int8 z = {3}, int8 none = {0}, int8[2] k = {-100, 90}>"
+    "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = DequantizeLinear(q, s, z) c = Relu(a)"
+    " d = Add(b, c) e = QuantizeLinear(d, s, z) f = DequantizeLinear(e, s, z) g = DequantizeLinear(k, s, none)"
+    " i = Mul(f, g) j = QuantizeLinear(i, s, z) y = DequantizeLinear(j, s, z)}"
+)
 CASES = [
+    ("unsigned", SIGNED, 4, {"QuantizeLinear", "DequantizeLinear"}, set[str]()),
     ("activations", GELU, 1, {"Gelu"}, {"Erf"}),
     ("activations", TANH, 1, {"FastGelu"}, {"Tanh", "Pow"}),
     ("normalisations", NORM, 1, {"LayerNormalization"}, {"ReduceMean", "Sqrt"}),

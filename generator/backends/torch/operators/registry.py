@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Operator", "elementwise", "operator", "registered"]
+__all__ = ["Operator", "elementwise", "names", "operator", "registered"]
 
 Operator = Callable[..., Any]
 
@@ -36,3 +36,8 @@ def elementwise(name: str, function: Callable[..., Any]) -> None:
 def registered(name: str) -> Operator | None:
     """The function of an operator, where its module was imported; None where there is none (see ``table``)."""
     return _OPERATORS.get(name)
+
+
+def names() -> frozenset[str]:
+    """The operators whose modules were imported."""
+    return frozenset(_OPERATORS)

@@ -1,0 +1,197 @@
+"""Quantised models: what the runtime folds is one unit, and its brick executes what the model does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
+from dlbricks.bricks.graph.executed import ExecutedModel
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.suite.brick import build_brick, load_brick
+from dlbricks.constructor.decomposition import quotient_of
+from dlbricks.generator.decomposition.executed import executed_model
+from dlbricks.generator.network.network import synthetic_network
+from dlbricks.models import ModelSource, find_models
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+LAYOUTS = {"Reshape", "ReorderInput", "ReorderOutput", "Transpose"}
+
+Quantised = Callable[..., ModelSource]
+
+
+class Inputs(CalibrationDataReader):
+    def __init__(self) -> None:
+        draws = np.random.default_rng(0)
+        self._left = [{"x": draws.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(2)]
+
+    def get_next(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] | None:
+        return self._left.pop() if self._left else None
+
+
+@pytest.fixture
+def quantised(tmp_path: Path) -> Quantised:
+    """Two convolutions, a shortcut around the second, a GELU that has no quantised kernel, and a product."""
+
+    def make(activations: QuantType, style: QuantFormat = QuantFormat.QDQ, *, per_channel: bool = False) -> ModelSource:
+        draws = np.random.default_rng(1)
+        shapes = {"w0": (16, 8, 3, 3), "b0": (16,), "w1": (16, 16, 3, 3), "b1": (16,), "w2": (16, 10), "b2": (10,)}
+        weights = {name: draws.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+        nodes = [
+            helper.make_node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("Conv", ["b", "w1", "b1"], ["c"], pads=[1, 1, 1, 1]),
+            helper.make_node("Add", ["b", "c"], ["d"]),
+            helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+            helper.make_node("Flatten", ["e"], ["f"]),
+            helper.make_node("Gelu", ["f"], ["g"]),
+            helper.make_node("Gemm", ["g", "w2", "b2"], ["y"]),
+        ]
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+            [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        onnx.save(model, tmp_path / "plain.onnx")
+        quantize_static(
+            tmp_path / "plain.onnx", tmp_path / "quantised.onnx", Inputs(), quant_format=style, per_channel=per_channel,
+            activation_type=activations, weight_type=QuantType.QInt8,
+        )  # fmt: skip
+        return find_models([tmp_path / "quantised.onnx"])[0]
+
+    return make
+
+
+def units_of(executed: ExecutedModel) -> list[set[str]]:
+    layers = executed.source.layers
+    return [{layers[index].op_type for index in unit} for unit in fused_units(executed).groups]
+
+
+def operators(model: onnx.ModelProto, folder: Path) -> Counter[str]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "executed.onnx")
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
+
+
+def test_conversions_are_one_unit_with_the_operator_that_takes_them_in(quantised: Quantised) -> None:
+    executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
+
+    conv = {"DequantizeLinear", "Conv", "QuantizeLinear"}
+    add = {"DequantizeLinear", "Add", "QuantizeLinear"}
+    assert units_of(executed).count(conv) == 2
+    assert units_of(executed).count(add) == 1
+    for layer, origin in zip(executed.graph.layers, executed.origins, strict=True):
+        kinds = Counter(executed.source.layers[index].op_type for index in origin)
+        if layer.op_type == "QLinearConv":
+            assert kinds == {"DequantizeLinear": 3, "Conv": 1, "QuantizeLinear": 1}
+        if layer.op_type == "QLinearAdd":
+            assert kinds == {"DequantizeLinear": 2, "Add": 1, "QuantizeLinear": 1}
+    assert {layer.op_type for layer in executed.graph.layers} >= {"QLinearConv", "QLinearAdd"}
+    assert all(layer.cost is not None for layer in executed.graph.layers)
+
+
+def test_macs_and_weights_are_those_of_the_operator_in_bytes(quantised: Quantised) -> None:
+    executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
+
+    (conv, *_) = (layer for layer in executed.graph.layers if layer.op_type == "QLinearConv")
+    assert conv.cost is not None
+    assert conv.cost.macs == 16 * 12 * 12 * 8 * 9
+    assert 16 * 8 * 9 <= conv.cost.weight_bytes < 16 * 8 * 9 + 16 * 4 + 64  # one byte each, biases of four, scales
+
+
+@pytest.mark.parametrize("activations", [QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_bricks_execute_what_the_model_executes(
+    quantised: Quantised, tmp_path: Path, activations: QuantType, per_channel: bool
+) -> None:
+    source = quantised(activations, per_channel=per_channel)
+    executed = executed_model(source, options={"pinning": "off"})
+    model = Counter(layer.op_type for layer in executed.graph.layers)
+
+    bricks = Counter[str]()
+    for part in fused_sequences(executed, 1):
+        brick = build_brick(executed.source, part)
+        assert load_brick(brick.model, expected=part.key).key == part.key
+        network = synthetic_network(onnx.load_model_from_string(brick.model))
+        bricks += operators(network.self_contained(), tmp_path)
+
+    differing = {kind for kind in {*model, *bricks} - LAYOUTS if model[kind] != bricks[kind]}
+    assert not differing, (model, bricks)
+
+
+def test_signed_values_are_unsigned_where_they_are_executed_so(quantised: Quantised) -> None:
+    source = quantised(QuantType.QInt8)
+    executed = executed_model(source, options={"pinning": "off"})
+    plain, types = build_graph(source.skeleton()), executed.source.types
+
+    signed = [
+        value for value, kind in plain.types.items() if kind.dtype == "int8" and plain.producer(value) is not None
+    ]
+    turned = [value for value in signed if types[value].dtype == "uint8"]
+    made = {value for layer in executed.graph.layers for value in layer.outputs}
+    assert signed
+    # On x86 it turns some of them; elsewhere none.
+    assert bool(turned) == ("uint8" in {kind.dtype for value, kind in executed.graph.types.items() if value in made})
+
+
+def test_a_prepared_graph_is_the_model_that_it_was_made_of(quantised: Quantised) -> None:
+    source = quantised(QuantType.QInt8)
+    executed = executed_model(source, options={"pinning": "off"})
+    plain = build_graph(source.skeleton())
+
+    assert executed.source.key == plain.key
+    assert [layer.name for layer in executed.source.layers] == [layer.name for layer in plain.layers]
+    folded = {layer.op_type for layer in plain.layers if layer.state is LayerState.FOLDED}
+    assert folded == {"DequantizeLinear"}
+    assert not any(layer.state is LayerState.FOLDED for layer in executed.source.layers)
+
+
+def test_each_reader_of_a_shared_value_has_the_conversion_for_itself(quantised: Quantised) -> None:
+    executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
+    parts = fused_sequences(executed, 1)
+
+    (shared,) = copied_layers(executed)
+    holders = [part for part in parts if shared in part.layers]
+    assert [len(part.copies) for part in holders] == [0, 1]
+    assert sorted(index for part in parts for index in part.own) == list(executed.source.live)
+    value = executed.source.layers[shared].outputs[0]
+    assert all(value not in part.outputs for part in holders)
+    quotient = quotient_of(executed.source, tuple(parts))
+    assert len(quotient.order) == len(parts)
+    maker = executed.source.producer(executed.source.layers[shared].node.input[0])
+    (made,) = (number for number, part in enumerate(parts) if maker in part.own)
+    assert all(made in quotient.predecessors[parts.index(part)] for part in holders)
+
+
+def test_equal_scales_are_one_however_a_file_names_them(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1,4,8,8] x) => (float[1,4,4,4] y)'
+        "<float s = {0.1}, float t = {0.1}, float u = {0.1}, uint8 z = {3}>"
+        "{a = Sigmoid(x) q = QuantizeLinear(a, s, z) b = DequantizeLinear(q, t, z)"
+        " c = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b) r = QuantizeLinear(c, u, z) d = DequantizeLinear(r, s, z)"
+        " y = Tanh(d)}"
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    executed = executed_model(find_models([tmp_path / "model.onnx"])[0], options={"pinning": "off"})
+
+    (part,) = (part for part in fused_sequences(executed, 1) if len(part.layers) > 1)
+    brick = build_brick(executed.source, part)
+
+    assert [executed.source.layers[index].op_type for index in part.layers] == [
+        "DequantizeLinear", "MaxPool", "QuantizeLinear",
+    ]  # fmt: skip
+    network = synthetic_network(onnx.load_model_from_string(brick.model))
+    assert set(operators(network.self_contained(), tmp_path)) <= {"MaxPool", "NhwcMaxPool", "Transpose"}
