@@ -96,6 +96,20 @@ binding_options = _stacked(
         metavar="NAME=N[,N...]",
         help="Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
     ),
+    click.option(
+        "--branch",
+        "branches",
+        multiple=True,
+        metavar="[NODE=]then|else",
+        help="Branch of an If whose condition is not constant; 'observed': as one execution takes it; repeatable.",
+    ),
+    click.option(
+        "--trip",
+        "trips",
+        multiple=True,
+        metavar="[NODE=]N",
+        help="Iterations of a Loop whose number is not constant; 'observed': as one execution does; repeatable.",
+    ),
 )
 
 model_arguments = _stacked(click.argument("models", nargs=-1, required=True, metavar="MODEL..."), binding_options)
@@ -104,7 +118,9 @@ model_arguments = _stacked(click.argument("models", nargs=-1, required=True, met
 def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
     from ..models import find_models
+    from ..models.control.choices import read_choices
 
+    control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
     found: dict[str, ModelSource] = {}
@@ -113,7 +129,11 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
         ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
         for source in find_models(models, batches=batch, dims=dims):
             name = source.name if source.problem else f"{source.name}{ends}"
-            found.setdefault(name, dataclasses.replace(source, name=name))
+            found.setdefault(name, dataclasses.replace(source, name=name, control=control))
+    if observed:
+        from ..generator.decomposition.observation import observe
+
+        return observe(list(found.values()))
     return list(found.values())
 
 

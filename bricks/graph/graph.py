@@ -17,6 +17,7 @@ from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState
 from ..tensor import TensorType
 from .assembly import Assembly
+from .control import ControlFlow, write_out
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -42,6 +43,7 @@ class ModelGraph:
         idle: For each layer that is not live what is known of it, free of names.
         salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
             that a runtime executes.
+        control: The model's control flow, and what became of it.
     """
 
     layers: tuple[Layer, ...]
@@ -53,6 +55,7 @@ class ModelGraph:
     bound: Mapping[str, int]
     idle: Mapping[int, Signature]
     salt: str = ""
+    control: tuple[ControlFlow, ...] = ()
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -119,7 +122,8 @@ def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
 def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: str = "") -> ModelGraph:
     """Turn a skeleton into a ModelGraph.
 
-    Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
+    Control flow whose course is known is written out first, where the skeleton says so (``control``). Every operator
+    becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
     is skipped with its reason; only a model that is broken as a whole is an error.
 
     Args:
@@ -133,10 +137,11 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: 
         BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
             inference refuses it.
     """
-    inference = stated_types(skeleton.model) if salt else infer_types(skeleton.model, oracle=oracle)
-    assembly = Assembly(skeleton.model, inference, as_is=bool(salt))
+    written = write_out(skeleton)
+    inference = stated_types(written.model) if salt else infer_types(written.model, oracle=oracle)
+    assembly = Assembly(written.model, inference, as_is=bool(salt))
     layers = assembly.layers
-    source = skeleton.model.graph
+    source = written.model.graph
     inputs = {
         value.name: inference.types.get(value.name)
         for value in source.input
@@ -152,6 +157,7 @@ def build_graph(skeleton: Skeleton, *, oracle: ShapeOracle | None = None, salt: 
         bound=dict(skeleton.bound),
         idle=assembly.idle,
         salt=salt,
+        control=written.control,
     )
 
 

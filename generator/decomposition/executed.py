@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 
+from ...bricks.graph.control import write_out
 from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
@@ -19,6 +21,7 @@ from ...bricks.layer import Layer, LayerState, Role
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
+from ...models.control.expansion import Expansion, Step
 from ...models.names import kind_of
 from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures
@@ -93,7 +96,8 @@ def executed_model(
     skeleton = source.skeleton()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-executed-")))
-        runnable = source.runnable(folder)
+        rounds = write_out(skeleton).rounds
+        runnable = source.runnable(folder, edit=partial(_write_out, rounds=rounds) if rounds else None)
         if worker is None:
             standby = Standby(backend, device=device, options=options, threads=threads)
             worker = resources.enter_context(standby).worker
@@ -131,6 +135,13 @@ def executed_model(
         duplicated=sharing(origins),
         layouts=traits.layouts,
     )
+
+
+def _write_out(model: onnx.ModelProto, rounds: Sequence[Sequence[Step]]) -> None:
+    """Write out the control flow of a model with its weights as it was done in its skeleton."""
+    expansion = Expansion(model, keep_weights=True)
+    for steps in rounds:
+        expansion.apply(steps)
 
 
 def _origins(

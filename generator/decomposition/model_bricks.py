@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ...bricks.cutting.fused import fused_units
+from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.footprint import footprint, level_of
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import LayerState
@@ -47,6 +48,7 @@ class ModelBricks:
         eliminated: Operators of the layers that a runtime has nothing to do for, by number of layers; of a fused cut.
         distance: Level of the reuse distance of its weights.
         bound: Dynamic dimensions and the values that they were given.
+        control: Control flow, and what became of it.
         error: Why the model could not be decomposed.
         bricks: Bricks by key, those that the caller knew already left out.
     """
@@ -64,6 +66,7 @@ class ModelBricks:
     eliminated: Mapping[str, int] = field(default_factory=dict)
     distance: int = 0
     bound: Mapping[str, int] = field(default_factory=dict)
+    control: tuple[ControlFlow, ...] = ()
     error: str | None = None
     bricks: Mapping[str, Brick] = field(default_factory=dict)
 
@@ -110,6 +113,7 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
         eliminated=eliminated,
         distance=level_of(footprint(cut.graph)),
         bound=dict(graph.bound),
+        control=graph.control,
         bricks=bricks,
     )
 
