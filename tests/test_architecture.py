@@ -42,7 +42,7 @@ ROOMS = {
     "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "result",
                     "stored", "coverage", "bounds", "prediction", "truth", "headroom", "construction", "curve",
                     "tokens"],
-    "models": ["zoo"],
+    "models": ["control", "zoo"],
     "analyzer": ["shell", "estimation", "comparison", "history", "ranking", "advice", "kernels", "findings", "report",
                  "reporting", "tokens", "frames", "demo"],
     "analyzer/estimation": ["query", "views", "profiled", "ceilings", "runtime", "tasks", "lookup", "cutting",

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import onnx
 
 from ...errors import DlbricksError
-from ...models.control.choices import Choice, Course, How, chosen, label_of
-from ...models.control.expansion import Carried, Expansion, Step, body_of, size_of
+from ...models.control.choices import Choice, Course, How, body_of, chosen, label_of
 from ...models.names import is_standard
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import captures
 from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
+from .expansion import Carried, Expansion, Step, size_of
 
 __all__ = ["ControlFlow", "WrittenOut", "given_courses", "write_out"]
 

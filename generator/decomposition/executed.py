@@ -15,13 +15,13 @@ import onnx
 
 from ...bricks.graph.control import write_out
 from ...bricks.graph.executed import ExecutedModel
+from ...bricks.graph.expansion import Expansion, Step
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
 from ...db.values import Stack, System
 from ...errors import WorkerError
 from ...models import ModelSource
-from ...models.control.expansion import Expansion, Step
 from ...models.names import kind_of
 from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures

@@ -1,4 +1,4 @@
-"""Control flow of models: what was said of its course, and the same model without it.
+"""Control flow of models: what was said of its course, and models that take it whatever their inputs are.
 
-What reads constants to find a course by itself stands in ``bricks.graph.control``; here is what works on the file.
+What finds a course by itself, and writes it out, stands in ``bricks.graph``: that reads constants.
 """

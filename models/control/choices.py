@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from onnx import NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
-from ...errors import UsageError
+from ...errors import BrokenModel, UsageError
 
-__all__ = ["BRANCHES", "OBSERVED", "Choice", "Course", "How", "chosen", "label_of", "read_choices"]
+__all__ = ["BRANCHES", "OBSERVED", "Choice", "Course", "How", "body_of", "chosen", "label_of", "read_choices"]
 
 Course = str | int
 """``then`` or ``else`` of an If; the number of iterations of a Loop or Scan."""
@@ -52,6 +52,19 @@ class Choice:
 def label_of(node: NodeProto) -> str:
     """What people call an operator: its name, or that of its first output."""
     return str(node.name or next(filter(None, node.output), ""))
+
+
+def body_of(node: NodeProto, name: str) -> GraphProto:
+    """The body of a control-flow operator.
+
+    Raises:
+        BrokenModel: It has none of that name.
+    """
+    for attribute in node.attribute:
+        if attribute.name == name and attribute.type == AttributeProto.GRAPH:
+            body: GraphProto = attribute.g
+            return body
+    raise BrokenModel(f"{node.op_type} '{label_of(node)}' has no {name}")
 
 
 def chosen(choices: Sequence[Choice], label: str, *, branch: bool) -> Choice | None:

@@ -13,8 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ..names import is_standard
 from ..subgraphs import all_graphs, bodies
-from .choices import Choice, Course, chosen, label_of
-from .expansion import body_of
+from .choices import Choice, Course, body_of, chosen, label_of
 
 __all__ = ["force"]
 

@@ -8,7 +8,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["generation", "speech_detector"]
 
-_RNG = np.random.default_rng(0)
 _HIDDEN = 128
 
 
@@ -38,6 +37,7 @@ def speech_detector(samples: int = 512) -> onnx.ModelProto:
 
 
 def _branch(name: str, window: int) -> onnx.GraphProto:
+    rng = np.random.default_rng(window)
     nodes: list[onnx.NodeProto] = []
     bins = window // 2 + 1
 
@@ -47,7 +47,7 @@ def _branch(name: str, window: int) -> onnx.GraphProto:
         return tensor.name
 
     def weight(label: str, *shape: int) -> str:
-        return constant(label, (_RNG.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32))
+        return constant(label, (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32))
 
     def add(operator: str, inputs: list[str], label: str, count: int = 1, **attributes: object) -> str:
         made = [f"{name}_{label}{number or ''}" for number in range(count)]
@@ -101,6 +101,7 @@ def generation(*, width: int = 256, trips: int | None = None) -> onnx.ModelProto
         width: Of what it carries.
         trips: Iterations; None: an input ``steps`` says.
     """
+    rng = np.random.default_rng(width)
     body_nodes = [
         helper.make_node("Identity", ["goes_on"], ["goes_on_still"]),
         helper.make_node("MatMul", ["x", "w0"], ["wide"], name="up"),
@@ -122,8 +123,8 @@ def generation(*, width: int = 256, trips: int | None = None) -> onnx.ModelProto
     )
     loop = helper.make_node("Loop", ["steps", "", "start"], ["end", "means"], name="Loop_0", body=body)
     constants = [
-        numpy_helper.from_array(_RNG.standard_normal((width, 4 * width)).astype(np.float32) / 16, "w0"),
-        numpy_helper.from_array(_RNG.standard_normal((4 * width, width)).astype(np.float32) / 32, "w1"),
+        numpy_helper.from_array(rng.standard_normal((width, 4 * width)).astype(np.float32) / 16, "w0"),
+        numpy_helper.from_array(rng.standard_normal((4 * width, width)).astype(np.float32) / 32, "w1"),
     ]
     inputs = [info("start", 1, [1, width]), info("bias", 1, [1, width])]
     if trips is None:

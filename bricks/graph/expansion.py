@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from ...errors import BrokenModel, UnsupportedModel
-from ..constants import is_constant, node_constant
-from ..names import is_standard
-from ..subgraphs import bodies, own_names
-from .choices import Course, label_of
+from ...models.constants import is_constant, node_constant
+from ...models.control.choices import Course, body_of, label_of
+from ...models.names import is_standard
+from ...models.subgraphs import bodies, own_names
 
-__all__ = ["Carried", "Expanded", "Expansion", "Step", "body_of", "size_of"]
+__all__ = ["Carried", "Expanded", "Expansion", "Step", "size_of"]
 
 _AXES_ARE_INPUTS = 13
 """Opset from which Unsqueeze takes its axes as an input."""
@@ -69,19 +69,6 @@ class Expanded:
     layers: int
     inner: Mapping[str, str] = field(default_factory=dict)
     bare: str = ""
-
-
-def body_of(node: NodeProto, name: str) -> GraphProto:
-    """The body of a control-flow operator.
-
-    Raises:
-        BrokenModel: It has none of that name.
-    """
-    for attribute in node.attribute:
-        if attribute.name == name and attribute.type == AttributeProto.GRAPH:
-            body: GraphProto = attribute.g
-            return body
-    raise BrokenModel(f"{node.op_type} '{label_of(node)}' has no {name}")
 
 
 def size_of(node: NodeProto, course: Course) -> int:
