@@ -29,6 +29,9 @@ _OPERATORS = frozenset({"If", "Loop", "Scan"})
 _MOST_LAYERS = 20_000
 """Operators that a model may become: beyond it nobody wants to wait, and a file may ask for any number."""
 
+_MOST_BYTES = 256 << 20
+"""Likewise, of bodies with large attributes."""
+
 _MOST_ROUNDS = 100
 """Bodies in bodies, each round one level."""
 
@@ -157,7 +160,8 @@ class _Decisions:
         self.known: dict[str, ControlFlow] = {}
         self.left: list[ControlFlow] = []
         steps: list[Step] = []
-        size = len(model.graph.node)
+        self._layers = len(model.graph.node)
+        self._bytes = 0
         for index, node in enumerate(model.graph.node):
             if not _is_control(node) or index in self._inference.constants.folded:
                 continue
@@ -167,9 +171,7 @@ class _Decisions:
             flow, course = self._decide(node, labels.get(output) or label_of(node))
             why = refused.get(output, "")
             if course is not None and not why:
-                size += size_of(node, course)
-                if size > _MOST_LAYERS:
-                    why = f"written out it would be more than {_MOST_LAYERS} layers"
+                why = self._too_large(node, course)
             if course is None or why:
                 self.left.append(replace(flow, reason=why or flow.reason))
                 continue
@@ -180,6 +182,17 @@ class _Decisions:
             self.known[output] = replace(flow, reason=reason)
             steps.append(Step(output, course, bare))
         self.steps = tuple(steps)
+
+    def _too_large(self, node: onnx.NodeProto, course: Course) -> str:
+        """Why an operator is not written out beside the others; empty where it can be, and is then counted."""
+        layers, size = size_of(node, course)
+        if self._layers + layers > _MOST_LAYERS:
+            return f"written out it would be more than {_MOST_LAYERS} layers"
+        if self._bytes + size > _MOST_BYTES:
+            return f"written out it would take more than {_MOST_BYTES >> 20} MiB"
+        self._layers += layers
+        self._bytes += size
+        return ""
 
     def _decide(self, node: onnx.NodeProto, label: str) -> tuple[ControlFlow, Course | None]:
         """What is known of an operator, and the course to write it out along; None where it stays one layer."""

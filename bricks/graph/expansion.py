@@ -17,7 +17,7 @@ from ...errors import BrokenModel, UnsupportedModel
 from ...models.constants import is_constant, node_constant
 from ...models.control.choices import Course, body_of, label_of
 from ...models.names import is_standard
-from ...models.subgraphs import bodies, own_names
+from ...models.subgraphs import all_nodes, bodies, own_names
 
 __all__ = ["Carried", "Expanded", "Expansion", "Step", "size_of"]
 
@@ -71,11 +71,11 @@ class Expanded:
     bare: str = ""
 
 
-def size_of(node: NodeProto, course: Course) -> int:
-    """How many operators an operator becomes at least, without those of control flow in its bodies."""
-    if isinstance(course, str):
-        return len(body_of(node, f"{course}_branch").node)
-    return course * max(1, len(body_of(node, "body").node))
+def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
+    """How many operators an operator becomes, those in bodies in its body counted once each; and their bytes."""
+    times = 1 if isinstance(course, str) else course
+    body = body_of(node, f"{course}_branch" if isinstance(course, str) else "body")
+    return times * (1 + sum(1 for _ in all_nodes(body.node))), times * int(body.ByteSize())
 
 
 class Expansion:
