@@ -259,13 +259,14 @@ def main() -> None:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--first", type=int, default=0, help="number of the first case to run, of those of --cases")
     parser.add_argument("--only", help="one case by its name")
+    parser.add_argument("--fast", action="store_true", help="without the models that come with the onnx wheel")
     parser.add_argument("--keep", type=Path, help="keep the folders of cases that something was found in here")
     parser.add_argument("--out", type=Path, help="write fuzz.json and fuzz.md here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-fuzz-") as place:
         folder = options.keep or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
-        subjects = prepare(Path(place) / "subjects", corpus=True)
+        subjects = prepare(Path(place) / "subjects", corpus=not options.fast)
         preload()
         names = [options.only] if options.only else case_names(options.cases, options.seed)[options.first :]
         begun = time.monotonic()

@@ -127,9 +127,9 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
     for sizes in itertools.product(*several.values()):
         dims = dict(zip(several, sizes, strict=True))
         ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
-        for source in find_models(models, batches=batch, dims=dims):
+        for source in find_models(models, batches=batch, dims=dims, control=control):
             name = source.name if source.problem else f"{source.name}{ends}"
-            found.setdefault(name, dataclasses.replace(source, name=name, control=control))
+            found.setdefault(name, dataclasses.replace(source, name=name))
     if observed:
         from ..generator.decomposition.observation import observe
 

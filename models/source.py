@@ -103,7 +103,11 @@ class ModelSource:
 
 
 def find_models(
-    arguments: Sequence[str | Path], *, batches: Sequence[int] = (), dims: Mapping[str, int] | None = None
+    arguments: Sequence[str | Path],
+    *,
+    batches: Sequence[int] = (),
+    dims: Mapping[str, int] | None = None,
+    control: Sequence[Choice] = (),
 ) -> list[ModelSource]:
     """Find the models that the arguments name.
 
@@ -115,6 +119,7 @@ def find_models(
         arguments: What to look for; a ``Path`` is never a zoo name.
         batches: Batches to take each model at; empty for each model's own.
         dims: Value by dimension name.
+        control: Courses of control flow that the files do not fix (``models.control.choices``).
 
     Returns:
         One source per model and batch. An argument that matches nothing is a source with a ``problem``.
@@ -143,6 +148,7 @@ def find_models(
             zoo=source.zoo,
             batch=batch,
             dims=tuple((dims or {}).items()),
+            control=tuple(control),
             problem=source.problem,
         )
         for source, name in zip(sources, names, strict=True)

@@ -43,8 +43,8 @@ _KEPT = frozenset({
 """Of these, a user's will that changes no latency, and without which a runtime may not load."""
 
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
-"""Unless the user says otherwise. ONNX Runtime else writes an identity of the machine and a database of what it ran into
-the home folder, as soon as it is imported."""
+"""Unless the user says otherwise. ONNX Runtime else writes an identity of the machine and a database of what it ran
+into the home folder, as soon as it is imported."""
 
 
 def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:
