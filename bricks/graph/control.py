@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from ...errors import DlbricksError
 from ...models.control.choices import Choice, Course, How, body_of, chosen, label_of
 from ...models.names import is_standard
 from ...models.skeleton import Skeleton
@@ -81,7 +80,7 @@ def write_out(skeleton: Skeleton) -> WrittenOut:
         skeleton: The model, with what was said of its control flow.
 
     Raises:
-        BrokenModel: A body does not fit its operator, or shape inference refuses the model.
+        BrokenModel: An operator has no body, or shape inference refuses the model.
     """
     if skeleton.control is None or not any(_is_control(node) for node in skeleton.model.graph.node):
         return WrittenOut(skeleton.model)
@@ -95,33 +94,21 @@ def write_out(skeleton: Skeleton) -> WrittenOut:
     rounds: list[tuple[Step, ...]] = []
     while True:
         decisions = _Decisions(model, skeleton, labels, refused, bare)
-        steps = decisions.steps if len(rounds) < _MOST_ROUNDS else ()
-        if not steps:
-            return WrittenOut(model, _merged([*done, *decisions.left]), tuple(rounds))
-        before = onnx.GraphProto()
-        before.CopyFrom(model.graph)
-        try:
-            found = expansion.apply(steps)
-        except DlbricksError as error:
-            # One that cannot be written out stays one layer; which one, only trying them one by one shows.
-            model.graph.CopyFrom(before)
-            expansion = Expansion(model)
-            if len(steps) == 1:
-                refused[steps[0].output] = error.message
+        if not decisions.steps or len(rounds) == _MOST_ROUNDS:
+            why = f"control flow is nested more than {_MOST_ROUNDS} deep"
+            left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
+            return WrittenOut(model, _merged([*done, *left]), tuple(rounds))
+        found = expansion.apply(decisions.steps)
+        if succeeded := tuple(step for step in decisions.steps if not found[step.output].problem):
+            rounds.append(succeeded)
+        for step in decisions.steps:
+            expanded = found[step.output]
+            if expanded.problem:
+                refused[step.output] = expanded.problem
                 continue
-            steps = steps[:1]
-            try:
-                found = expansion.apply(steps)
-            except DlbricksError as alone:
-                model.graph.CopyFrom(before)
-                expansion = Expansion(model)
-                refused[steps[0].output] = alone.message
-                continue
-        rounds.append(steps)
-        for step in steps:
-            labels.update(found[step.output].inner)
-            bare.add(found[step.output].bare)
-            done.append(replace(decisions.known[step.output], layers=found[step.output].layers))
+            labels.update(expanded.inner)
+            bare.add(expanded.bare)
+            done.append(replace(decisions.known[step.output], layers=expanded.layers))
 
 
 def given_courses(control: Iterable[ControlFlow]) -> list[Choice]:
@@ -129,7 +116,7 @@ def given_courses(control: Iterable[ControlFlow]) -> list[Choice]:
     return [
         Choice(flow.name, flow.course if flow.op_type == "If" else int(flow.course))
         for flow in control
-        if flow.how == How.GIVEN
+        if flow.how == How.GIVEN and flow.layers
     ]
 
 

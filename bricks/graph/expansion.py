@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from ...errors import BrokenModel, UnsupportedModel
+from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import is_constant, node_constant
 from ...models.control.choices import Course, body_of, label_of
 from ...models.names import is_standard
@@ -64,11 +64,13 @@ class Expanded:
         layers: How many operators.
         inner: Control flow among these: first output to the label in the file.
         bare: Output of the bare operator; empty where there is none.
+        problem: Why it stays as it is; empty where it is written out.
     """
 
     layers: int
     inner: Mapping[str, str] = field(default_factory=dict)
     bare: str = ""
+    problem: str = ""
 
 
 def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
@@ -99,11 +101,8 @@ class Expansion:
             steps: What to do; an operator that is not there is left out.
 
         Returns:
-            What each became, by first output.
-
-        Raises:
-            BrokenModel: A body does not fit its operator.
-            UnsupportedModel: It cannot be written out, as where nothing says the shape of what no iteration made.
+            What each became, by first output. One that cannot be written out, as where its body does not fit it or
+            nothing says the shape of what no iteration made, stays as it is.
         """
         wanted = {step.output: step for step in steps}
         found: dict[str, Expanded] = {}
@@ -114,7 +113,12 @@ class Expansion:
             if step is None:
                 nodes.append(node)
                 continue
-            part = _Part(self, node, step)
+            try:
+                part = _Part(self, node, step)
+            except ModelError as error:
+                nodes.append(node)
+                found[output] = Expanded(0, problem=error.message)
+                continue
             nodes += part.nodes
             found[output] = Expanded(len(part.nodes), part.inner, part.bare)
         del self._graph.node[:]
