@@ -41,6 +41,8 @@ CODES = frozenset({0, 1, 2, 3, 4})
 """Exit codes of the command line (docs/cli.md)."""
 
 _SHARES = {"model": 0.7, "suite": 0.15, "database": 0.15}
+_ASKING = 0.05
+"""Share of the cases in which a worker may be asked for shapes: with it a case takes twenty times as long."""
 _WAYS = {"model": MODELS, "suite": SUITES, "database": DATABASES}
 
 
@@ -53,12 +55,14 @@ class Case:
         kind: ``model``, ``suite`` or ``database``.
         damage: How it was damaged.
         command: What was called.
+        asks: Whether a worker finds shapes that inference does not.
     """
 
     name: str
     kind: str
     damage: str
     command: tuple[str, ...]
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def make(name: str, seed: str, subjects: Subjects, folder: Path) -> Case:
         shutil.copyfile(subjects.database, database)
         ways[way](database, rng)
         command = rng.choice(_ON_DATABASE)
-    return Case(name, kind, way, tuple(command))
+    return Case(name, kind, way, tuple(command), asks=rng.random() < _ASKING)
 
 
 _ON_DATABASE = (
@@ -133,13 +137,13 @@ def _on_model(rng: random.Random) -> list[str]:
         control += ["--branch", rng.choice(("then", "else"))]
     if rng.random() < 0.6:
         control += ["--trip", rng.choice(("0", "2", "5", "2147483647"))]
-    if rng.random() < 0.03:
+    if rng.random() < 0.01:
         control = ["--branch", "observed"]
     if rng.random() < 0.15:
         return ["estimate", "model.onnx", "--db", "new.db", *control]
     if rng.random() < 0.05:
         return ["models", "export", "model.onnx", "-o", "out.onnx"]
-    graph = ["--graph", rng.choice(("fused", "runtime"))] if rng.random() < 0.03 else []
+    graph = ["--graph", rng.choice(("fused", "runtime"))] if rng.random() < 0.01 else []
     shape = rng.choice(([], [], ["--overlap"], ["--connected"], ["--batch", "2"], ["--dim", "N=3"], ["--annotate"]))
     return ["generate", "model.onnx", "-g", rng.choice(("1", "2", "4")), "-o", "suite", *shape, *control, *graph]
 
@@ -222,7 +226,7 @@ def fuzz(
     for number, name in enumerate(names):
         place = folder / name.replace("/", "-")
         case = make(name, seed, subjects, place)
-        ended = call(case.command, place, limits)
+        ended = call(case.command, place, limits, asks=case.asks)
         here = judge(case, ended, place, limits)
         counts[f"{case.kind}: {case.damage}"]["cases"] += 1
         counts[f"{case.kind}: {case.damage}"][f"exit {ended.code if ended.signal is None else 'by signal'}"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -30,6 +31,18 @@ _CHANGES = {
     "os.chmod",
     "os.chown",
 }
+_MODULES = (
+    "alembic.command", "networkx", "numpy.random", "onnx.inliner", "onnx.shape_inference", "sqlalchemy.dialects.sqlite",
+    *(f"dlbricks.{name}" for name in (
+        "analyzer.comparison.compare", "analyzer.estimation.estimate", "analyzer.history.history",
+        "analyzer.kernels.kernels", "analyzer.report.answers.comparison", "analyzer.report.answers.estimates",
+        "analyzer.report.answers.generation", "analyzer.report.answers.history", "analyzer.report.answers.kernels",
+        "cli.commands", "cli.inventory", "cli.latencies", "cli.storage", "db.merging", "db.exporting", "db.upgrading",
+        "generator.decomposition.generate", "generator.measurement.run", "generator.network.export", "models.zoo",
+    )),
+)  # fmt: skip
+"""What most cases need, imported once."""
+
 _ALLOWED = ("/dev/null", "/dev/tty", "/proc/", "/dev/shm/")
 
 
@@ -77,24 +90,19 @@ class Ended:
 
 def preload() -> None:
     """Import what most cases need once, before there are cases."""
-    import onnx.shape_inference
-    import sqlalchemy
-    from dlbricks.analyzer.estimation import estimate
-    from dlbricks.analyzer.report.answers import estimates, generation
-    from dlbricks.cli import main
-    from dlbricks.db import store
-    from dlbricks.generator.decomposition import generate, oracle
-
-    assert all((onnx.shape_inference, sqlalchemy, estimate, estimates, generation, main, store, generate, oracle))
+    for name in _MODULES:
+        importlib.import_module(name)
 
 
-def call(arguments: Sequence[str], folder: Path, limits: Limits) -> Ended:
+def call(arguments: Sequence[str], folder: Path, limits: Limits, *, asks: bool = True) -> Ended:
     """Run a command in a fork of this process, in ``folder/case``; its home and temporary files lie beside that.
 
     Args:
         arguments: Behind ``dlbricks``.
         folder: Of the case, with ``case`` and ``outside`` in it.
         limits: What it may take.
+        asks: Shapes that inference does not find are asked of a worker, which takes a second to start; else they stay
+            unknown, as where the worker cannot run the model.
     """
     for name in ("home", "tmp"):
         (folder / name).mkdir(exist_ok=True)
@@ -102,6 +110,8 @@ def call(arguments: Sequence[str], folder: Path, limits: Limits) -> Ended:
     begun = time.monotonic()
     child = os.fork()
     if not child:
+        if not asks:
+            _never_ask()
         _child(arguments, folder, limits, (out, err, told))
     late = False
     while True:
@@ -153,6 +163,12 @@ def _child(arguments: Sequence[str], folder: Path, limits: Limits, files: tuple[
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def _never_ask() -> None:
+    from dlbricks.generator.decomposition.oracle import WorkerOracle
+
+    WorkerOracle.__call__ = lambda *_: {}  # type: ignore[method-assign]
 
 
 def _main() -> int:
