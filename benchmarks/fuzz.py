@@ -205,6 +205,7 @@ def fuzz(
     limits: Limits,
     keep: bool = False,
     show: bool = False,
+    seconds: float = float("inf"),
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Run cases.
 
@@ -216,6 +217,7 @@ def fuzz(
         limits: Of each.
         keep: Leave the folders of cases that something was found in.
         show: Print what was found as it is found.
+        seconds: Begin no case after this time.
 
     Returns:
         Counts by kind and damage, and what was found.
@@ -223,7 +225,10 @@ def fuzz(
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     found: list[Finding] = []
     longest, largest = 0.0, 0
+    begun = time.monotonic()
     for number, name in enumerate(names):
+        if time.monotonic() - begun > seconds:
+            break
         place = folder / name.replace("/", "-")
         case = make(name, seed, subjects, place)
         ended = call(case.command, place, limits, asks=case.asks)
@@ -263,6 +268,7 @@ def main() -> None:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--first", type=int, default=0, help="number of the first case to run, of those of --cases")
     parser.add_argument("--only", help="one case by its name")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after this time")
     parser.add_argument("--fast", action="store_true", help="without the models that come with the onnx wheel")
     parser.add_argument("--keep", type=Path, help="keep the folders of cases that something was found in here")
     parser.add_argument("--out", type=Path, help="write fuzz.json and fuzz.md here")
@@ -283,7 +289,9 @@ def main() -> None:
             limits=limits,
             keep=options.keep is not None,
             show=True,
+            seconds=60 * options.minutes,
         )
+        names = names[: sum(count["cases"] for count in totals["by_damage"].values())]
         wall_s = time.monotonic() - begun
     by_cause: dict[str, list[Finding]] = defaultdict(list)
     for one in found:
@@ -291,6 +299,7 @@ def main() -> None:
     print(f"{len(names)} cases in {wall_s:.0f} s: {len(found)} findings of {len(by_cause)} causes; {totals}")
     if options.out is not None:
         _write(options.out, options.seed, names, wall_s, totals, by_cause, limits)
+    sys.exit(1 if found else 0)
 
 
 def _write(
