@@ -10,6 +10,7 @@ from typing import Any
 from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..models import ModelSource
+from ..models.control.choices import OBSERVED, Choice, How
 
 __all__ = ["shell_command", "shell_steps", "spelled", "why_unbounded", "with_command"]
 
@@ -72,7 +73,18 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
 def _model(source: ModelSource) -> list[str]:
     """A model as it was asked for."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
-    return [*words, *_words(("--dim", f"{name}={size}") for name, size in source.dims)]
+    words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
+    observed = any(one.how is How.OBSERVED for one in source.control)
+    return [
+        *words,
+        *_words(_course(one) for one in source.control if one.how is How.GIVEN),
+        *(["--branch", OBSERVED] if observed else []),
+    ]
+
+
+def _course(choice: Choice) -> tuple[str, str]:
+    option = "--branch" if isinstance(choice.course, str) else "--trip"
+    return option, f"{choice.node}={choice.course}" if choice.node else str(choice.course)
 
 
 def _given(options: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:

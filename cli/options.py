@@ -100,6 +100,20 @@ binding_options = _stacked(
         metavar="NAME=N[,N...]",
         help="Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
     ),
+    click.option(
+        "--branch",
+        "branches",
+        multiple=True,
+        metavar="[NODE=]then|else",
+        help="Branch of an If whose condition is not constant; 'observed': as one execution takes it; repeatable.",
+    ),
+    click.option(
+        "--trip",
+        "trips",
+        multiple=True,
+        metavar="[NODE=]N",
+        help="Iterations of a Loop whose number is not constant; 'observed': as one execution does; repeatable.",
+    ),
 )
 
 
@@ -130,16 +144,22 @@ model_arguments = _stacked(
 def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
     from ..models import find_models
+    from ..models.control.choices import read_choices
 
+    control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
     found: dict[str, ModelSource] = {}
     for sizes in itertools.product(*several.values()):
         dims = dict(zip(several, sizes, strict=True))
         ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
-        for source in find_models(models, batches=batch, dims=dims):
+        for source in find_models(models, batches=batch, dims=dims, control=control):
             name = source.name if source.problem else f"{source.name}{ends}"
             found.setdefault(name, dataclasses.replace(source, name=name))
+    if observed:
+        from ..generator.decomposition.observation import observe
+
+        return observe(list(found.values()))
     return list(found.values())
 
 

@@ -161,6 +161,7 @@ def _identity(model: Decomposition, choice: Choice | None) -> dict[str, Any]:
         "dims": dict(model.source.dims),
         "bound": dict(graph.bound),
         "level": model.level,
+        "control": model.own.control,
         "layers": len(graph.layers),
         "folded": sum(layer.state is LayerState.FOLDED for layer in graph.layers),
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..bricks.graph.control import ControlFlow
     from .curve import LeftOut
     from .form import Form
     from .remedies import Task
@@ -209,6 +210,7 @@ class Estimate:
         missing: What is not measured.
         sequences: Every sequence, in the model's order.
         path: Those on the critical path, from start to end; empty where it is not known.
+        control: The model's control flow, and what became of each of its operators.
         error: Why the model could not be decomposed.
         interpolated: How the totals were read between other sizes; None where they were not.
         interpolation_reason: Why they could not be, where that was asked for.
@@ -275,6 +277,7 @@ class Estimate:
     missing: tuple[Missing, ...] = ()
     sequences: tuple[SequenceLatency, ...] = ()
     path: tuple[SequenceLatency, ...] = ()
+    control: tuple[ControlFlow, ...] = ()
     error: str | None = None
     interpolated: Interpolation | None = None
     interpolation_reason: str | None = None

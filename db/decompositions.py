@@ -28,8 +28,9 @@ __all__ = ["Record", "keep_file", "keep_records", "kept_file", "kept_records", "
 Record = dict[str, Any]
 
 _file, _decomposition = map(table_of, (ModelFileRow, DecompositionRow))
-_MOST_BYTES = 1 << 28
-"""Of one record: a crafted row must not fill the memory. A layer takes some hundred bytes."""
+_MOST_BYTES = 1 << 25
+"""Of one record: a crafted row must not fill the memory, and parsed it takes twenty times as much. A layer takes some
+hundred bytes; a model of more than some ten thousand is decomposed every time."""
 _LEVEL = 6
 _PATIENCE_S = 1.0
 """How long whoever only asks waits for another process that writes: less than decomposing some models takes."""

@@ -84,6 +84,8 @@ def fault(error: BaseException, where: str) -> StoreError:
         return error
     origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
     row = _SQLITE.get((getattr(origin, "sqlite_errorcode", None) or 0) & 0xFF)
+    if isinstance(error, UnicodeDecodeError):  # sqlite3's own, of a text or a message that is none
+        row = _CORRUPT
     row = row or _SQLSTATE.get(str(getattr(origin, "sqlstate", "") or ""))
     if row is not None:
         kind, message, remedy = row
@@ -107,5 +109,5 @@ def guarded(where: str) -> Iterator[None]:
     """Turn everything that a database can raise inside the block into ``StoreError`` kinds."""
     try:
         yield
-    except (exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
+    except (exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError, UnicodeDecodeError) as error:
         raise fault(error, where) from error

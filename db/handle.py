@@ -99,9 +99,18 @@ class Handle:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection whose reads all see the same moment (merge and export use it)."""
-        with guarded(str(self.place)), self._reader.connect() as connection:
-            yield connection
+        """A connection whose reads all see the same moment (merge and export use it).
+
+        Raises:
+            StoreError: Also for values that are none of ours: a database may come from anywhere.
+        """
+        try:
+            with guarded(str(self.place)), self._reader.connect() as connection:
+                yield connection
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"database {self.place} holds a value that dlbricks did not write: {error}", remedy="restore a copy"
+            ) from error
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

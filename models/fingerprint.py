@@ -89,7 +89,8 @@ def fingerprint(source: ModelSource, content_of: Callable[[Path, FileState], Fil
             parts = None
     if parts is None:
         return None
-    text = json.dumps([parts, source.batch, sorted(source.dims)])
+    control = [[[one.node, one.course, one.how] for one in source.control]] if source.control else []
+    text = json.dumps([parts, source.batch, sorted(source.dims), *control])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

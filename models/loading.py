@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from ..errors import BrokenModel, ModelError
 from .binding import apply, kinds_of, plan
+from .control.choices import Choice
 from .dimensions import Kind
 from .external import ExternalFolder
 from .normal import normalise
@@ -19,13 +20,16 @@ from .skeleton import Skeleton
 __all__ = ["load_full", "load_kinds", "load_skeleton"]
 
 
-def load_skeleton(path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
+def load_skeleton(
+    path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, control: tuple[Choice, ...] = ()
+) -> Skeleton:
     """The structure of a model file, bound to static shapes, without weights.
 
     Args:
         path: The ONNX file.
         batch: Value of the batch dimension; None for 1, or what the file fixes.
         dims: Value by dimension name, or by ``input[axis]``. Names that the model does not have are ignored.
+        control: What was said of the course of its control flow.
 
     Raises:
         ModelError: The file cannot be read or bound; which kind says why. The message names the file.
@@ -42,6 +46,7 @@ def load_skeleton(path: Path, *, batch: int | None = None, dims: Mapping[str, in
         path=path,
         overrides=binding.overrides,
         edited=binding.edited,
+        control=control,
     )
 
 

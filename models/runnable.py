@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,10 @@ from .reader import read_structure
 from .shapes import declared_shape
 from .skeleton import Skeleton, is_weight
 
-__all__ = ["Runnable", "runnable_file", "runnable_recipe"]
+__all__ = ["Edit", "Runnable", "runnable_file", "runnable_recipe"]
+
+Edit = Callable[[ModelProto], None]
+"""Changes a model in place."""
 
 _ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 
@@ -40,7 +43,13 @@ class Runnable:
 
 
 def runnable_file(
-    path: Path, directory: Path, *, name: str, batch: int | None = None, dims: Mapping[str, int] | None = None
+    path: Path,
+    directory: Path,
+    *,
+    name: str,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    edit: Edit | None = None,
 ) -> Runnable:
     """A model file as it is, where overrides suffice to bind it; else an edited copy with all its weights.
 
@@ -50,15 +59,18 @@ def runnable_file(
         name: What to call that folder.
         batch: As for ``load_skeleton``.
         dims: As for ``load_skeleton``.
+        edit: As for ``ModelSource.runnable``.
 
     Raises:
         ModelError: The model cannot be read, bound or written.
     """
     skeleton = load_skeleton(path, batch=batch, dims=dims)
     inputs = _inputs(path, skeleton)
-    if not skeleton.edited or _better_unbound(path, skeleton, inputs):
+    if edit is None and (not skeleton.edited or _better_unbound(path, skeleton, inputs)):
         return Runnable(path, synthetic=False, overrides=tuple(sorted(skeleton.overrides.items())), inputs=inputs)
     model, folder = load_full(path, batch=batch, dims=dims)
+    if edit is not None:
+        edit(model)
     target = directory / _file_name(name) / "model.onnx"
     _write(model, target)
     for location, source in folder.locations.items():

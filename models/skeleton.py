@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
+
+if TYPE_CHECKING:
+    from .control.choices import Choice
 
 __all__ = ["KEPT_ELEMENTS", "Skeleton", "is_weight", "mark_weight"]
 
@@ -38,6 +42,8 @@ class Skeleton:
         overrides: ``dim_param`` to value, to bind the *file* when a runtime loads it from ``path``.
         edited: True when the file itself cannot serve with ``overrides`` alone (a fixed batch was changed, an
             unnamed dimension bound): the runnable form must then be written from the edited structure.
+        control: What was said of the course of its control flow, which is then written out (``bricks.graph.control``);
+            None where it stays as it is, as in a brick.
     """
 
     model: onnx.ModelProto
@@ -46,6 +52,7 @@ class Skeleton:
     path: Path | None = None
     overrides: Mapping[str, int] = field(default_factory=dict)
     edited: bool = False
+    control: tuple[Choice, ...] | None = None
 
 
 def is_weight(value: onnx.ValueInfoProto) -> bool:

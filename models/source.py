@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import BrokenModel, DlbricksError, ModelNotFound, UsageError
+from .control.choices import Choice
 from .dimensions import Kind, classify_name
 from .loading import load_kinds, load_skeleton
-from .runnable import Runnable, runnable_file, runnable_recipe
+from .runnable import Edit, Runnable, runnable_file, runnable_recipe
 from .skeleton import Skeleton
 
 __all__ = ["ModelSource", "find_models"]
@@ -34,6 +35,7 @@ class ModelSource:
         zoo: Name in the zoo; None for a file.
         batch: Value of the batch dimension; None for 1, or what the file fixes.
         dims: Value by dimension name.
+        control: What was said of the course of control flow.
         problem: Why there is no such model: an argument that matched nothing.
     """
 
@@ -42,6 +44,7 @@ class ModelSource:
     zoo: str | None
     batch: int | None = None
     dims: tuple[tuple[str, int], ...] = ()
+    control: tuple[Choice, ...] = ()
     problem: DlbricksError | None = None
 
     def skeleton(self) -> Skeleton:
@@ -52,21 +55,23 @@ class ModelSource:
             UsageError: ``batch`` and ``dims`` contradict each other.
         """
         if self.path is not None and self.problem is None:
-            return load_skeleton(self.path, batch=self.batch, dims=dict(self.dims))
+            return load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
         return self._recipe()
 
-    def runnable(self, directory: Path) -> Runnable:
+    def runnable(self, directory: Path, *, edit: Edit | None = None) -> Runnable:
         """What a runtime loads to execute the whole model.
 
         Args:
             directory: Where files go that must be written first: for the zoo, and where the file itself cannot be
                 bound by overriding named dimensions.
+            edit: Changes the model of a file, weights and all, in place; what is executed is then a changed copy.
 
         Raises:
             ModelError: It cannot be read, bound or written.
         """
         if self.path is not None and self.problem is None:
-            return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dict(self.dims))
+            dims = dict(self.dims)
+            return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dims, edit=edit)
         return runnable_recipe(self._recipe(), directory, name=self.name)
 
     def open_dimensions(self) -> dict[str, Kind]:
@@ -98,7 +103,11 @@ class ModelSource:
 
 
 def find_models(
-    arguments: Sequence[str | Path], *, batches: Sequence[int] = (), dims: Mapping[str, int] | None = None
+    arguments: Sequence[str | Path],
+    *,
+    batches: Sequence[int] = (),
+    dims: Mapping[str, int] | None = None,
+    control: Sequence[Choice] = (),
 ) -> list[ModelSource]:
     """Find the models that the arguments name.
 
@@ -110,6 +119,7 @@ def find_models(
         arguments: What to look for; a ``Path`` is never a zoo name.
         batches: Batches to take each model at; empty for each model's own.
         dims: Value by dimension name.
+        control: Courses of control flow that the files do not fix (``models.control.choices``).
 
     Returns:
         One source per model and batch. An argument that matches nothing is a source with a ``problem``.
@@ -138,6 +148,7 @@ def find_models(
             zoo=source.zoo,
             batch=batch,
             dims=tuple((dims or {}).items()),
+            control=tuple(control),
             problem=source.problem,
         )
         for source, name in zip(sources, names, strict=True)

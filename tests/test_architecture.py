@@ -44,7 +44,7 @@ ROOMS = {
     "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "curve",
                     "result", "stored", "boundary", "coverage", "bounds", "prediction", "truth", "headroom",
                     "construction", "sweep", "tokens"],
-    "models": ["zoo"],
+    "models": ["control", "zoo"],
     "analyzer": ["shell", "estimation", "comparison", "manifests", "history", "ranking", "advice", "kernels",
                  "findings", "report", "reporting", "tokens", "frames", "demo"],
     "analyzer/estimation": ["query", "views", "runtime", "tasks", "lookup", "cutting",

@@ -13,6 +13,7 @@ from ..cost import Cost
 from ..tensor import TensorType
 from . import (
     attention,
+    control,
     elementwise,
     fused,
     linear,
@@ -35,8 +36,8 @@ __all__ = ["FORMULAS", "Cost", "layer_cost"]
 FORMULAS: dict[tuple[str, str], Formula] = {
     key: formula
     for module in (
-        attention, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent, reduction,
-        resampling, selection,
+        attention, control, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent,
+        reduction, resampling, selection,
     )
     for key, formula in module.FORMULAS.items()
 }  # fmt: skip

@@ -17,6 +17,7 @@ from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState
 from ..tensor import TensorType
 from .assembly import Assembly
+from .control import ControlFlow, write_out
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,6 +44,7 @@ class ModelGraph:
         salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
             that a runtime executes.
         identity: The key of the model's own graph, where this is that graph prepared as a runtime takes it.
+        control: The model's control flow, and what became of it.
     """
 
     layers: tuple[Layer, ...]
@@ -55,6 +57,7 @@ class ModelGraph:
     idle: Mapping[int, Signature]
     salt: str = ""
     identity: str = ""
+    control: tuple[ControlFlow, ...] = ()
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -130,7 +133,8 @@ def build_graph(
 ) -> ModelGraph:
     """Turn a skeleton into a ModelGraph.
 
-    Every operator becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
+    Control flow whose course is known is written out first, where the skeleton says so (``control``). Every operator
+    becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
     is skipped with its reason; only a model that is broken as a whole is an error.
 
     Args:
@@ -146,13 +150,14 @@ def build_graph(
         BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
             inference refuses it.
     """
+    written = write_out(skeleton)
     if salt:
-        inference = stated_types(skeleton.model)
+        inference = stated_types(written.model)
     else:
-        inference = infer_types(skeleton.model, oracle=oracle, dequantise=dequantise)
-    assembly = Assembly(skeleton.model, inference, as_is=bool(salt))
+        inference = infer_types(written.model, oracle=oracle, dequantise=dequantise)
+    assembly = Assembly(written.model, inference, as_is=bool(salt))
     layers = assembly.layers
-    source = skeleton.model.graph
+    source = written.model.graph
     inputs = {
         value.name: inference.types.get(value.name)
         for value in source.input
@@ -169,6 +174,7 @@ def build_graph(
         idle=assembly.idle,
         salt=salt,
         identity=identity,
+        control=written.control,
     )
 
 

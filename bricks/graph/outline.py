@@ -9,6 +9,7 @@ of texts that they index; it may come from a file that anybody wrote, so that re
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import astuple
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -21,6 +22,7 @@ from ..cost import Cost
 from ..layer import Layer, LayerState, Operand, Role
 from ..sequence import LayerSequence
 from ..tensor import ELEMENT_BITS, TensorType
+from .control import ControlFlow
 from .footprint import footprint
 from .graph import ModelGraph
 
@@ -104,6 +106,7 @@ class Outline(ModelGraph):
             strict=True,
         )
         producers, consumers = (integers(written[name], len(names)) for name in ("producers", "consumers"))
+        control = tuple([_flow(entry) for entry in written["control"]])
         integers([written["weight_bytes"], written["footprint"], *written["bound"].values()])
         if len(numbers) != len(values):
             raise ValueError("not every value has a type")
@@ -114,6 +117,7 @@ class Outline(ModelGraph):
             bound=written["bound"],
             idle={},
             salt="".join(texts([written["salt"]])),
+            control=control,
             key="".join(texts([written["key"]])),
             size=len(names),
             footprint=written["footprint"],
@@ -194,6 +198,7 @@ def outline_of(graph: ModelGraph, alone: Sequence[LayerSequence]) -> Record:
         "salt": graph.salt,
         "weight_bytes": graph.weight_bytes,
         "bound": dict(graph.bound),
+        "control": [[str(word) if isinstance(word, str) else word for word in astuple(flow)] for flow in graph.control],
         "inputs": values.numbers(graph.inputs),
         "outputs": values.numbers(graph.outputs),
         "names": [layer.name for layer in layers],
@@ -309,6 +314,13 @@ def _type(dtype: str, *shape: int) -> TensorType:
     if dtype not in ELEMENT_BITS:
         raise ValueError("no element type")
     return TensorType(dtype, shape)
+
+
+def _flow(entry: list[Any]) -> ControlFlow:
+    flow = ControlFlow(*entry)
+    texts([flow.name, flow.op_type, flow.how, flow.course, flow.reason])
+    integers([flow.times, flow.layers])
+    return flow
 
 
 def _node(operator: Operator, reads: list[str], writes: tuple[str, ...]) -> onnx.NodeProto:

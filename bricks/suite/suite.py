@@ -113,6 +113,8 @@ class Suite:
         """
         path = self.brick_path(key)
         digest, size = self._digests[key]
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise SuiteError(f"{path} is a link out of the suite", remedy="generate the suite again")
         try:
             data = read_bounded(path, MAX_BRICK_BYTES)
         except FileNotFoundError as error:

@@ -41,6 +41,7 @@ __all__ = [
     "PackingBackend",
     "ProfilingBackend",
     "Settings",
+    "TracingBackend",
     "ValueType",
     "bind",
     "is_packing",
@@ -266,6 +267,18 @@ class ProfilingBackend(Backend, Protocol):
             UnsupportedBrick: The runtime cannot express it.
             BackendError: The runtime failed.
             MemoryError: There was not enough memory.
+        """
+
+
+@runtime_checkable
+class TracingBackend(Backend, Protocol):
+    """A backend that reports how often it executes each operator, those in bodies of control flow too."""
+
+    def calls(self, network: Network, settings: Settings) -> dict[str, int]:
+        """Load a network without optimising it, run it once, and close it; calls by the names of nodes.
+
+        Raises:
+            As ``ProfilingBackend.kernels``.
         """
 
 

@@ -15,6 +15,7 @@ from .base import (
     PackingBackend,
     ProfilingBackend,
     Settings,
+    TracingBackend,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "require_dtype",
     "require_in_turn",
     "require_profiling",
+    "require_tracing",
     "require_walking",
     "walks",
     "with_algorithm",
@@ -118,6 +120,19 @@ def require_profiling(backend: Backend) -> ProfilingBackend:
     if not isinstance(backend, ProfilingBackend):
         raise UsageError(
             f"backend {backend.name} does not report the kernels that it executes", remedy="leave out --kernels"
+        )
+    return backend
+
+
+def require_tracing(backend: Backend) -> TracingBackend:
+    """The backend, if it reports how often it executes each operator.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if not isinstance(backend, TracingBackend):
+        raise UsageError(
+            f"backend {backend.name} does not report which operators it executes", remedy="use backend onnxruntime"
         )
     return backend
 

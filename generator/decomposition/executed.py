@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 
+from ...bricks.graph.control import write_out
 from ...bricks.graph.executed import ExecutedModel
+from ...bricks.graph.expansion import Expansion, Step
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
@@ -95,7 +98,8 @@ def executed_model(
     skeleton = source.skeleton()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-executed-")))
-        runnable = source.runnable(folder)
+        rounds = write_out(skeleton).rounds
+        runnable = source.runnable(folder, edit=partial(_write_out, rounds=rounds) if rounds else None)
         if worker is None:
             standby = Standby(backend, device=device, options=options, threads=threads)
             worker = resources.enter_context(standby).worker
@@ -142,6 +146,13 @@ def _as_taken(skeleton: Skeleton, graph: ModelGraph, oracle: ShapeOracle | None)
     if not any(layer.op_type == DEQUANTIZE for layer in graph.layers):
         return graph
     return build_graph(with_shared_scales(skeleton), oracle=oracle, dequantise=True, identity=graph.key)
+
+
+def _write_out(model: onnx.ModelProto, rounds: Sequence[Sequence[Step]]) -> None:
+    """Write out the control flow of a model with its weights as it was done in its skeleton."""
+    expansion = Expansion(model, keep_weights=True)
+    for steps in rounds:
+        expansion.apply(steps)
 
 
 def _origins(

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Unpack
 
+from ...bricks.graph.control import ControlFlow
 from ...bricks.suite.brick import Brick
 from ...bricks.suite.decoys import decoys as draw_decoys
 from ...bricks.suite.suite import Suite
@@ -48,6 +49,7 @@ class GenerateRow:
         eliminated: Operators that the runtime has nothing to do for, by number of layers: each is in the brick of a
             neighbour (``fused``).
         bound: Dynamic dimensions and the values that they were given.
+        control: Control flow, and what became of each of its operators.
         keys: Its bricks; empty with ``error``.
         error: Why the model could not be decomposed.
     """
@@ -66,6 +68,7 @@ class GenerateRow:
     keys: frozenset[str] = frozenset()
     apart: tuple[SkippedLayer, ...] = ()
     eliminated: Mapping[str, int] = field(default_factory=dict)
+    control: tuple[ControlFlow, ...] = ()
     error: str | None = None
 
 
@@ -231,6 +234,7 @@ def _row(result: ModelBricks) -> GenerateRow:
         keys=frozenset(result.occurrences),
         apart=result.apart,
         eliminated=result.eliminated,
+        control=result.control,
         error=result.error,
     )
 

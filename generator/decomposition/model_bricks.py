@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ...bricks.cutting.fused import fused_units
 from ...bricks.graph.boundary import boundary_variants
+from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.footprint import footprint, level_of
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.layer import LayerState
@@ -49,6 +50,7 @@ class ModelBricks:
         distance: Level of the reuse distance of its weights.
         boundary: Variants that its bricks are measured in besides, by key; of an executed graph.
         bound: Dynamic dimensions and the values that they were given.
+        control: Control flow, and what became of it.
         error: Why the model could not be decomposed.
         bricks: Bricks by key, those that the caller knew already left out.
     """
@@ -67,6 +69,7 @@ class ModelBricks:
     distance: int = 0
     boundary: Mapping[str, Collection[str]] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
+    control: tuple[ControlFlow, ...] = ()
     error: str | None = None
     bricks: Mapping[str, Brick] = field(default_factory=dict)
 
@@ -114,6 +117,7 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
         distance=level_of(footprint(cut.graph)),
         boundary=boundary_variants(cut.graph, found) if cut.graph.salt else {},
         bound=dict(graph.bound),
+        control=graph.control,
         bricks=bricks,
     )
 

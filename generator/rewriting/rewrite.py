@@ -175,7 +175,8 @@ def rewritten(
     """
     if source.path is None:
         raise UsageError(f"{source.name} is no file", remedy="call as_file first")
-    graph = build_graph(source.skeleton(), oracle=oracle)
+    # Control flow stays: a model in which one branch stands for the whole would be another model.
+    graph = build_graph(replace(source.skeleton(), control=None), oracle=oracle)
     found = [one for one in matches(name, graph, source) if not values or one.value in values]
     if not found:
         return None

@@ -42,6 +42,10 @@ _KEPT = frozenset({
 })  # fmt: skip
 """Of these, a user's will that changes no latency, and without which a runtime may not load."""
 
+_QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Unless the user says otherwise. ONNX Runtime else writes an identity of the machine and a database of what it ran
+into the home folder, as soon as it is imported."""
+
 
 def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a worker is started with.
@@ -56,4 +60,4 @@ def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = Non
     """
     variables = os.environ if given is None else given
     kept = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
-    return {**kept, "TMPDIR": str(temporary)}
+    return {**_QUIET, **kept, "TMPDIR": str(temporary)}

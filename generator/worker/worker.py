@@ -26,7 +26,7 @@ from ...errors import BackendError, UsageError
 from ..backends.base import Backend, Executable, FusingBackend, GraphBackend, OptimisingBackend, Settings
 from ..backends.custom_ops import adopt
 from ..backends.registry import get
-from ..backends.requirements import require_dtype, require_in_turn, require_profiling, with_algorithm
+from ..backends.requirements import require_dtype, require_in_turn, require_profiling, require_tracing, with_algorithm
 from ..device.device import Device
 from ..machine.cores import physical_cores
 from ..machine.memory import private_bytes
@@ -56,6 +56,8 @@ from .messages.protocol import (
     Release,
     Reply,
     Request,
+    Trace,
+    Traced,
     Types,
     Unpack,
     Values,
@@ -100,6 +102,7 @@ class _Worker:
             Extract.op: self._extract,
             Examine.op: self._examine,
             Profile.op: self._profile,
+            Trace.op: self._trace,
             Release.op: self._release,
             Bye.op: lambda _: Done(),
         }
@@ -262,6 +265,10 @@ class _Worker:
         network = padded_network(replace(_model_network(request), as_is=request.as_is), settings.channels)
         return Profiled.of(backend.kernels(network, settings, request.executions))
 
+    def _trace(self, request: Trace) -> Traced:
+        backend = require_tracing(self._greeted())
+        return Traced(calls=backend.calls(_model_network(request), self._settings))
+
     def _release(self, request: Release) -> Done:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
@@ -292,14 +299,14 @@ def _repeat(executable: Executable, times: int) -> None:
         executable.run()
 
 
-def _model_network(request: Extract | Examine | Profile) -> Network:
+def _model_network(request: Extract | Examine | Profile | Trace) -> Network:
     """The network of a model, with its own weights or with synthetic ones."""
     if request.synthetic:
         return synthetic_network(read_network(Path(request.path), values=True), seed=request.seed)
     return _whole_model(request)
 
 
-def _whole_model(request: Prepare | Extract | Examine | Profile) -> Network:
+def _whole_model(request: Prepare | Extract | Examine | Profile | Trace) -> Network:
     """The network of a model file with its own weights."""
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 

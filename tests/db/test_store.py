@@ -4,6 +4,7 @@ import dataclasses
 import sqlite3
 import uuid
 import zlib
+from contextlib import closing
 
 import pytest
 from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
@@ -425,3 +426,15 @@ def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, blo
         found = bench.store.open_item(*identity)
         assert (found[0] if found else None) == (opened[name].id if name in opened else None)
     bench.store.close()
+
+
+@pytest.mark.parametrize("value", [b"\xd5\x00", "x", "[1", b""])
+def test_a_value_that_is_none_of_ours_is_an_error_of_the_store(value, tmp_path):
+    path = tmp_path / "kept.db"
+    with Store.open(path) as store:
+        store.put_stack(Stack("onnxruntime", "cpu", (("onnxruntime", "1.0"),)))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE stack SET versions = ?", (value,))
+        database.commit()
+    with Store.open(path) as store, pytest.raises(StoreError, match=r"did not write|is damaged"):
+        store.stacks()

@@ -1,10 +1,16 @@
-"""What dynamic dimensions were bound to, as lines below a table."""
+"""What dynamic dimensions were bound to, and which course control flow takes, as lines below a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["bound_lines", "values_of"]
+from ..units import counted
+
+if TYPE_CHECKING:
+    from ....bricks.graph.control import ControlFlow
+
+__all__ = ["bound_lines", "control_lines", "values_of"]
 
 _NAMED = 4
 """Models that a line names, before it counts them."""
@@ -32,3 +38,18 @@ def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
     if len(alike) > _LINES:
         lines.append(f"and {len(alike) - _LINES} more bindings (--json lists all)")
     return lines
+
+
+def control_lines(models: Iterable[tuple[str, Sequence[ControlFlow]]]) -> list[str]:
+    """One line per operator of control flow: its course, where that is known from, and what it became."""
+    lines = [f"{name}: {_told(flow)}" for name, control in models for flow in control]
+    rest = len(lines) - _LINES
+    return [*lines[:_LINES], *([f"and {rest} more of control flow (--json lists all)"] if rest > 0 else [])]
+
+
+def _told(flow: ControlFlow) -> str:
+    course = flow.course if flow.op_type == "If" else counted(int(flow.course), "iteration") if flow.course else ""
+    words = [f"{flow.op_type} {flow.name}", *([course] if course else []), str(flow.how)]
+    times = f" {flow.times} times" if flow.times > 1 else ""
+    became = f", written out as {counted(flow.layers, 'layer')}" if flow.layers else ", one layer"
+    return f"{' '.join(words)}{times}{became}{f': {flow.reason}' if flow.reason else ''}"

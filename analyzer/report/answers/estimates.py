@@ -14,7 +14,7 @@ from ..roofs import roofline_lines, roofline_record
 from ..sweeping import sweep_lines, sweep_rows
 from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
-from .bindings import bound_lines, values_of
+from .bindings import bound_lines, control_lines, values_of
 from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _EXPLANATION = frozenset({"path", "attribution", "attribution_absolute_ms"})
 _UNSPELLED = frozenset({"roofline", "ratio_remedy", "roofline_remedy"})
 """What a record leaves out: the bricks' roofline has rows of its own, and remedies stand in the reasons."""
 
-_NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution"})
+_NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution", "control"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
 
 _SAME_SHAPES = 0.5
@@ -63,6 +63,7 @@ def estimates_answer(
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates)]
     summary += bound_lines((entry.name, entry.bound) for entry in estimates)
     summary += sweep_lines(estimates)
+    summary += control_lines((entry.name, entry.control) for entry in estimates)
     if explain:
         for entry in estimates:
             if entry.sequences:
@@ -116,6 +117,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         "missing": [_formed(one) for one in entry.missing],
         "sequences": len(entry.sequences),
         "interpolated": None if entry.interpolated is None else _interpolation(entry.interpolated),
+        "control": [asdict(flow) for flow in entry.control],
     }
     if not explained:
         return record

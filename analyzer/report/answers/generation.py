@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..tables import Answer, Column
 from ..units import percent, quantity, size
-from .bindings import bound_lines
+from .bindings import bound_lines, control_lines
 
 if TYPE_CHECKING:
     from ....generator.decomposition.generate import GenerateReport
@@ -32,6 +32,7 @@ def generate_answer(report: GenerateReport) -> Answer:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")
     summary += bound_lines((row.name, row.bound) for row in report.rows)
+    summary += control_lines((row.name, row.control) for row in report.rows)
     return Answer(
         rows,
         totals={

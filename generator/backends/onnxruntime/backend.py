@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,13 @@ class OrtBackend(PackagedBackend):
 
         network, settings = _in_precision(network, settings), streaming(settings)
         return profiled(session_options(network, settings), partial(_load, network, settings), executions)
+
+    def calls(self, network: Network, settings: Settings) -> dict[str, int]:
+        """From its own profile (see ``TracingBackend``)."""
+        from .kernels import traced
+
+        network = replace(network, as_is=True)
+        return traced(session_options(network, settings), partial(_load, network, settings))
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
         """A session that profiles itself (see ``PackingBackend``)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ....db.values import KernelView
+from ....errors import BackendError
 from ....models.names import plain_domain
 from ....models.subgraphs import all_nodes
 from ..launches import Launch, kernel_view
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..base import Executable
 
-__all__ = ["fallbacks", "launches", "profiled"]
+__all__ = ["fallbacks", "launches", "profiled", "traced"]
 
 _SOURCE = "onnxruntime profiling"
 _INLINE_BYTES = 1024
@@ -83,6 +84,27 @@ def profiled(
             executable.close()  # with the session its profile ends
         events = read_profile(folder)
     return kernel_view([launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
+
+
+def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Executable]) -> dict[str, int]:
+    """Load a network with profiling on, run it once, and count the calls of its nodes by their names.
+
+    Raises:
+        As ``profiled``.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
+        folder = Path(place)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / PREFIX)
+        executable = load(options)
+        try:
+            executable.run()
+        finally:
+            executable.close()  # with the session its profile ends
+        executions = runs(read_profile(folder))
+    if not executions:
+        raise BackendError("ONNX Runtime's profile has no execution")
+    return dict(Counter(node["name"].removesuffix(KERNEL) for node in executions[-1]))
 
 
 def fallbacks(view: KernelView) -> tuple[str, ...]:

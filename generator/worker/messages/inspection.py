@@ -5,13 +5,14 @@ Part of ``protocol``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ....db.values import Kernel, KernelView
 from .message import Reply, Request
 
-__all__ = ["Examine", "Examined", "LayerEffect", "Profile", "Profiled"]
+__all__ = ["Examine", "Examined", "LayerEffect", "Profile", "Profiled", "Trace", "Traced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,38 @@ class Profiled(Reply):
     def view(self) -> KernelView:
         """The view that it carries."""
         return KernelView(self.kernels, self.wall_ns, self.executions, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Request):
+    """Load a network as it stands, run it once, and count how often each of its nodes is executed.
+
+    Attributes:
+        path: As for ``Prepare``.
+        synthetic: As for ``Prepare``.
+        overrides: As for ``Prepare``.
+        inputs: As for ``Prepare``.
+        seed: As for ``Prepare``.
+    """
+
+    op: ClassVar[str] = "trace"
+
+    path: str
+    synthetic: bool
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Reply):
+    """Reply to ``Trace``.
+
+    Attributes:
+        calls: Executions of each node by its name, those in bodies of control flow too.
+    """
+
+    calls: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ request       reply           what happens
 ``Extract``   ``Done``        the graph that the runtime executes is written
 ``Examine``   ``Examined``    its layers are timed with the model's own values and with synthetic ones
 ``Profile``   ``Profiled``    a network is loaded, run under the runtime's profiler, and dropped
+``Trace``     ``Traced``      a network is loaded as it stands, run once, and its nodes' calls are counted
 ``Release``   ``Done``        a kept network is dropped
 ``Bye``       ``Done``        the worker ends (so it does when its input closes)
 any of them   ``Refused``     what could not be done, in one line
@@ -32,7 +33,7 @@ from typing import ClassVar, TypeVar
 
 from ....errors import WorkerError
 from .greeting import Greeting, Hello, Limits
-from .inspection import Examine, Examined, LayerEffect, Profile, Profiled
+from .inspection import Examine, Examined, LayerEffect, Profile, Profiled, Trace, Traced
 from .message import Message, Reply, Request, parse_line
 from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
 
@@ -61,6 +62,8 @@ __all__ = [
     "Reply",
     "Request",
     "Times",
+    "Trace",
+    "Traced",
     "Types",
     "Unpack",
     "Unpacked",
@@ -248,7 +251,7 @@ class Refused(Reply):
 
 _REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
-    for kind in (Hello, Prepare, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Release, Bye)
+    for kind in (Hello, Prepare, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Trace, Release, Bye)
 }
 
 _R = TypeVar("_R", bound=Reply)

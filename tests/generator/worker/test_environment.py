@@ -60,4 +60,17 @@ def test_a_preloaded_library_is_not_in_a_worker(monkeypatch):
 def test_the_temporary_folder_is_the_workers_own(tmp_path):
     found = worker_environment(tmp_path, given={"TMPDIR": "/tmp", "HOME": "/home/ann", "LD_PRELOAD": "x.so"})
 
-    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann"}
+    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", "ORT_DISABLE_TELEMETRY": "1"}
+
+
+def test_a_runtime_writes_nothing_into_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    with Worker.start("onnxruntime"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_telemetry_is_the_users_choice(tmp_path):
+    assert worker_environment(tmp_path, given={"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"

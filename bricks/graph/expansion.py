@@ -1,0 +1,390 @@
+"""A model with control flow written out: a branch in place of its If, iterations one after the other.
+
+What a runtime spends on the operator itself, beyond its bodies, stays in the model as an operator of the same kind
+whose bodies do nothing (*the bare operator*), so that it is measured like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from ...errors import BrokenModel, ModelError, UnsupportedModel
+from ...models.constants import is_constant, node_constant
+from ...models.control.choices import Course, body_of, label_of
+from ...models.names import is_standard
+from ...models.subgraphs import all_nodes, bodies, own_names
+
+__all__ = ["Carried", "Expanded", "Expansion", "Step", "size_of"]
+
+_AXES_ARE_INPUTS = 13
+"""Opset from which Unsqueeze takes its axes as an input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A value that a bare operator reads.
+
+    Attributes:
+        name: The value.
+        dtype: ONNX's number of its element type.
+        shape: Its static shape.
+    """
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done to one operator.
+
+    Attributes:
+        output: Its first output, by which it is found.
+        course: The course that it is written out along.
+        bare: What the bare operator reads: the condition of an If, any value for it to carry of a Loop or Scan; None
+            where a runtime does not execute the operator, or there is no such value.
+    """
+
+    output: str
+    course: Course
+    bare: Carried | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """What an operator became.
+
+    Attributes:
+        layers: How many operators.
+        inner: Control flow among these: first output to the label in the file.
+        bare: Output of the bare operator; empty where there is none.
+        problem: Why it stays as it is; empty where it is written out.
+    """
+
+    layers: int
+    inner: Mapping[str, str] = field(default_factory=dict)
+    bare: str = ""
+    problem: str = ""
+
+
+def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
+    """How many operators an operator becomes, those in bodies in its body counted once each; and their bytes."""
+    times = 1 if isinstance(course, str) else course
+    body = body_of(node, f"{course}_branch" if isinstance(course, str) else "body")
+    return times * (1 + sum(1 for _ in all_nodes(body.node))), times * int(body.ByteSize())
+
+
+class Expansion:
+    """Writes control flow of a model out, in place.
+
+    Args:
+        model: In normal form.
+        keep_weights: It has its weights in it (``normalise``): large constants of bodies then move as they are.
+    """
+
+    def __init__(self, model: ModelProto, *, keep_weights: bool = False) -> None:
+        self._graph = model.graph
+        self._keep_weights = keep_weights
+        self._opset = max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=1)
+        self._taken = own_names(model.graph)
+
+    def apply(self, steps: Sequence[Step]) -> dict[str, Expanded]:
+        """Write operators of the model's own graph out, all in one pass.
+
+        Args:
+            steps: What to do; an operator that is not there is left out.
+
+        Returns:
+            What each became, by first output. One that cannot be written out, as where its body does not fit it or
+            nothing says the shape of what no iteration made, stays as it is.
+        """
+        wanted = {step.output: step for step in steps}
+        found: dict[str, Expanded] = {}
+        nodes: list[NodeProto] = []
+        for node in self._graph.node:
+            output = next(filter(None, node.output), "")
+            step = wanted.get(output)
+            if step is None:
+                nodes.append(node)
+                continue
+            try:
+                part = _Part(self, node, step)
+            except ModelError as error:
+                nodes.append(node)
+                found[output] = Expanded(0, problem=error.message)
+                continue
+            nodes += part.nodes
+            found[output] = Expanded(len(part.nodes), part.inner, part.bare)
+        del self._graph.node[:]
+        self._graph.node.extend(nodes)
+        return found
+
+    # ------------------------------------------------------------------ what parts need of the model
+
+    @property
+    def opset(self) -> int:
+        """Opset of ONNX's own operators."""
+        return self._opset
+
+    @property
+    def keep_weights(self) -> bool:
+        """Whether the model has its weights in it."""
+        return self._keep_weights
+
+    def fresh(self, name: str) -> str:
+        """A name that the model does not have, from now on taken."""
+        found, number = name, 0
+        while found in self._taken:
+            number += 1
+            found = f"{name}#{number}"
+        self._taken.add(found)
+        return found
+
+    def keep(self, tensor: TensorProto, name: str) -> str:
+        """Add a constant to the model; its name there."""
+        copy = self._graph.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = self.fresh(name)
+        return str(copy.name)
+
+    def hand_out(self, value: ValueInfoProto) -> None:
+        """Make a value an output of the model, so that nobody takes away what makes it."""
+        self._graph.output.append(value)
+
+    def keep_sparse(self, body: GraphProto, prefix: str) -> dict[str, str]:
+        """Move the sparse constants of a body into the model; old to new names."""
+        names = {}
+        for sparse in body.sparse_initializer:
+            copy = self._graph.sparse_initializer.add()
+            copy.CopyFrom(sparse)
+            copy.values.name = names[sparse.values.name] = self.fresh(f"{prefix}/{sparse.values.name}")
+        return names
+
+
+class _Part:
+    """The operators that one control-flow operator becomes."""
+
+    def __init__(self, expansion: Expansion, node: NodeProto, step: Step) -> None:
+        self._expansion = expansion
+        self._node = node
+        self._at = step.output
+        self.nodes: list[NodeProto] = []
+        self.inner: dict[str, str] = {}
+        self.bare = ""
+        if isinstance(step.course, str):
+            self._branch(step.course)
+        elif node.op_type == "Loop":
+            self._loop(step.course)
+        else:
+            self._scan(step.course)
+        if step.bare is not None:
+            self._bare(step.course, step.bare)
+
+    # ------------------------------------------------------------------ the three operators
+
+    def _branch(self, course: str) -> None:
+        body = body_of(self._node, f"{course}_branch")
+        self._fits(len(body.output) == len(self._node.output) and not body.input)
+        names = self._constants(body)
+        self._write(body, names, "", self._direct(body, dict(enumerate(self._node.output))))
+        for value, output in zip(body.output, self._node.output, strict=True):
+            self._hand_on(names.get(value.name, value.name), output)
+
+    def _loop(self, trips: int) -> None:
+        node, body = self._node, body_of(self._node, "body")
+        carried = len(node.input) - 2
+        self._fits(
+            carried >= 0
+            and len(body.input) == carried + 2
+            and len(body.output) > carried
+            and len(node.output) <= len(body.output) - 1
+        )
+        condition = node.input[1] or self._constant(np.ones((), np.bool_), "true")
+        outputs = [*node.output, *[""] * (len(body.output) - 1 - len(node.output))]
+        state = [condition, *node.input[2:]]
+        constants = self._constants(body)
+        made: list[list[str]] = [[] for _ in outputs[carried:]]
+        for trip in range(trips):
+            names = dict(constants)
+            names[body.input[0].name] = self._constant(np.array(trip, np.int64), f"{trip}/{body.input[0].name}")
+            names.update((value.name, name) for value, name in zip(body.input[1:], state, strict=True))
+            last = trip == trips - 1
+            direct = self._direct(body, {slot + 1: name for slot, name in enumerate(outputs[:carried])} if last else {})
+            self._write(body, names, f"{trip}/", direct)
+            results = [names.get(value.name, value.name) for value in body.output]
+            state = results[: carried + 1]
+            for values, result in zip(made, results[carried + 1 :], strict=True):
+                values.append(result)
+        for name, output in zip(state[1:], outputs, strict=False):
+            self._hand_on(name, output)
+        for values, output in zip(made, outputs[carried:], strict=True):
+            self._stack(values, output, 0)
+
+    def _scan(self, trips: int) -> None:
+        node, body = self._node, body_of(self._node, "body")
+        given = {one.name: helper.get_attribute_value(one) for one in node.attribute if one.name != "body"}
+        scanned = int(given.get("num_scan_inputs", 0))
+        carried = len(node.input) - scanned
+        made_slots = len(body.output) - carried
+        self._fits(
+            carried >= 0
+            and len(body.input) == len(node.input)
+            and made_slots >= 0
+            and len(node.output) <= len(body.output)
+        )
+        outputs = [*node.output, *[""] * (len(body.output) - len(node.output))]
+        axes = {name: list(given.get(f"scan_{name}_axes", ())) for name in ("input", "output")}
+        backward = {name: list(given.get(f"scan_{name}_directions", ())) for name in ("input", "output")}
+        for name, count in (("input", scanned), ("output", made_slots)):
+            axes[name] = axes[name] or [0] * count
+            backward[name] = backward[name] or [0] * count
+            self._fits(len(axes[name]) == len(backward[name]) == count)
+        state = list(node.input[:carried])
+        constants = self._constants(body)
+        made: list[list[str]] = [[] for _ in range(made_slots)]
+        for trip in range(trips):
+            names = dict(constants)
+            names.update((value.name, name) for value, name in zip(body.input, state, strict=False))
+            for slot, value in enumerate(body.input[carried:]):
+                place = trips - 1 - trip if backward["input"][slot] else trip
+                index = self._constant(np.array(place, np.int64), f"{trip}/at{slot}")
+                part = self._expansion.fresh(f"{self._at}/{trip}/{value.name}")
+                self._add("Gather", [node.input[carried + slot], index], [part], axis=axes["input"][slot])
+                names[value.name] = part
+            last = trip == trips - 1
+            direct = self._direct(body, dict(enumerate(outputs[:carried])) if last else {})
+            self._write(body, names, f"{trip}/", direct)
+            results = [names.get(value.name, value.name) for value in body.output]
+            state = results[:carried]
+            for values, result in zip(made, results[carried:], strict=True):
+                values.append(result)
+        for name, output in zip(state, outputs, strict=False):
+            self._hand_on(name, output)
+        for slot, (values, output) in enumerate(zip(made, outputs[carried:], strict=True)):
+            self._stack(values[::-1] if backward["output"][slot] else values, output, axes["output"][slot])
+
+    def _bare(self, course: Course, carried: Carried) -> None:
+        """The operator with bodies that do nothing."""
+        output = self.bare = self._expansion.fresh(f"{self._at}/bare")
+        name = f"{label_of(self._node)}/bare"
+        if isinstance(course, str):
+            branches = {}
+            for branch, number in (("then", 0.0), ("else", 1.0)):
+                tensor = numpy_helper.from_array(np.array([number], np.float32), "value")
+                made = helper.make_tensor_value_info("value", TensorProto.FLOAT, [1])
+                branches[f"{branch}_branch"] = helper.make_graph([], branch, [], [made], [tensor])
+            self.nodes.append(helper.make_node("If", [carried.name], [output], name=name, **branches))
+            self._expansion.hand_out(helper.make_tensor_value_info(output, TensorProto.FLOAT, [1]))
+            return
+        kept = helper.make_tensor_value_info("kept", carried.dtype, carried.shape)
+        goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
+        trip = helper.make_tensor_value_info("trip", TensorProto.INT64, [])
+        body = helper.make_graph([], "body", [trip, goes_on, kept], [goes_on, kept])
+        trips = self._constant(np.array(course, np.int64), "trips")
+        self.nodes.append(helper.make_node("Loop", [trips, "", carried.name], [output], name=name, body=body))
+        self._expansion.hand_out(helper.make_tensor_value_info(output, carried.dtype, carried.shape))
+
+    # ------------------------------------------------------------------ bodies
+
+    def _fits(self, fits: object) -> None:
+        if not fits:
+            raise BrokenModel(f"the body of {self._node.op_type} '{label_of(self._node)}' does not fit it")
+
+    def _constants(self, body: GraphProto) -> dict[str, str]:
+        """Move the constants of a body into the model, once for all iterations; old to new names."""
+        names = self._expansion.keep_sparse(body, self._at)
+        for tensor in body.initializer:
+            names[tensor.name] = self._expansion.keep(tensor, f"{self._at}/{tensor.name}")
+        for node in body.node:
+            if not is_constant(node) or not node.output:
+                continue
+            if self._expansion.keep_weights:
+                copy = NodeProto()
+                copy.CopyFrom(node)
+                copy.output[0] = names[node.output[0]] = self._expansion.fresh(f"{self._at}/{node.output[0]}")
+                self.nodes.append(copy)
+            else:
+                tensor = node_constant(node, node.output[0]).tensor
+                if tensor is None:
+                    raise UnsupportedModel(f"a constant in {self._node.op_type} '{label_of(self._node)}' is too large")
+                names[node.output[0]] = self._expansion.keep(tensor, f"{self._at}/{node.output[0]}")
+        return names
+
+    def _direct(self, body: GraphProto, outputs: Mapping[int, str]) -> dict[str, str]:
+        """Values of a body that can have the name of the operator's output at once."""
+        made = {name for node in body.node if not is_constant(node) for name in node.output}
+        found: dict[str, str] = {}
+        for slot, output in outputs.items():
+            name = body.output[slot].name
+            if output and name in made:
+                found.setdefault(name, output)
+        return found
+
+    def _write(self, body: GraphProto, names: dict[str, str], trip: str, direct: Mapping[str, str]) -> None:
+        """Write the nodes of a body with the names that they have outside; ``names`` learns those of what they make."""
+        for node in body.node:
+            if is_constant(node):
+                continue
+            copy = NodeProto()
+            copy.CopyFrom(node)
+            for slot, name in enumerate(node.input):
+                copy.input[slot] = names.get(name, name)
+            for inner in bodies(copy):
+                _rename(inner, names)
+            for slot, name in enumerate(node.output):
+                if name:
+                    names[name] = direct.get(name) or self._expansion.fresh(f"{self._at}/{trip}{name}")
+                    copy.output[slot] = names[name]
+            if node.name and trip:
+                copy.name = f"{node.name}/{trip.rstrip('/')}"
+            if next(bodies(copy), None) is not None and is_standard(copy):
+                self.inner[next(filter(None, copy.output), "")] = label_of(node)
+            self.nodes.append(copy)
+
+    def _hand_on(self, name: str, output: str) -> None:
+        if output and name != output:
+            self._add("Identity", [name], [output])
+
+    def _stack(self, values: Sequence[str], output: str, axis: int) -> None:
+        """What iterations made, along a new axis."""
+        if not output:
+            return
+        if not values:
+            raise UnsupportedModel(
+                f"{self._node.op_type} '{label_of(self._node)}' makes '{output}' in no iteration, so its shape is open"
+            )
+        parts = []
+        for trip, value in enumerate(values):
+            parts.append(self._expansion.fresh(f"{output}/{trip}"))
+            if self._expansion.opset >= _AXES_ARE_INPUTS:
+                axes = self._constant(np.array([axis], np.int64), f"axes{axis}")
+                self._add("Unsqueeze", [value, axes], [parts[-1]])
+            else:
+                self._add("Unsqueeze", [value], [parts[-1]], axes=[axis])
+        self._add("Concat", parts, [output], axis=axis)
+
+    def _add(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        name = f"{label_of(self._node)}/{operator}/{outputs[0]}"
+        self.nodes.append(helper.make_node(operator, inputs, outputs, name=name, **attributes))
+
+    def _constant(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> str:
+        return self._expansion.keep(numpy_helper.from_array(array), f"{self._at}/{name}")
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Let a nested body read the values around it by their new names."""
+    own = own_names(graph)
+    left = {old: new for old, new in names.items() if old not in own}
+    for node in graph.node:
+        for slot, name in enumerate(node.input):
+            node.input[slot] = left.get(name, name)
+        for inner in bodies(node):
+            _rename(inner, left)
+    for value in graph.output:
+        value.name = left.get(value.name, value.name)
