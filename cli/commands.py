@@ -25,14 +25,11 @@ from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, estimate, history, kernels
 from .manifests import manifest, reproduce
+from .models import PLACE, binding_options, custom_ops_option, model_arguments, take_models
 from .options import (
-    PLACE,
-    binding_options,
     check_runtime_options,
-    custom_ops_option,
     database_option,
     format_options,
-    model_arguments,
     node_options,
     pace_options,
     plot_option,
@@ -41,7 +38,6 @@ from .options import (
     since_option,
     split_options,
     stack_options,
-    take_models,
 )
 from .reporting import report
 from .storage import db

@@ -9,16 +9,8 @@ import click
 
 from ..analyzer.report.tables import MOST
 from .console import Reporter, answer
-from .options import (
-    PLACE,
-    all_option,
-    database_option,
-    format_options,
-    measured_options,
-    model_arguments,
-    quiet_option,
-    take_models,
-)
+from .models import PLACE, model_arguments, take_models
+from .options import all_option, database_option, format_options, measured_options, quiet_option
 from .spelling import saving, share
 
 __all__ = ["analyze"]

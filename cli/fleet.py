@@ -10,7 +10,8 @@ import click
 
 from ..errors import UsageError
 from .console import answer, note
-from .options import PLACE, database_option, format_options, quiet_option
+from .models import PLACE
+from .options import database_option, format_options, quiet_option
 from .spelling import seconds, share
 
 __all__ = ["fleet"]

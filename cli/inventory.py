@@ -10,10 +10,9 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer
+from .models import PLACE, binding_options, take_models
 from .options import (
-    PLACE,
     all_option,
-    binding_options,
     database_option,
     device_options,
     format_options,
@@ -21,7 +20,6 @@ from .options import (
     setting_option,
     suite_argument,
     suite_option,
-    take_models,
 )
 
 __all__ = ["backends", "brick", "models", "system"]

@@ -12,8 +12,8 @@ import click
 
 from ..analyzer.report.tables import MOST
 from .console import Reporter, answer, drawn
+from .models import PLACE, model_arguments, take_models
 from .options import (
-    PLACE,
     all_option,
     comparison_options,
     database_option,
@@ -21,10 +21,8 @@ from .options import (
     format_options,
     history_options,
     kernel_options,
-    model_arguments,
     plot_option,
     split_options,
-    take_models,
 )
 from .spelling import moment
 from .threads import each_estimated

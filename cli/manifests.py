@@ -9,15 +9,8 @@ import click
 
 from ..analyzer.report.tables import MOST
 from .console import Reporter, answer
-from .options import (
-    PLACE,
-    all_option,
-    database_option,
-    format_options,
-    measured_options,
-    quiet_option,
-    suite_argument,
-)
+from .models import PLACE
+from .options import all_option, database_option, format_options, measured_options, quiet_option, suite_argument
 from .spelling import share
 
 __all__ = ["manifest", "reproduce"]

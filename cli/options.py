@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from .spelling import batches, dimension, moment, seconds, setting, share, threads
-
-if TYPE_CHECKING:
-    from ..models import ModelSource
+from .models import PLACE, Command, stacked
+from .spelling import moment, seconds, setting, share, threads
 
 __all__ = [
-    "PLACE",
     "all_option",
-    "binding_options",
     "check_runtime_options",
     "comparison_options",
-    "custom_ops_option",
     "database_option",
     "device_options",
     "estimated_options",
@@ -31,7 +23,6 @@ __all__ = [
     "history_options",
     "kernel_options",
     "measured_options",
-    "model_arguments",
     "node_options",
     "pace_options",
     "plot_option",
@@ -44,29 +35,12 @@ __all__ = [
     "stack_options",
     "suite_argument",
     "suite_option",
-    "take_models",
 ]
-
-PLACE = click.Path(path_type=Path)
 
 _CUSTOM_OPS = "custom_ops"
 """The option of a stack that ``--custom-ops`` stands for."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Several click decorators as one; help lists them in this order."""
-
-    def decorate(command: Command) -> Command:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
-
-
-format_options = _stacked(
+format_options = stacked(
     click.option(
         "--format",
         "form",
@@ -88,81 +62,6 @@ database_option = click.option(
     help="Database of measurements: an SQLite file or any SQLAlchemy URL.",
 )
 
-binding_options = _stacked(
-    click.option(
-        "--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several, or N..M doubled, give one model each."
-    ),
-    click.option(
-        "--dim",
-        "dims",
-        type=dimension,
-        multiple=True,
-        metavar="NAME=N[,N...]",
-        help="Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
-    ),
-    click.option(
-        "--branch",
-        "branches",
-        multiple=True,
-        metavar="[NODE=]then|else",
-        help="Branch of an If whose condition is not constant; 'observed': as one execution takes it; repeatable.",
-    ),
-    click.option(
-        "--trip",
-        "trips",
-        multiple=True,
-        metavar="[NODE=]N",
-        help="Iterations of a Loop whose number is not constant; 'observed': as one execution does; repeatable.",
-    ),
-)
-
-
-def _register(_context: click.Context, _parameter: click.Parameter, libraries: tuple[Path, ...]) -> None:
-    if libraries:
-        from ..generator.backends.custom_ops import register_custom_ops
-
-        register_custom_ops(*libraries)
-
-
-custom_ops_option = click.option(
-    "--custom-ops",
-    type=PLACE,
-    multiple=True,
-    metavar="LIB",
-    expose_value=False,
-    is_eager=True,
-    callback=_register,
-    help="Shared library of custom operators for ONNX Runtime: its code runs in workers, as you; repeatable.",
-)
-"""Read before other options: what is measured with libraries is measured on a stack of theirs."""
-
-model_arguments = _stacked(
-    click.argument("models", nargs=-1, required=True, metavar="MODEL..."), binding_options, custom_ops_option
-)
-
-
-def take_models(options: dict[str, Any]) -> list[ModelSource]:
-    """Take what ``model_arguments`` added out of a command's options, and find the models."""
-    from ..models import find_models
-    from ..models.control.choices import read_choices
-
-    control, observed = read_choices(options.pop("branches"), options.pop("trips"))
-    models, batch = options.pop("models"), options.pop("batch") or ()
-    several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
-    found: dict[str, ModelSource] = {}
-    for sizes in itertools.product(*several.values()):
-        dims = dict(zip(several, sizes, strict=True))
-        ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
-        for source in find_models(models, batches=batch, dims=dims, control=control):
-            name = source.name if source.problem else f"{source.name}{ends}"
-            found.setdefault(name, dataclasses.replace(source, name=name))
-    if observed:
-        from ..generator.decomposition.observation import observe
-
-        return observe(list(found.values()))
-    return list(found.values())
-
-
 _granularity = click.option(
     "-g",
     "--granularity",
@@ -183,7 +82,7 @@ _graph = click.option(
     help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
 )
 
-split_options = _stacked(
+split_options = stacked(
     _granularity,
     _graph,
     click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
@@ -233,15 +132,15 @@ setting_option = click.option(
     help="Option of the runtime, part of what is measured ('dlbricks backends list' names them); repeatable.",
 )
 
-device_options = _stacked(_backend_options[1], setting_option)
+device_options = stacked(_backend_options[1], setting_option)
 """Where and how a runtime that is named otherwise executes."""
 
 suite_argument = click.argument("suite", type=PLACE, metavar="SUITE")
 
-runtime_options = _stacked(*_backend_options, setting_option)
+runtime_options = stacked(*_backend_options, setting_option)
 """The runtime that fusions and executed graphs are learnt from; ``check_runtime_options`` refuses them elsewhere."""
 
-stack_options = _stacked(
+stack_options = stacked(
     *_backend_options[:2],
     _option(
         "threads",
@@ -282,13 +181,13 @@ _MEASURED = {
 
 _measured = {name: _option(name, text) for name, text in _MEASURED.items()}
 
-measured_options = _stacked(*_measured.values())
+measured_options = stacked(*_measured.values())
 
 _each_threads = _option(
     "threads", "Only measurements with N threads; several give one estimate each.", type=threads, metavar="N[,N...]"
 )
 
-estimated_options = _stacked(*(_measured | {"threads": _each_threads}).values())
+estimated_options = stacked(*(_measured | {"threads": _each_threads}).values())
 
 _REPORTED = {
     "backend": "Runtime that executes; else onnxruntime.",
@@ -300,7 +199,7 @@ _REPORTED = {
     "stack": "With --no-measure: only of this stack (a key or its beginning).",
 }
 
-report_options = _stacked(
+report_options = stacked(
     click.option(
         "--budget",
         "budget_s",
@@ -318,7 +217,7 @@ report_options = _stacked(
 )
 """What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
-kernel_options = _stacked(
+kernel_options = stacked(
     _granularity, _graph, _connected, *(option for name, option in _measured.items() if name != "cache")
 )
 """What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
@@ -328,14 +227,14 @@ def _minimum_effect(default: str, text: str) -> Callable[[Command], Command]:
     return click.option("--minimum-effect", type=share, default=default, show_default=True, metavar="SHARE", help=text)
 
 
-comparison_options = _stacked(
+comparison_options = stacked(
     _granularity,
     _connected,
     *_measured.values(),
     _minimum_effect("3%", "Difference that matters, for example 3% or 0.03; anything less is SAME."),
 )
 
-history_options = _stacked(
+history_options = stacked(
     _granularity,
     _connected,
     *_measured.values(),
@@ -350,7 +249,7 @@ def _without_visits(context: click.Context, _parameter: click.Parameter, budget_
     return budget_s
 
 
-pace_options = _stacked(
+pace_options = stacked(
     click.option(
         "--visits",
         type=click.IntRange(min=1),
@@ -393,7 +292,7 @@ since_option = click.option(
     help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
 )
 
-node_options = _stacked(
+node_options = stacked(
     click.option(
         "--node",
         metavar="NAME",

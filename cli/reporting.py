@@ -10,16 +10,8 @@ import click
 
 from ..errors import UsageError
 from .console import Reporter, answer, note
-from .options import (
-    PLACE,
-    database_option,
-    format_options,
-    model_arguments,
-    quiet_option,
-    report_options,
-    setting_option,
-    take_models,
-)
+from .models import PLACE, model_arguments, take_models
+from .options import database_option, format_options, quiet_option, report_options, setting_option
 
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup

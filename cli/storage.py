@@ -9,7 +9,8 @@ import click
 
 from ..analyzer.report.tables import Answer
 from .console import answer
-from .options import PLACE, binding_options, database_option, format_options, suite_option, take_models
+from .models import PLACE, binding_options, take_models
+from .options import database_option, format_options, suite_option
 
 __all__ = ["db"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from .console import Reporter, answer, drawn
-from .options import PLACE, database_option, format_options, quiet_option, report_options, setting_option
+from .models import PLACE
+from .options import database_option, format_options, quiet_option, report_options, setting_option
 from .reporting import open_store, picked_setup
 from .spelling import dimension, lengths
 
