@@ -115,18 +115,21 @@ class Reader(Handle):
             latest: Only the newest of each item.
             **fields: Fields of ``Filter`` in place of those of ``wanted``.
         """
+        chosen = wanted.but(**fields)
         with self.reading() as connection:
-            return queries.measurements(connection, wanted.but(**fields), latest=latest)
+            return queries.measurements(connection, chosen, latest=latest)
 
     def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
         """The newest failure of each item that matches, unless it was measured after that."""
+        chosen = wanted.but(**fields)
         with self.reading() as connection:
-            return queries.failures(connection, wanted.but(**fields))
+            return queries.failures(connection, chosen)
 
     def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
         """The kernel views that match, by what they are of."""
+        chosen = wanted.but(**fields)
         with self.reading() as connection:
-            return kernel_views(connection, wanted.but(**fields))
+            return kernel_views(connection, chosen)
 
     def contenders(
         self,
@@ -147,8 +150,9 @@ class Reader(Handle):
             reach: How many times the lowest latency another one may be; at 1 only that is given.
             **fields: Fields of ``Filter`` in place of those of ``wanted``.
         """
+        chosen = wanted.but(**fields)
         with self.reading() as connection:
-            return queries.contenders(connection, wanted.but(**fields), without=without, parts=parts, reach=reach)
+            return queries.contenders(connection, chosen, without=without, parts=parts, reach=reach)
 
     def combinations(
         self, subject: Subject | None = None, keys: Collection[str] | None = None, *, variant: str | None = None

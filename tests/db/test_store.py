@@ -25,6 +25,12 @@ def test_what_was_finished_comes_back_as_it_was(bench):
     assert bench.store.stacks()[bench.stack].key == bench.stack
 
 
+def test_a_field_that_there_is_not_is_the_caller_s_mistake_and_no_damaged_database(bench):
+    for ask in (bench.store.measurements, bench.store.failures, bench.store.kernels):
+        with pytest.raises(TypeError, match="subjct"):
+            ask(subjct=None)
+
+
 def test_absent_times_stay_absent(bench):
     made = bench.measure("a", load_ns=None, first_run_ns=None, reference_ns=None)
     assert bench.store.measurements() == [made]
