@@ -11,7 +11,8 @@ __all__ = ["FORMULAS"]
 
 def bare(call: Call) -> Cost:
     """No work where the bodies hold no operators; how often others run is not known here."""
-    if any(body.node for body in bodies(call.node)):
+    held = list(bodies(call.node))
+    if not held or any(body.node for body in held):
         raise UnknownCostError(f"the work of the bodies of {call.node.op_type} is not known")
     return Cost()
 

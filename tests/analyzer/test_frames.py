@@ -81,7 +81,7 @@ def test_what_was_decomposed_and_measured_is_recorded(models: list[dlbricks.Mode
     assert dlbricks.to_json(made)["unique"] == dlbricks.frame(made)["unique"][0] == made.unique
     assert dlbricks.to_json(forecast)["remaining"] == forecast.remaining
     assert dlbricks.frame(forecast).empty, "a row for each failure, of which there is none"
-    assert dlbricks.to_json(nothing) == {"schema": 1, "results": []}
+    assert dlbricks.to_json(nothing) == {"schema": 1, "results": [], "sweeps": []}
 
 
 def test_bricks_that_agree_have_no_row(models: list[dlbricks.ModelSource]) -> None:

@@ -158,7 +158,7 @@ def test_an_idle_worker_ends_at_once_on_sigterm(campaign, url, workers):
 
 def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, workers, rows):
     """From the runner's start to its end the worker is not scheduled once, and has no connection."""
-    plan(campaign(sleep_us=20_000, visits=20), url)
+    plan(campaign(sleep_us=20_000, visits=40, sessions=4), url)
     worker = workers.start()
     runner = workers.runner(worker)
     state = workers.state("alpha")
