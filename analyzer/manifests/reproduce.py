@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +41,7 @@ reaches 8 % to either side and the ratio itself misses 1 by up to 5 % in four of
 
 _NS_PER_MS = 1e6
 _NAMED = 3
-"""Packages that an error names."""
+"""Packages or bricks that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def reproduce(
         progress: Called between requests where this environment measures.
 
     Raises:
-        UsageError: It is no manifest, the suite is another one, the manifest has no lock file and none is given, or the
-            minimum effect is not positive.
+        UsageError: It is no manifest, the suite is another one or lacks bricks of it, the manifest has no lock file and
+            none is given, or the minimum effect is not positive.
         BackendUnavailable: The environment cannot be made, or the runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: The other environment failed.
@@ -154,6 +154,10 @@ def reproduce(
             f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
             remedy="generate it again with the same version and options, or ask for the very folder",
         )
+    strange = {one.measurement.key for one in base.measurements if one.measurement.subject is Subject.BRICK}
+    strange -= set(opened.keys)
+    if strange:
+        raise UsageError(f"the manifest has bricks that suite {opened.path} has not: {_some(sorted(strange))}")
     if dry_run:
         return Reproduction((), differences(base, _here(base)), None, minimum_effect)
     settings = MeasurementSettings(**base.settings)
@@ -188,9 +192,7 @@ def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
         return given
     text = base.software.get("lock")
     if text is None:
-        names = base.software["without_hash"]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        lacking = f"{', '.join(names[:_NAMED])}{more}" if names else "its packages"
+        lacking = _some(base.software["without_hash"]) or "its packages"
         raise UsageError(
             f"the manifest has no lock file: the hashes of {lacking} were not known where it was written",
             remedy="measure in this environment with --here, name a lock file with --lock, or have it written again "
@@ -199,6 +201,11 @@ def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
     path = folder / "pylock.toml"
     path.write_text(text)
     return path
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _here(base: Manifest) -> Manifest:

@@ -210,6 +210,17 @@ def test_a_suite_that_is_another_one_is_refused(stated, file, tmp_path, write_lr
         reproduce(file, suite=stated.suite, minimum_effect=0)
 
 
+def test_a_brick_that_is_not_of_the_suite_is_refused_before_anything_is_measured(stated, monkeypatch):
+    monkeypatch.delattr(module, "run_here")
+    first, *others = stated.manifest.measurements
+    strange = dataclasses.replace(first, measurement=dataclasses.replace(first.measurement, key="0" * 64))
+    base = dataclasses.replace(stated.manifest, measurements=(strange, *others))
+
+    for how in ({"here": True}, {"dry_run": True}):
+        with pytest.raises(UsageError, match=f"has bricks that suite .* has not: {'0' * 64}"):
+            reproduce(base, suite=stated.suite, **how)
+
+
 def test_without_a_lock_it_says_what_to_do(stated, file):
     base = read_manifest(file)
     software = dict(base.software) | {"lock": None, "without_hash": ["a", "b", "c", "d"]}
