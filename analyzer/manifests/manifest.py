@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,12 +118,24 @@ class Manifest:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; what is there is replaced.
+        """Write the file, whole or not at all; what is there is replaced.
 
         Raises:
             OSError: It cannot be written.
         """
-        Path(path).write_text(json.dumps(self.statement(), indent=1) + "\n")
+        place, text = Path(path), json.dumps(self.statement(), indent=1) + "\n"
+        if place.exists() and not place.is_file():  # a pipe, say: nothing can take its place
+            place.write_text(text)
+            return
+        place = place.resolve()
+        partial = place.with_name(f".{uuid.uuid4().hex}.partial")
+        try:
+            partial.write_text(text)
+            partial.replace(place)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 _PARTS = ("hardware", "software", "model", "data", "settings")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +95,28 @@ def test_a_file_gives_back_what_was_written(stated, tmp_path):
     assert found.statement() == stated.manifest.statement()
     assert found.stack == stated.manifest.stack
     assert found.measurements[0].measurement.stack == found.stack.key
+
+
+def test_a_file_is_written_whole_or_not_at_all(stated, tmp_path):
+    path, pipe, link = (tmp_path / name for name in ("results.json", "pipe", "link.json"))
+    path.write_text("what was there")
+    link.symlink_to(path)
+    unwritable = dataclasses.replace(stated.manifest, data={"seed": object()})
+    with pytest.raises(TypeError):
+        unwritable.write(path)
+    assert path.read_text() == "what was there"
+
+    stated.manifest.write(link)
+    assert link.is_symlink()
+    assert read_manifest(path).model == stated.manifest.model
+    with pytest.raises(FileNotFoundError, match=r"nowhere/results\.json"):
+        stated.manifest.write(tmp_path / "nowhere/results.json")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        stated.manifest.write(pipe)
+        assert read.result() == path.read_text()
+    assert {one.name for one in tmp_path.iterdir()} == {"results.json", "pipe", "link.json"}
 
 
 def test_what_was_changed_is_refused(stated, tmp_path):

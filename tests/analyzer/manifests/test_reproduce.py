@@ -250,6 +250,31 @@ def test_the_commands(stated, here, cli):
     assert "--here takes this environment" in both.error
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(stated, file, here, cli, monkeypatch):
+    monkeypatch.delattr(module, "run_here")
+    for command in (("reproduce", file, "--suite", stated.suite.path, "--here"), ("manifest", stated.suite.path)):
+        for out, message in [
+            ("nowhere/again.json", "the folder of nowhere/again.json does not exist"),
+            (here, "is a dir"),
+        ]:
+            done = cli(*command, "-o", out)
+            assert done.code == 2
+            assert message in done.error
+
+
+def test_the_answer_does_not_end_with_its_file(stated, file, here, cli, monkeypatch):
+    """Its folder goes while it is measured."""
+    (here / "gone").mkdir()
+    run = module.run_here
+    monkeypatch.setattr(module, "run_here", lambda *words, **more: (run(*words, **more), (here / "gone").rmdir()))
+
+    done = cli("reproduce", file, "--suite", stated.suite.path, "--here", "-o", "gone/again.json", "--json", "--quiet")
+
+    assert done.code == 1
+    assert len(done.json["results"]) == len(stated.suite.keys)
+    assert "gone/again.json: No such file or directory" in done.error
+
+
 def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):
     scaled(stated.manifest, 0.01).write("fast.json")
 
