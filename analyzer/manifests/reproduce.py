@@ -88,6 +88,7 @@ class Reproduction:
         machine: What probes outside any runtime (``compute``, ``memory``, each at its quietest) and a call of the
             runtime that does nothing (``call``) took here, in times of what they took by the manifest: where these
             moved, the machine was another, or busy otherwise.
+        missing: Keys of bricks of the suite that the manifest has no measurement of: nothing is said of these.
     """
 
     rows: tuple[ReproducedBrick, ...]
@@ -96,11 +97,18 @@ class Reproduction:
     minimum_effect: float
     manifest: Manifest | None = None
     machine: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing was to be measured."""
+        return self.environment is None
 
     @property
     def complete(self) -> bool:
-        """Whether every brick of the manifest has a verdict."""
-        return all(row.verdict is not None for row in self.rows)
+        """Whether the manifest has every brick of the suite, and each a verdict unless nothing was to be measured."""
+        measured = bool(self.rows) and all(row.verdict is not None for row in self.rows)
+        return not self.missing and (self.dry or measured)
 
     @property
     def verdicts(self) -> Mapping[Relation, int]:
@@ -154,12 +162,12 @@ def reproduce(
             f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
             remedy="generate it again with the same version and options, or ask for the very folder",
         )
-    strange = {one.measurement.key for one in base.measurements if one.measurement.subject is Subject.BRICK}
-    strange -= set(opened.keys)
-    if strange:
+    known = {one.measurement.key for one in base.measurements if one.measurement.subject is Subject.BRICK}
+    if strange := known - set(opened.keys):
         raise UsageError(f"the manifest has bricks that suite {opened.path} has not: {_some(sorted(strange))}")
+    missing = tuple(key for key in opened.keys if key not in known)
     if dry_run:
-        return Reproduction((), differences(base, _here(base)), None, minimum_effect)
+        return Reproduction((), differences(base, _here(base)), None, minimum_effect, missing=missing)
     settings = MeasurementSettings(**base.settings)
     with TemporaryDirectory(prefix="dlbricks-reproduce-") as name:
         database = Path(name) / "again.db"
@@ -170,8 +178,8 @@ def reproduce(
         with Store.open(database, read_only=True, create=False) as store:
             again = manifest(opened, store=store)
     rows = _compared(base, again, opened, minimum_effect)
-    environment = "here" if here else "lock"
-    return Reproduction(rows, differences(base, again), environment, minimum_effect, again, _machine(base, again))
+    environment, differ = "here" if here else "lock", differences(base, again)
+    return Reproduction(rows, differ, environment, minimum_effect, again, _machine(base, again), missing)
 
 
 def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
