@@ -100,15 +100,10 @@ class Reproduction:
     missing: tuple[str, ...] = ()
 
     @property
-    def dry(self) -> bool:
-        """Whether nothing was to be measured."""
-        return self.environment is None
-
-    @property
     def complete(self) -> bool:
         """Whether the manifest has every brick of the suite, and each a verdict unless nothing was to be measured."""
         measured = bool(self.rows) and all(row.verdict is not None for row in self.rows)
-        return not self.missing and (self.dry or measured)
+        return not self.missing and (self.environment is None or measured)
 
     @property
     def verdicts(self) -> Mapping[Relation, int]:

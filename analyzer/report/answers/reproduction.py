@@ -97,7 +97,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
         totals={
             "environment": found.environment,
             "minimum_effect": found.minimum_effect,
-            "verdicts": None if found.dry else shares,
+            "verdicts": None if found.environment is None else shares,
             "ratio": found.ratio,
             "machine": dict(found.machine),
             "missing": list(found.missing),
