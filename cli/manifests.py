@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,31 @@ from .spelling import share
 
 __all__ = ["manifest", "reproduce"]
 
+_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
+
+
+def _can_be_made(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before anything is measured for it."""
+    if path is not None and (path.is_file() or not path.exists()):
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise click.BadParameter(f"the folder of {path} does not exist")
+        if not os.access(folder, os.W_OK):
+            raise click.BadParameter(f"the folder of {path} cannot be written")
+    return path
+
 
 @click.command()
 @suite_argument
-@click.option("-o", "--out", type=PLACE, required=True, metavar="FILE", help="The manifest; what is there is replaced.")
+@click.option(
+    "-o",
+    "--out",
+    type=_FILE,
+    callback=_can_be_made,
+    required=True,
+    metavar="FILE",
+    help="The manifest; what is there is replaced.",
+)
 @click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest that is finished.")
 @click.option("--hashes", is_flag=True, help="Ask pip for wheels whose hashes no record of the installation has.")
 @measured_options
@@ -47,7 +69,14 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 @click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
 @click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
 @click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
-@click.option("-o", "--out", type=PLACE, metavar="FILE", help="Also write a manifest of what was measured now.")
+@click.option(
+    "-o",
+    "--out",
+    type=_FILE,
+    callback=_can_be_made,
+    metavar="FILE",
+    help="Also write a manifest of what was measured now.",
+)
 @click.option(
     "--minimum-effect",
     type=share,
@@ -82,7 +111,12 @@ def reproduce(
         raise UsageError("--here takes this environment, --lock another one", remedy="leave out one")
     with Reporter(quiet=quiet) as progress:
         found = again(file, progress=progress, **options)
+    result = reproduction_answer(found, most=None if every else MOST)
     if out is not None and found.manifest is not None:
-        found.manifest.write(out)
+        try:
+            found.manifest.write(out)
+        except OSError:
+            answer(result, form)  # what took so long to measure does not end with the file
+            raise
     crossed = any(str(verdict).lower() in fail_on for verdict in found.verdicts)
-    answer(reproduction_answer(found, most=None if every else MOST), form, complete=found.complete, crossed=crossed)
+    answer(result, form, complete=found.complete, crossed=crossed)

@@ -51,7 +51,7 @@ ROOMS = {
                             "records", "archive", "survey", "estimate", "interpolation"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/history": ["changes", "series", "machine", "blame", "result", "history", "confirm"],
-    "analyzer/manifests": ["locking", "parts", "manifest", "differences", "rerun", "reproduce"],
+    "analyzer/manifests": ["locking", "parts", "shape", "manifest", "differences", "rerun", "reproduce"],
     "analyzer/tokens": ["lengths", "tokens", "answer"],
     "analyzer/report": ["units", "tables", "elsewhere", "causes", "plots", "roofs", "sweeping", "drawing", "answers",
                         "section", "annotation", "page", "trace"],

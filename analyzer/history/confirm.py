@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from ...constructor.choice import COLD
 from ...constructor.decomposition import Decomposition, Failed
 from ...constructor.form import form_of
-from ...errors import DlbricksError, UsageError
+from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import locked_environment
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.generate import generate
@@ -116,7 +116,7 @@ def _alarm(row: ModelHistory) -> Change | None:
 def _confirmed(row: ModelHistory, alarm: Change, source: ModelSource, plan: _Plan) -> ModelHistory:
     try:
         made = _measured(row, alarm, source, plan)
-    except UsageError:
+    except (UsageError, MachineBusy):
         raise
     except DlbricksError as error:
         made = Confirmation(Standing.UNCLEAR, reason=str(error))
@@ -144,7 +144,12 @@ def _measured(row: ModelHistory, alarm: Change, source: ModelSource, plan: _Plan
         made = _judged(seen, trial, alarm, plan.minimum_effect)
         if made.standing is not Standing.CONFIRMED:
             return made
-        return replace(made, bricks=_bricks(source, folder, sides, plan))
+        try:
+            return replace(made, bricks=_bricks(source, folder, sides, plan))
+        except (UsageError, MachineBusy):
+            raise
+        except DlbricksError as error:  # of the model it is known all the same
+            return replace(made, reason=f"{made.reason}; which brick does is not known: {error}")
 
 
 def _judged(seen: Paired, trial: Trial, alarm: Change, minimum_effect: float) -> Confirmation:

@@ -50,7 +50,8 @@ def with_hashes(packages: Packages) -> dict[str, dict[str, Any]]:
     """The same with the hashes of wheels that were missing, as far as pip finds these wheels.
 
     Each is downloaded from where pip is configured to look, for this Python and machine; its hash is taken only where
-    its files are those that were installed, by their own hashes.
+    its files are those that were installed, by their own hashes. What is no name with a version stays without: a
+    database may hold what other machines wrote, and to pip it may be an address or an option.
 
     Args:
         packages: What was installed.
@@ -58,10 +59,14 @@ def with_hashes(packages: Packages) -> dict[str, dict[str, Any]]:
     Raises:
         BackendUnavailable: This Python has no pip.
     """
-    lacking = [name for name, one in packages.items() if not one.get("sha256") and one.get("contents")]
+    lacking = {
+        name: pinned
+        for name, one in packages.items()
+        if not one.get("sha256") and one.get("contents") and (pinned := _pinned(name, one.get("version"))) is not None
+    }
     found: dict[str, dict[str, Any]] = {name: dict(one) for name, one in packages.items()}
     with TemporaryDirectory(prefix="dlbricks-wheels-") as folder:
-        wanted = [f"{name}=={packages[name]['version']}" for name in lacking]
+        wanted = list(lacking.values())
         if wanted and not _download(wanted, Path(folder)):
             for one in wanted:  # what is to be had of them
                 _download([one], Path(folder))
@@ -73,8 +78,21 @@ def with_hashes(packages: Packages) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _pinned(name: str, version: object) -> str | None:
+    """One package as pip is asked for it; None: it is no normalized name with a version."""
+    from packaging.utils import is_normalized_name
+    from packaging.version import InvalidVersion, Version
+
+    if not is_normalized_name(name) or not isinstance(version, str):
+        return None
+    try:
+        return f"{name}=={Version(version)}"
+    except InvalidVersion:
+        return None
+
+
 def _download(wanted: Sequence[str], folder: Path) -> bool:
-    command = [sys.executable, *_PIP, "--dest", str(folder), *wanted]
+    command = [sys.executable, *_PIP, "--dest", str(folder), "--", *wanted]
     done = subprocess.run(
         command, env=own_variables(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

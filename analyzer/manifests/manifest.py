@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from .parts import (
     software_of,
     software_part,
 )
+from .shape import Shape, misfit
 
 __all__ = ["PREDICATE", "STATEMENT", "Manifest", "Recorded", "manifest", "read_manifest"]
 
@@ -115,12 +118,24 @@ class Manifest:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; what is there is replaced.
+        """Write the file, whole or not at all; what is there is replaced.
 
         Raises:
             OSError: It cannot be written.
         """
-        Path(path).write_text(json.dumps(self.statement(), indent=1) + "\n")
+        place, text = Path(path), json.dumps(self.statement(), indent=1) + "\n"
+        if place.exists() and not place.is_file():  # a pipe, say: nothing can take its place
+            place.write_text(text)
+            return
+        place = place.resolve()
+        partial = place.with_name(f".{uuid.uuid4().hex}.partial")
+        try:
+            partial.write_text(text)
+            partial.replace(place)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 _PARTS = ("hardware", "software", "model", "data", "settings")
@@ -212,11 +227,12 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read a manifest.
 
     Raises:
-        UsageError: It is not there, is no manifest, is of a newer dlbricks, or its measurements were changed.
+        UsageError: It is not there, is no manifest, lacks a field or has one of another type, is of a newer dlbricks,
+            or its measurements were changed.
     """
     try:
         found = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no manifest: {error}", remedy="dlbricks manifest writes one") from error
     if not isinstance(found, dict) or found.get("_type") != STATEMENT or found.get("predicateType") != PREDICATE:
         kind = found.get("predicateType") if isinstance(found, dict) else type(found).__name__
@@ -225,17 +241,22 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         said, digests = found["predicate"], {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
         if digests["measurements"] != content_key(said["measurements"]) or digests["suite"] != said["model"]["suite"]:
             raise UsageError(f"{path} was changed: its measurements or its suite are not those that it states")
+        wrong = misfit(said, Shape)
+        if wrong is not None:
+            raise UsageError(f"{path} is no manifest of dlbricks: {wrong} is missing or of another type")
         MeasurementSettings(**said["settings"]).check()
         stack = _stack(said["software"]).key
         measured = tuple(_read(row, str(number), said, stack) for number, row in enumerate(said["measurements"]))
         return Manifest(**{name: said[name] for name in _PARTS}, log=said["reference_log"], measurements=measured)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path} is no manifest of dlbricks: {error!r}") from error
 
 
 def _read(row: Mapping[str, Any], id_: str, said: Mapping[str, Any], stack: str) -> Recorded:
     own = dict(row)
-    error, degrees = own.pop("error"), own.pop("degrees")
+    error, degrees = float(own.pop("error")), float(own.pop("degrees"))
+    if not (0 <= error < math.inf and 0 < degrees < math.inf and (own.get("undisturbed_ns") or 0) >= 0):
+        raise ValueError(f"measurement {id_} has a negative latency, or an error that is none")
     return Recorded(
         Measurement(
             **own
@@ -252,8 +273,8 @@ def _read(row: Mapping[str, Any], id_: str, said: Mapping[str, Any], stack: str)
                 "stop": Stop(own["stop"]),
             }
         ),
-        float(error),
-        float(degrees),
+        error,
+        degrees,
     )
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +41,7 @@ reaches 8 % to either side and the ratio itself misses 1 by up to 5 % in four of
 
 _NS_PER_MS = 1e6
 _NAMED = 3
-"""Packages that an error names."""
+"""Packages or bricks that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class Reproduction:
         machine: What probes outside any runtime (``compute``, ``memory``, each at its quietest) and a call of the
             runtime that does nothing (``call``) took here, in times of what they took by the manifest: where these
             moved, the machine was another, or busy otherwise.
+        missing: Keys of bricks of the suite that the manifest has no measurement of: nothing is said of these.
     """
 
     rows: tuple[ReproducedBrick, ...]
@@ -96,11 +97,13 @@ class Reproduction:
     minimum_effect: float
     manifest: Manifest | None = None
     machine: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every brick of the manifest has a verdict."""
-        return all(row.verdict is not None for row in self.rows)
+        """Whether the manifest has every brick of the suite, and each a verdict unless nothing was to be measured."""
+        measured = bool(self.rows) and all(row.verdict is not None for row in self.rows)
+        return not self.missing and (self.environment is None or measured)
 
     @property
     def verdicts(self) -> Mapping[Relation, int]:
@@ -136,8 +139,8 @@ def reproduce(
         progress: Called between requests where this environment measures.
 
     Raises:
-        UsageError: It is no manifest, the suite is another one, the manifest has no lock file and none is given, or the
-            minimum effect is not positive.
+        UsageError: It is no manifest, the suite is another one or lacks bricks of it, the manifest has no lock file and
+            none is given, or the minimum effect is not positive.
         BackendUnavailable: The environment cannot be made, or the runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: The other environment failed.
@@ -154,8 +157,12 @@ def reproduce(
             f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
             remedy="generate it again with the same version and options, or ask for the very folder",
         )
+    known = {one.measurement.key for one in base.measurements if one.measurement.subject is Subject.BRICK}
+    if strange := known - set(opened.keys):
+        raise UsageError(f"the manifest has bricks that suite {opened.path} has not: {_some(sorted(strange))}")
+    missing = tuple(key for key in opened.keys if key not in known)
     if dry_run:
-        return Reproduction((), differences(base, _here(base)), None, minimum_effect)
+        return Reproduction((), differences(base, _here(base)), None, minimum_effect, missing=missing)
     settings = MeasurementSettings(**base.settings)
     with TemporaryDirectory(prefix="dlbricks-reproduce-") as name:
         database = Path(name) / "again.db"
@@ -166,8 +173,8 @@ def reproduce(
         with Store.open(database, read_only=True, create=False) as store:
             again = manifest(opened, store=store)
     rows = _compared(base, again, opened, minimum_effect)
-    environment = "here" if here else "lock"
-    return Reproduction(rows, differences(base, again), environment, minimum_effect, again, _machine(base, again))
+    environment, differ = "here" if here else "lock", differences(base, again)
+    return Reproduction(rows, differ, environment, minimum_effect, again, _machine(base, again), missing)
 
 
 def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
@@ -188,9 +195,7 @@ def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
         return given
     text = base.software.get("lock")
     if text is None:
-        names = base.software["without_hash"]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        lacking = f"{', '.join(names[:_NAMED])}{more}" if names else "its packages"
+        lacking = _some(base.software["without_hash"]) or "its packages"
         raise UsageError(
             f"the manifest has no lock file: the hashes of {lacking} were not known where it was written",
             remedy="measure in this environment with --here, name a lock file with --lock, or have it written again "
@@ -199,6 +204,11 @@ def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
     path = folder / "pylock.toml"
     path.write_text(text)
     return path
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _here(base: Manifest) -> Manifest:

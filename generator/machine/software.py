@@ -50,7 +50,8 @@ def software_state(needed: tuple[str, ...] = ()) -> Mapping[str, Any]:
         ``python``, ``implementation``, ``compiler``, ``libc``, ``image``, ``dlbricks`` (``version``, ``commit`` and
         ``modified`` where it is a checkout, ``sources``: SHA-256 of its modules) and ``packages``: by name ``version``,
         ``contents`` (SHA-256 of the list of its files with their hashes, as pip recorded them) and, where the
-        environment was made from a lock file or the package from a file, ``wheel`` and its ``sha256``. None: not known.
+        environment was made from a lock file or the package from a file, ``wheel`` and its ``sha256``; where not all of
+        what it requires can be read, ``requires`` is ``unknown``. None: not known.
     """
     return {
         "python": platform.python_version(),
@@ -93,9 +94,12 @@ def _packages(needed: Iterable[str]) -> dict[str, dict[str, str | None]]:
         if name:  # of a package that was removed by half there is none
             installed.setdefault(canonicalize_name(name), one)
     own = _own_requirements()
-    chosen = set(installed) - _TOOLS if own is None else _required([*own, *needed], installed)
+    chosen, unread = (set(installed) - _TOOLS, set()) if own is None else _required([*own, *needed], installed)
     locked = _locked()
-    return {name: _described(name, installed[name], locked) for name in sorted(chosen - {"dlbricks"})}
+    return {
+        name: _described(name, installed[name], locked) | ({"requires": "unknown"} if name in unread else {})
+        for name in sorted(chosen - {"dlbricks"})
+    }
 
 
 def _own_requirements() -> list[str] | None:
@@ -109,23 +113,33 @@ def _own_requirements() -> list[str] | None:
         return None
 
 
-def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distribution]) -> set[str]:
-    """The installed packages that some requirements lead to."""
-    from packaging.requirements import Requirement
+def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distribution]) -> tuple[set[str], set[str]]:
+    """The installed packages that some requirements lead to; and those of whose own some cannot be read.
+
+    Others wrote their metadata: an old package may hold what is no requirement.
+    """
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+    from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
     seen: set[tuple[str, str]] = set()
-    waiting = [(root, "") for root in roots]
+    unread: set[str] = set()
+    waiting = [(root, "", "") for root in roots]
     while waiting:
-        text, extra = waiting.pop()
-        wanted = Requirement(text)
+        text, extra, of = waiting.pop()
+        try:
+            wanted = Requirement(text)
+            applies = wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+            unread.add(of)
+            continue
         name = canonicalize_name(wanted.name)
-        if name not in installed or not (wanted.marker is None or wanted.marker.evaluate({"extra": extra})):
+        if name not in installed or not applies:
             continue
         for own in {"", *wanted.extras} - {one for known, one in seen if known == name}:
             seen.add((name, own))
-            waiting += [(needed, own) for needed in installed[name].requires or ()]
-    return {name for name, _ in seen}
+            waiting += [(needed, own, name) for needed in installed[name].requires or ()]
+    return {name for name, _ in seen}, unread
 
 
 def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Package]) -> dict[str, str | None]:

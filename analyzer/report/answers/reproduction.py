@@ -21,6 +21,12 @@ __all__ = ["manifest_answer", "reproduction_answer"]
 
 _WITNESSES = {"compute": "arithmetic", "memory": "memory", "call": "a call of the runtime"}
 
+_SHOWN = 12
+"""Characters of a key in a summary; JSON has all of it."""
+
+_NAMED = 8
+"""Missing bricks that a summary names; JSON has all."""
+
 _LONGEST = 40
 """Characters of a value in a table; JSON has all of it."""
 
@@ -81,15 +87,20 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
             moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in found.machine.items())
             summary.append(f"the machine itself, in times of what it took then: {moved}")
         summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
+    if found.missing:
+        listed = ", ".join(key[:_SHOWN] for key in found.missing[:_NAMED])
+        more = ", …" if len(found.missing) > _NAMED else ""
+        summary.append(f"not in the manifest: {counted(len(found.missing), 'brick')} of the suite ({listed}{more})")
     summary += _different(found.differences, nothing="nothing differs in hardware, software, data or settings")
     return Answer(
         rows,
         totals={
             "environment": found.environment,
             "minimum_effect": found.minimum_effect,
-            "verdicts": shares,
+            "verdicts": None if found.environment is None else shares,
             "ratio": found.ratio,
             "machine": dict(found.machine),
+            "missing": list(found.missing),
             "differences": [asdict(one) for one in found.differences],
         },
         columns=[

@@ -15,7 +15,8 @@ from dlbricks.analyzer.history.history import history
 from dlbricks.analyzer.history.result import History, Standing
 from dlbricks.analyzer.report.answers.history import history_answer
 from dlbricks.analyzer.report.tables import render
-from dlbricks.errors import UsageError
+from dlbricks.errors import MachineBusy, UsageError
+from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, machine_lock
 from dlbricks.generator.machine.system import probe_system
 
 from .conftest import Nights
@@ -109,6 +110,38 @@ def test_an_environment_that_does_not_run_leaves_it_unclear(nights, alarmed, pyt
     assert change.confirmation.standing is Standing.UNCLEAR
     assert "no such runtime" in change.confirmation.reason
     assert found.alarms == (change,)
+
+
+def test_what_is_confirmed_stays_so_where_no_brick_can_be_blamed(nights, alarmed, pythons, tmp_path):
+    """The new environment runs the model, and dies when it is started once more, for the bricks."""
+    once = f"""
+from pathlib import Path
+mark = Path({str(tmp_path / "started")!r})
+if mark.exists():
+    raise SystemExit("not twice")
+mark.touch()
+"""
+
+    found = confirm(
+        alarmed, [nights.source], old=pythons("old"), new=pythons("new", once + SLOW), visits=36, processes=1
+    )
+
+    (change,) = found.rows[0].changes
+    made = change.confirmation
+    assert made.standing is Standing.CONFIRMED, made
+    assert made.ratio > 1.5
+    assert made.bricks == ()
+    assert "differs in the same way; which brick does is not known: " in made.reason
+    assert "not twice" in made.reason
+    assert found.alarms == (change,)
+
+
+def test_a_machine_that_measures_already_is_an_error(nights, alarmed, pythons, tmp_path, monkeypatch):
+    monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(LOCK_WAIT_VARIABLE, "0")
+
+    with machine_lock(), pytest.raises(MachineBusy, match="is measuring"):
+        confirm(alarmed, [nights.source], old=pythons("old"), new=pythons("new"))
 
 
 def test_alarms_of_another_machine_stay_as_they_are(nights, alarmed, pythons):

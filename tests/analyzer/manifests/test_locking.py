@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 
 import pytest
@@ -67,6 +68,34 @@ def test_what_is_not_to_be_had_stops_no_other(index):
 
     assert found["apart"]["sha256"] == sha256(index["apart"])
     assert found["nosuch"] == packages["nosuch"]
+
+
+def test_pip_is_given_names_and_versions_alone(index, tmp_path, monkeypatch):
+    """A stored name that is an address or an option of pip reaches it neither way, nor does such a version."""
+    asked = []
+    once = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **given: asked.append(command) or once(command, **given))
+    good = {"version": "1.0", "contents": wheel_contents(record_of(index["apart"]))}
+    evil = {
+        f"beside @ {index['beside'].as_uri()}#": good,
+        str(index["beside"]): good,
+        "--index-url=https://example.invalid/simple#": good,
+        "-r": good,
+        "": good,
+        "x ; python_version > '3' #": good,
+        "Beside": good,
+        "beside": good | {"version": f"1.0 @ {index['beside'].as_uri()}"},
+        "other": good | {"version": "1.0 --pre"},
+        "none": good | {"version": None},
+        "number": good | {"version": 1},
+    }
+
+    found = with_hashes(evil | {"apart": good})
+
+    (command,) = asked
+    assert command[command.index("--") + 1 :] == ["apart==1.0"]
+    assert found["apart"]["sha256"] == sha256(index["apart"])
+    assert {name: one for name, one in found.items() if name != "apart"} == evil
 
 
 def test_what_is_known_is_not_asked_for():

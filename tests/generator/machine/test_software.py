@@ -52,6 +52,23 @@ def test_extras_bring_what_they_need(state):
     assert "hypothesis" not in state(("pytest",))["packages"]  # of an extra that nobody asked for
 
 
+def test_requirements_that_cannot_be_read_are_unknown(state, tmp_path, monkeypatch):
+    """Of a package that was installed long ago, say; what else it requires is found all the same."""
+    for name, required in {"odd": ["numpy (>=1.0.*", "beside ; python_version ?? '3'", "other"], "other": []}.items():
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        said = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        (folder / "METADATA").write_text(said + "".join(f"Requires-Dist: {one}\n" for one in required))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    packages = state(("odd",))["packages"]
+
+    assert packages["odd"] == {"version": "1.0", "contents": None, "requires": "unknown"}
+    assert packages["other"] == {"version": "1.0", "contents": None}
+    assert not [name for name, one in packages.items() if "requires" in one and name != "odd"]
+    assert "onnxruntime" in state(("no package at all", "onnxruntime"))["packages"]
+
+
 def test_the_lock_of_an_environment_knows_its_wheels(state, tmp_path, monkeypatch):
     version = metadata.version("numpy")
     lock = f'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "numpy"\nversion = "{version}"\n'
