@@ -59,12 +59,14 @@ def _check(suite: Suite) -> None:
 
 
 def fetched_suite(folder: Path, digest: str) -> Path | None:
-    """A suite that was kept before, if it is there and is the one."""
+    """A suite that was kept before, if it is there, is the one, and has each of its files as it came."""
     place = folder / digest
     try:
-        return place if Suite.open(place).hash == digest else None
-    except SuiteError:
+        suite = Suite.open(place)
+        _check(suite)
+    except (OSError, SuiteError):
         return None
+    return place if suite.hash == digest else None
 
 
 def keep_suite(folder: Path, digest: str, data: bytes) -> Path:

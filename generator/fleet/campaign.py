@@ -171,7 +171,10 @@ class _Table:
         """A value; without a default it has to be there."""
         if key not in self._left:
             return default[0] if default else self.refuse(key, "is missing")
-        value = self._left.pop(key)
+        return self.read(key, self._left.pop(key), read)
+
+    def read(self, key: str, value: object, read: Callable[[Any], T]) -> T:
+        """A value as it is meant, also one that stands in for what is not there."""
         try:
             return read(value)
         except (TypeError, ValueError) as error:
@@ -200,12 +203,10 @@ def _stack(table: _Table, nodes: tuple[str, ...]) -> PlannedStack:
     except OSError as error:
         table.refuse("lock", f"{lock} cannot be read: {error.strerror}")
     stack = PlannedStack(
-        name=table.take("name", _name, backend),
+        name=table.take("name", _name, None) or table.read("name", backend, _name),
         backend=backend,
         device=table.take("device", _text, _DEFAULT.device),
-        options=tuple(
-            sorted((name, _spelt(value)) for name, value in table.take("options", _mapping, _NOTHING).items())
-        ),
+        options=table.take("options", _pairs, ()),
         lock=lock,
         lock_hash=digest,
         nodes=_some(table, nodes),
@@ -217,11 +218,11 @@ def _stack(table: _Table, nodes: tuple[str, ...]) -> PlannedStack:
 def _suite(table: _Table, nodes: tuple[str, ...]) -> PlannedSuite:
     path = table.take("path", lambda value: table.file.parent / _text(value))
     suite = PlannedSuite(
-        name=table.take("name", _name, path.name),
+        name=table.take("name", _name, None) or table.read("name", path.name, _name),
         suite=Suite.open(path),
         models=table.take("models", lambda value: _listed(value, _text), ()),
         batch=table.take("batch", _spelt, None),
-        dims=tuple(f"{name}={_spelt(size)}" for name, size in sorted(table.take("dims", _mapping, _NOTHING).items())),
+        dims=tuple(f"{name}={size}" for name, size in table.take("dims", _pairs, ())),
         nodes=_some(table, nodes),
     )
     table.end()
@@ -298,6 +299,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("wants a table")
     return value
+
+
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, _spelt(one)) for name, one in _mapping(value).items()))
 
 
 def _listed(value: object, read: Callable[[Any], T]) -> tuple[T, ...]:

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
     from procrastinate.jobs import Job as QueuedJob
     from procrastinate.manager import JobManager
 
-__all__ = ["Job", "defer", "fetch", "finish", "give_back", "heard", "queue_tables", "retry", "stale", "states"]
+__all__ = [
+    "Foreign",
+    "Job",
+    "defer",
+    "fetch",
+    "finish",
+    "give_back",
+    "heard",
+    "queue_tables",
+    "retry",
+    "stale",
+    "states",
+]
 
 _TASK = "dlbricks.measure"
 
@@ -38,12 +50,46 @@ class Job:
     Attributes:
         id: In the queue.
         cell: What to measure.
-        attempts: How often it was begun before.
+        attempts: How often it was begun before, less how often it was put back.
+        deaths: How often it was begun since it was last queued, and never ended.
     """
 
     id: int
     cell: Cell
     attempts: int
+    deaths: int
+
+    @property
+    def node(self) -> str:
+        """In whose hands."""
+        return self.cell.node
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return self.cell.label
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A job in a node's hands that was planned by another version, and cannot be read.
+
+    Attributes:
+        id: In the queue.
+        node: In whose hands.
+        attempts: How often it was begun before.
+        reason: Why it cannot be read.
+    """
+
+    id: int
+    node: str
+    attempts: int
+    reason: str
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return f"job {self.id}"
 
 
 def queue_tables() -> str:
@@ -111,18 +157,29 @@ def heard(connection: Connection, node: str, holder: str, *, take_over: bool) ->
     return worker
 
 
-def stale(connection: Connection, node: str) -> list[Job]:
+def stale(connection: Connection, node: str) -> list[int]:
     """Jobs that are in the hands of a node."""
-    return [_job(one) for one in _manager(connection).list_jobs(queue=node, status="doing")]
+    return [_number(one) for one in _manager(connection).list_jobs(queue=node, status="doing")]
 
 
-def fetch(connection: Connection, node: str, worker: int) -> Job | None:
+def fetch(connection: Connection, node: str, worker: int) -> Job | Foreign | None:
     """Take a node's next job; None where there is none."""
     found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
-    return None if found is None else _job(found)
+    if found is None:
+        return None
+    number = _number(found)
+    try:
+        cell = Cell.of(found.task_kwargs)
+    except StoreError as error:
+        return Foreign(number, node, found.attempts, str(error))
+    row = connection.execute("SELECT max(attempt) AS last FROM outcome WHERE job = %s", [number]).fetchone()
+    last = None if row is None else row["last"]
+    # Its end and its being queued again count as one attempt each.
+    deaths = found.attempts if last is None else max(0, found.attempts - last - 2)
+    return Job(number, cell, found.attempts, deaths)
 
 
-def finish(connection: Connection, job: Job, outcome: dict[str, Any]) -> None:
+def finish(connection: Connection, job: Job | Foreign, outcome: dict[str, Any]) -> None:
     """End a job, and note how; one that had ended before stays as it is.
 
     Args:
@@ -136,7 +193,7 @@ def finish(connection: Connection, job: Job, outcome: dict[str, Any]) -> None:
     status = manager.get_job_status(job.id)
     if status not in {Status.TODO, Status.DOING}:
         return  # the answer to an earlier attempt was lost on its way
-    row = {**outcome, "job": job.id, "attempt": job.attempts, "node": job.cell.node}
+    row = {**outcome, "job": job.id, "attempt": job.attempts, "node": job.node}
     row["counts"] = json.dumps(row["counts"])
     names = ", ".join(sorted(row))
     values = ", ".join(f"%({name})s" for name in sorted(row))
@@ -147,21 +204,22 @@ def finish(connection: Connection, job: Job, outcome: dict[str, Any]) -> None:
 
 
 def give_back(connection: Connection, job: Job) -> None:
-    """Put a job back into its queue, if it is still in our hands."""
+    """Put a job back into its queue, if it is still in our hands; it does not count as an attempt."""
     from procrastinate.jobs import Status
 
     if _manager(connection).get_job_status(job.id) is Status.DOING:
         retry(connection, job.id)
+        connection.execute("UPDATE procrastinate_jobs SET attempts = %s WHERE id = %s", [job.attempts, job.id])
 
 
 def _lock(node: str) -> str:
     return f"node:{node}"
 
 
-def _job(found: QueuedJob) -> Job:
+def _number(found: QueuedJob) -> int:
     if found.id is None:
         raise StoreError("the queue gave a job without a number")
-    return Job(found.id, Cell.of(found.task_kwargs), found.attempts)
+    return found.id
 
 
 def _done(coroutine: Coroutine[Any, Any, T]) -> T:

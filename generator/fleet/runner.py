@@ -59,12 +59,14 @@ class Measured:
         reason: Why not, in one line.
         counts: What it said of bricks and models; None where it said nothing.
         wall_s: How long it took, with all its attempts, in seconds.
+        failures: Bricks and models that it could not measure, by key or name, and why.
     """
 
     complete: bool
     reason: str
     counts: dict[str, Any] | None
     wall_s: float
+    failures: tuple[tuple[str, str], ...] = ()
 
 
 def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tuple[float, str]:
@@ -133,7 +135,7 @@ def measure_cell(
         with stopping.passed_on_to(runner.pid):
             code = runner.wait()  # asleep in the kernel: with a time limit it would poll
         if code in {0, _INCOMPLETE}:
-            return Measured(True, "", _counts(answer), time.monotonic() - began_s)  # noqa: FBT003
+            return _answered(answer, time.monotonic() - began_s)
         if stopping.asked or not _killed(code):
             break
         stopping.wait(_PAUSE_S)
@@ -152,9 +154,15 @@ def _killed(code: int) -> bool:
     return code < 0 or code == 128 + signal.SIGINT
 
 
-def _counts(answer: Path) -> dict[str, Any]:
-    said = json.loads(answer.read_bytes())
-    return {name: said[name] for name in _SAID}
+def _answered(answer: Path, wall_s: float) -> Measured:
+    """What a runner said at its end; what is not in it is not known: its dlbricks may be another version."""
+    try:
+        said = json.loads(answer.read_bytes())
+        counts = {name: said.get(name) for name in _SAID}
+        failures = tuple((row["key"], row["reason"]) for row in said.get("results", ()) if not row.get("variant"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return Measured(False, "dlbricks run ended without an answer that can be read", None, wall_s)  # noqa: FBT003
+    return Measured(True, "", counts, wall_s, failures)  # noqa: FBT003
 
 
 def _reason(code: int, log: Path) -> str:

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from ...db.faults import fault
 from ...errors import DatabaseUnreachable, ForeignDatabase, NewerDatabase, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +95,19 @@ def bounded(url: str) -> str:
             f"a fleet meets in a PostgreSQL database, and {shown!r} is none",
             remedy="give --db postgresql+psycopg://…, or set DLBRICKS_DB",
         )
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return urlunsplit(parts._replace(scheme="postgresql+psycopg", query=urlencode(_WAITS | given)))
+    given = _WAITS | _single(parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit(parts._replace(scheme="postgresql+psycopg", query=urlencode(given, quote_via=quote)))
+
+
+def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """Each name once: several hosts (``host=A:1&host=B:2``, as SQLAlchemy has them) are a list, as libpq has them."""
+    hosts = [value.partition(":") for name, value in pairs if name == "host"]
+    given = dict(pairs)
+    if len(hosts) > 1:
+        given["host"] = ",".join(host for host, _, _ in hosts)
+        if any(port for _, _, port in hosts):
+            given["port"] = ",".join(port for _, _, port in hosts)
+    return given
 
 
 @contextmanager
@@ -109,6 +121,7 @@ def connected(url: str) -> Iterator[Connection]:
     """
     try:
         import psycopg
+        from psycopg.conninfo import conninfo_to_dict
         from psycopg.rows import dict_row
     except ImportError as error:
         raise UsageError(f"a fleet needs {error.name}", remedy="pip install 'dlbricks[fleet]'") from error
@@ -117,12 +130,18 @@ def connected(url: str) -> Iterator[Connection]:
     shown = url.rpartition("@")[2].partition("?")[0]
     address = bounded(url).replace("+psycopg", "", 1)
     try:
+        options = f"{conninfo_to_dict(address).get('options', '')} -c search_path={SCHEMA}"
         with psycopg.connect(
-            address, options=f"-c search_path={SCHEMA}", application_name="dlbricks fleet", row_factory=dict_row
+            address, options=options, application_name="dlbricks fleet", row_factory=dict_row
         ) as connection:
             yield connection
     except psycopg.OperationalError as error:
-        raise DatabaseUnreachable(f"database {shown} cannot be reached: {error}") from error
+        if error.sqlstate is not None:
+            raise fault(error, shown) from error
+        raise DatabaseUnreachable(
+            f"database {shown} cannot be reached: {error}",
+            remedy="look at its address, the account, the server and the way to it",
+        ) from error
     except psycopg.Error as error:
         if error.sqlstate in _MISSING:
             raise ForeignDatabase(

@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
+from ...errors import StoreError
 from .cell import Cell
 from .server import Connection, transaction
 
@@ -17,10 +19,10 @@ __all__ = ["CampaignStatus", "CellFailure", "FleetStatus", "NodeStatus", "fleet_
 _STATES = {"todo": "waiting", "doing": "running", "succeeded": "complete", "failed": "failed"}
 
 _QUERY = """
-SELECT j.id, j.status::text AS status, j.args, j.attempts, o.counts, o.reason, o.ended,
-    o.waited_s + o.measured_s AS took_s,
+SELECT j.id, j.status::text AS status, j.args, j.queue_name AS node, o.counts, o.reason, o.waited_s, o.measured_s,
     CASE WHEN j.status = 'doing' THEN extract(epoch FROM now() - (
-        SELECT max(e.at) FROM procrastinate_events e WHERE e.job_id = j.id AND e.type = 'started'))::float8
+        SELECT max(e.at) FROM procrastinate_events e WHERE e.job_id = j.id AND e.type = 'started'
+        AND e.at BETWEEN '2000-01-01' AND now()))::float8
     END AS running_s
 FROM procrastinate_jobs j
 LEFT JOIN LATERAL (SELECT * FROM outcome WHERE outcome.job = j.id ORDER BY attempt DESC LIMIT 1) o ON true
@@ -60,6 +62,8 @@ class CampaignStatus:
         bricks_measured: Of these, those that were.
         bricks_failed: Those that the runtime could not execute.
         bricks_remaining: Those for which the time did not suffice.
+        models: Whole models that were measured.
+        models_remaining: Those for which the time did not suffice.
         forecast_s: Until its last cell ends, by how long others took; None where none has ended that tells.
     """
 
@@ -73,6 +77,8 @@ class CampaignStatus:
     bricks_measured: int
     bricks_failed: int
     bricks_remaining: int
+    models: int
+    models_remaining: int
     forecast_s: float | None
 
 
@@ -122,7 +128,7 @@ def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
         StoreError: It holds no fleet, or cannot be reached.
     """
     with transaction(url) as connection:
-        jobs = [_Job.of(row) for row in connection.execute(_QUERY)]
+        jobs, foreign = _read(connection.execute(_QUERY))
         seen = _seen(connection)
     left = _left(jobs)
     nodes = sorted({job.cell.node for job in jobs} | set(seen))
@@ -135,7 +141,8 @@ def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
             CellFailure(job.cell.campaign, job.cell.node, job.cell.label, job.reason)
             for job in jobs
             if job.state == "failed" and job.cell.campaign in chosen
-        ),
+        )
+        + tuple(failure for failure in foreign if campaign in {None, failure.campaign}),
     )
 
 
@@ -150,20 +157,50 @@ class _Job:
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> _Job:
-        state = _STATES.get(row["status"], "failed")
-        reason = row["reason"] or row["status"]
-        return _Job(Cell.of(row["args"]), state, row["counts"] or {}, reason, row["took_s"], row["running_s"])
+        """A node wrote its counts and times: what makes no sense counts as not known.
+
+        Raises:
+            StoreError: It is a job of another version.
+        """
+        counts, parts = row["counts"], [row["waited_s"], row["measured_s"]]
+        known = all(part is not None and isfinite(part) and part >= 0 for part in parts)
+        return _Job(
+            cell=Cell.of(row["args"]),
+            state=_state(row),
+            counts=counts if isinstance(counts, dict) else {},
+            reason=row["reason"] or row["status"],
+            took_s=sum(parts) if known else None,
+            running_s=row["running_s"],
+        )
 
 
-def _seen(connection: Connection) -> dict[str, datetime]:
-    return {row["name"]: row["seen"] for row in connection.execute("SELECT name, seen FROM node")}
+def _state(row: Mapping[str, Any]) -> str:
+    return _STATES.get(row["status"], "failed")
+
+
+def _read(rows: Iterable[Mapping[str, Any]]) -> tuple[list[_Job], list[CellFailure]]:
+    """The jobs, and those of another version that are not complete."""
+    jobs, foreign = [], []
+    for row in rows:
+        try:
+            jobs.append(_Job.of(row))
+        except StoreError as error:
+            if _state(row) != "complete":
+                campaign = str(row["args"].get("campaign", ""))
+                foreign.append(CellFailure(campaign, row["node"], f"job {row['id']}", str(error)))
+    return jobs, foreign
+
+
+def _seen(connection: Connection) -> dict[str, datetime | None]:
+    """When each node was last heard of; None where the time that it noted is none of the past."""
+    query = "SELECT name, CASE WHEN seen BETWEEN '2000-01-01' AND now() THEN seen END AS seen FROM node"
+    return {row["name"]: row["seen"] for row in connection.execute(query)}
 
 
 def _left(jobs: Iterable[_Job]) -> dict[int, float | None]:
     """Seconds that each unfinished job may still take, by its identity here; None where nothing tells.
 
-    By the mean of complete jobs of the same suite, models, pace and threads on its node, else on others, else of
-    whatever its node completed.
+    By the mean of complete jobs of the same suite, models, pace and conditions on its node, else on others.
     """
     listed = list(jobs)
     took: dict[tuple[object, ...], list[float]] = defaultdict(list)
@@ -183,7 +220,7 @@ def _alike(cell: Cell) -> list[tuple[object, ...]]:
     """What cells have in common that take about as long, the most alike first."""
     what = (cell.suite_hash, cell.models, cell.batch, cell.dims, cell.visits, cell.budget_s, cell.processes)
     alike = (*what, cell.sessions, cell.threads, cell.cache)
-    return [(cell.node, cell.stack, *alike), (cell.node, *alike), alike, (cell.node,)]
+    return [(cell.node, cell.stack, *alike), (cell.node, *alike), alike]
 
 
 def _node(name: str, jobs: list[_Job], left: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
@@ -217,6 +254,8 @@ def _campaign(name: str, jobs: list[_Job], left: Mapping[int, float | None]) -> 
         bricks_measured=_total(ours, "measured") + _total(ours, "reused"),
         bricks_failed=_total(ours, "failed"),
         bricks_remaining=_total(ours, "remaining"),
+        models=_total(ours, "models"),
+        models_remaining=_total(ours, "models_remaining"),
         forecast_s=max(known, default=0.0) if len(known) == len(ends) else None,
     )
 
@@ -236,4 +275,6 @@ def _sum(parts: Iterable[float | None]) -> float | None:
 
 
 def _total(jobs: Iterable[_Job], name: str) -> int:
-    return sum(int(job.counts.get(name, 0)) for job in jobs)
+    """Of what nodes counted; whatever else a node may have noted is left out."""
+    counts = [job.counts.get(name) for job in jobs]
+    return sum(count for count in counts if type(count) is int and count >= 0)

@@ -11,9 +11,9 @@ import fcntl
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +25,14 @@ from ...errors import (
     DatabaseLocked,
     DatabaseUnreachable,
     MachineBusy,
+    StoreError,
     SuiteError,
     UsageError,
 )
 from ..backends.environments import locked_environment
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
 from .cell import NAME, NAME_RULE
-from .queue import Job, fetch, finish, give_back, heard, retry, stale, states
+from .queue import Foreign, Job, fetch, finish, give_back, heard, retry, stale, states
 from .runner import Measured, measure_cell, wait_until_quiet
 from .server import Connection, bounded, transaction
 from .stopping import Stopping, stopping_on_signals
@@ -42,7 +43,7 @@ _FIRST_S, _LONGEST_S = 1.0, 15.0
 """Pauses between two attempts to reach the server: doubled from the one to the other."""
 
 _MOST = 50
-"""Attempts at a job that never ended, after which it has failed: it may be what kills the worker."""
+"""Attempts at a job that never ended, after which it fails: it may be what kills the worker."""
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ def work(
         UsageError: The node's name is none, or another machine's; the database is no PostgreSQL; the extra is not
             installed.
         MachineBusy: Another worker works in the same folder.
-        StoreError: The server refuses; one that cannot be reached is waited for.
+        StoreError: The server refuses, or cannot be reached at first; once it answered it is waited for.
     """
     if not NAME.fullmatch(node.name):
         raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
@@ -153,28 +154,31 @@ class _Worker:
         self._cells = node.state / "cells"
         self._cells.mkdir(exist_ok=True)
         self._holder = _identity(node.state / "holder")
+        self._met = False
 
-    def claim(self) -> Job | None:
+    def claim(self) -> Job | Foreign | None:
         """Requeue what an earlier worker left, and take the next job."""
 
-        def take() -> Job | None:
+        def take() -> Job | Foreign | None:
             with transaction(self._node.url) as connection:
                 number = heard(connection, self._node.name, self._holder, take_over=self._node.take_over)
                 for left in stale(connection, self._node.name):
-                    retry(connection, left.id)
-                    self._note(f"put back, since no worker has it any more: {left.cell.label}")
+                    retry(connection, left)
+                    self._note(f"put back, since no worker has it any more: job {left}")
                 self._tidy(connection)
                 return fetch(connection, self._node.name, number)
 
-        job = self._patiently(take)
-        if job is not None and job.attempts >= _MOST:
-            self._end(job, Measured(False, f"was begun {_MOST} times and never ended", None, 0.0), 0.0, _now())  # noqa: FBT003
-            return self.claim()
-        return job
+        return self._patiently(take)
 
-    def perform(self, job: Job) -> Ended | None:
+    def perform(self, job: Job | Foreign) -> Ended | None:
         """Measure a cell, push what was measured, end the job; None where it was given back."""
-        began, cell = _now(), job.cell
+        began = _now()
+        if isinstance(job, Foreign):
+            return self._end(job, Measured(False, job.reason, None, 0.0), 0.0, began)  # noqa: FBT003
+        if job.deaths >= _MOST:
+            reason = f"was begun {job.deaths} times and never ended"
+            return self._end(job, Measured(False, reason, None, 0.0), 0.0, began)  # noqa: FBT003
+        cell = job.cell
         self._note(f"measuring {cell.label}")
         waited_s = 0.0
         try:
@@ -189,6 +193,8 @@ class _Worker:
                 patience_s = self._node.patience_s
                 log = self._local(job).with_suffix(".log")
                 measured = measure_cell(python, words, log, patience_s=patience_s, stopping=self._stopping)
+                if measured.complete and (missing := _missing(self._local(job), measured.failures)):
+                    measured = replace(measured, complete=False, reason=missing)
         except (BackendUnavailable, SuiteError, UsageError) as error:
             measured = Measured(False, str(error), None, 0.0)  # noqa: FBT003
         if self._stopping.asked and not measured.complete:
@@ -196,41 +202,59 @@ class _Worker:
             return None
         return self._end(job, measured, waited_s, began)
 
-    def _end(self, job: Job, measured: Measured, waited_s: float, began: datetime) -> Ended | None:
+    def _end(self, job: Job | Foreign, measured: Measured, waited_s: float, began: datetime) -> Ended | None:
         """Push and finish, until the server has acknowledged both; only then what lies here may go."""
         from_s = time.monotonic()
-        outcome = {
-            "complete": measured.complete,
-            "reason": measured.reason,
-            "began": began,
-            "waited_s": waited_s,
-            "measured_s": measured.wall_s,
-            "counts": measured.counts,
-        }
 
-        def acknowledged() -> bool:
-            self._push(self._local(job))
+        lost = ""
+
+        def acknowledged() -> Measured:
+            nonlocal lost
+            lost = self._push(self._local(job)) if isinstance(job, Job) else ""
+            reason = "; ".join(filter(None, [measured.reason, lost]))
+            arrived = replace(measured, complete=measured.complete and not lost, reason=reason)
+            outcome = {
+                "complete": arrived.complete,
+                "reason": arrived.reason,
+                "began": began,
+                "waited_s": waited_s,
+                "measured_s": arrived.wall_s,
+                "counts": arrived.counts,
+            }
             with transaction(self._node.url) as connection:
                 finish(connection, job, outcome)
-            return True
+            return arrived
 
-        if not self._patiently(acknowledged):
+        arrived = self._patiently(acknowledged)
+        if arrived is None:
             return None  # ended before the server answered: the next start goes on from the file
-        if measured.complete:
+        if isinstance(job, Job) and lost:
+            self._set_aside(job.cell.key)
+        elif isinstance(job, Job) and arrived.complete:
             self._forget(job.cell.key)
         ended = Ended(
-            job=job.id, label=job.cell.label, complete=measured.complete, reason=measured.reason,
-            counts=measured.counts, waited_s=waited_s, measured_s=measured.wall_s, pushed_s=time.monotonic() - from_s,
+            job=job.id, label=job.label, complete=arrived.complete, reason=arrived.reason,
+            counts=arrived.counts, waited_s=waited_s, measured_s=arrived.wall_s, pushed_s=time.monotonic() - from_s,
         )  # fmt: skip
         self._note(
             f"{'done' if ended.complete else 'failed'}: {ended.label}{f': {ended.reason}' if ended.reason else ''}"
         )
         return ended
 
-    def _push(self, local: Path) -> None:
-        if local.exists():
+    def _push(self, local: Path) -> str:
+        """Bring what was measured to the server; why that is lost, where the file itself cannot be read."""
+        if not local.exists():
+            return ""
+        try:
             with Store.open(bounded(self._node.url)) as store:
                 merge(store, local, node=self._node.name)
+        except (DatabaseUnreachable, DatabaseLocked):
+            raise
+        except StoreError:
+            if not (lost := _unreadable(local)):
+                raise  # it was the server's
+            return f"what was measured cannot be read: {lost}"
+        return ""
 
     def _put_back(self, job: Job) -> None:
         """Best effort: where the server does not answer, the next start does it."""
@@ -243,13 +267,22 @@ class _Worker:
             self._note(f"put back: {job.cell.label}")
 
     def _patiently(self, ask: Callable[[], T]) -> T | None:
-        """Ask until the server answers; None where the worker is to end before."""
+        """Ask until the server answers; None where the worker is to end before.
+
+        Raises:
+            DatabaseUnreachable: It never answered this worker: its address may be wrong, or the password.
+        """
         pause_s = _FIRST_S
         while True:
             try:
-                return ask()
+                found = ask()
             except (DatabaseUnreachable, DatabaseLocked) as error:
+                if not self._met and isinstance(error, DatabaseUnreachable):
+                    raise
                 self._note(f"{error}; trying again in {pause_s:.0f} s")
+            else:
+                self._met = True
+                return found
             self._stopping.wait(pause_s)
             if self._stopping.asked:
                 return None
@@ -291,6 +324,13 @@ class _Worker:
             if status == "succeeded":
                 self._forget(key)
 
+    def _set_aside(self, key: str) -> None:
+        """Keep a file that cannot be read where the next attempt does not find it."""
+        aside = self._node.state / "unreadable"
+        aside.mkdir(exist_ok=True)
+        for path in self._cells.glob(f"{key}.db*"):
+            path.replace(aside / path.name)
+
     def _forget(self, key: str) -> None:
         for path in self._cells.glob(f"{key}.*"):
             path.unlink(missing_ok=True)
@@ -303,6 +343,29 @@ def _identity(file: Path) -> str:
         aside.write_text(str(uuid.uuid4()))
         aside.rename(file)
     return file.read_text()
+
+
+def _missing(local: Path, failures: Sequence[tuple[str, str]]) -> str:
+    """What could not even be tried, since its file is not there or no good: no failure of it is stored."""
+    if not failures:
+        return ""
+    try:
+        with Store.open(local, read_only=True) as store:
+            stored = {known for failure in store.failures() for known in (failure.key, failure.reason)}
+    except StoreError:
+        return ""  # whoever pushes it says so
+    missing = [f"{name}: {reason}" for name, reason in failures if name not in stored and reason not in stored]
+    return f"{len(missing)} of its bricks and models cannot be read, first {missing[0]}" if missing else ""
+
+
+def _unreadable(local: Path) -> str:
+    """Why a cell's file cannot be read, all of it; empty where it can."""
+    try:
+        with Store.open("sqlite://") as copy:
+            merge(copy, local)
+    except StoreError as error:
+        return error.message
+    return ""
 
 
 def _now() -> datetime:

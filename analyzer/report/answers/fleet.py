@@ -101,6 +101,7 @@ def status_answer(status: FleetStatus) -> Answer:
             Column("bricks_measured", "bricks measured"),
             Column("bricks_failed", "impossible"),
             Column("bricks_remaining", "left over"),
+            *([Column("models", "models measured")] if any(one.models for one in status.campaigns) else []),
             Column("forecast_s", "ready in", duration),
         ],
         summary=lines,

@@ -33,6 +33,7 @@ options = {{ sleep_us = {sleep_us} }}
 [[suite]]
 name = "small"
 path = "{suite}"
+{models_line}
 
 [conditions]
 cache = "hot"
@@ -64,10 +65,10 @@ def sleeping(install_backend) -> None:
 def campaign(sleeping, small_suite, tmp_path) -> WriteCampaign:
     """Write and read a campaign of the small suite: ten bricks in each cell."""
 
-    def write(*, nodes=("alpha",), threads=(1,), sleep_us=100, visits=10, sessions=1, more="") -> Campaign:
+    def write(*, nodes=("alpha",), threads=(1,), sleep_us=100, visits=10, sessions=1, models=(), more="") -> Campaign:
         text = _CAMPAIGN.format(
             nodes=list(nodes), threads=list(threads), sleep_us=sleep_us, suite=small_suite.path, visits=visits,
-            sessions=sessions,
+            sessions=sessions, models_line=f"models = {list(models)}" if models else "",
         )  # fmt: skip
         file = tmp_path / "campaign.toml"
         file.write_text(text + more)

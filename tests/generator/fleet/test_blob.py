@@ -37,6 +37,14 @@ def test_a_suite_arrives_as_it_was(small_suite, tmp_path):
 
 def test_a_damaged_copy_is_fetched_again(small_suite, tmp_path):
     place = keep_suite(tmp_path, small_suite.hash, pack_suite(small_suite))
+    brick = Suite.open(place).brick_path(small_suite.keys[0])
+    whole = brick.read_bytes()
+    brick.write_bytes(whole[:-1])
+    assert fetched_suite(tmp_path, small_suite.hash) is None
+    brick.unlink()
+    assert fetched_suite(tmp_path, small_suite.hash) is None
+    brick.write_bytes(whole)
+    assert fetched_suite(tmp_path, small_suite.hash) == place
     (place / "manifest.json").write_text("{}")
 
     assert fetched_suite(tmp_path, small_suite.hash) is None

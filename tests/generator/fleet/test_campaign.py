@@ -150,6 +150,16 @@ _WRONG = {
         _LEAST.replace("path =", 'nodes = ["alpha"]\npath =').replace("[[suite]]", 'nodes = ["beta"]\n[[suite]]'),
         "asks for nothing",
     ),
+    "an option that is true": (
+        _LEAST.replace("[[suite]]", "options = { spin = true }\n[[suite]]"),
+        "stack 1: options = .*wants a text or a number",
+    ),
+    "a dimension of many sizes": (
+        _LEAST.replace("path =", "dims = { past = [64, 128] }\npath ="), "suite 1: dims = .*wants a text or a number"
+    ),
+    "a folder that gives no name": (
+        _LEAST.replace("{suite}", "{suite}/.."), r"suite 1: name = '\.\.': wants up to 63 letters"
+    ),
     "a lock that is not there": (_LEAST.replace("[[suite]]", 'lock = "none.toml"\n[[suite]]'), "lock .*none.toml"),
 }  # fmt: skip
 

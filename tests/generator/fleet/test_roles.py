@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dlbricks.errors import StoreError
 from dlbricks.generator.fleet.planning import plan
-from dlbricks.generator.fleet.server import connected
+from dlbricks.generator.fleet.server import connected, transaction
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs"
 _SQL = re.compile(r"^```sql\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -62,12 +62,18 @@ def test_a_node_cannot(guarded, statement):
         connection.execute(statement.encode())
 
 
-def test_the_jobs_of_others_are_out_of_reach(guarded, rows):
+def test_the_jobs_and_workers_of_others_are_out_of_reach(guarded, url, rows):
+    with transaction(url) as connection:
+        connection.execute("INSERT INTO procrastinate_workers SELECT FROM generate_series(1, 3)")
     with connected(guarded("alpha")) as connection:
         done = connection.execute("UPDATE procrastinate_jobs SET status = 'failed' WHERE queue_name = 'beta'")
         assert done.rowcount == 0
         assert connection.execute("SELECT id FROM procrastinate_fetch_job_v2(ARRAY['beta'], NULL)").fetchone() == {
             "id": None
         }
+
+        connection.execute("INSERT INTO node VALUES ('alpha', 2, 'x')")
+        done = connection.execute("UPDATE procrastinate_workers SET last_heartbeat = now()")
+        assert done.rowcount == 1  # its own
 
     assert {row["s"] for row in rows("SELECT status::text AS s FROM procrastinate_jobs")} == {"todo"}

@@ -46,9 +46,9 @@ def test_coverage_failures_and_forecasts(campaign, url):
     alpha, beta = status.nodes
     assert alpha.seen is not None
     assert alpha.running == "november: small on sleepy, 3 threads, hot, float32"
-    assert alpha.forecast_s == pytest.approx(60, abs=5)  # of the one that runs, less what it ran
+    assert alpha.forecast_s is None
     assert (beta.waiting, beta.seen, beta.running) == (3, None, None)
-    assert beta.forecast_s is None  # two and three threads were completed nowhere, and nothing on this node
+    assert beta.forecast_s is None  # two and three threads were completed nowhere
     assert one.forecast_s is None
     (failure,) = status.failures
     assert (failure.node, failure.cell, failure.reason) == (
@@ -60,8 +60,52 @@ def test_coverage_failures_and_forecasts(campaign, url):
     end(url, "beta", 30.0)
     status = fleet_status(url)
 
-    assert status.nodes[1].forecast_s == pytest.approx(60)  # both as long as the one that this node completed
+    assert status.nodes[1].forecast_s is None  # another number of threads tells nothing
+
+
+def test_what_runs_is_forecast_by_what_is_alike(campaign, url):
+    plan(campaign(nodes=["alpha", "beta"]), url)
+    end(url, "alpha", 60.0)
+    with transaction(url) as connection:
+        assert fetch(connection, "beta", heard(connection, "beta", "beta", take_over=False)) is not None
+
+    status = fleet_status(url)
+
+    assert status.nodes[1].forecast_s == pytest.approx(60, abs=5)  # less what it ran
     assert status.campaigns[0].forecast_s == pytest.approx(60, abs=5)
+
+
+@pytest.mark.parametrize("counts", ['{"bricks": "x", "models": -1, "failed": 1e400}', "[]", '"x"', "7"])
+def test_what_a_node_notes_cannot_break_it(campaign, url, counts):
+    plan(campaign(nodes=["alpha", "beta"]), url)
+    end(url, "alpha", 60.0, counts={"bricks": 10, "models": 2, "models_remaining": 1})
+    one = fleet_status(url).campaigns[0]
+    assert (one.bricks, one.models, one.models_remaining, one.forecast_s) == (10, 2, 1, 60.0)
+    with transaction(url) as connection:
+        connection.execute("UPDATE outcome SET counts = %s, waited_s = 'NaN', ended = 'infinity'", [counts])
+        connection.execute("UPDATE node SET seen = 'infinity'")
+        connection.execute("UPDATE procrastinate_events SET at = 'infinity'")
+
+    status = fleet_status(url)
+
+    assert (status.campaigns[0].bricks, status.campaigns[0].models, status.campaigns[0].complete) == (0, 0, 1)
+    assert status.campaigns[0].forecast_s is None
+    assert status.nodes[0].seen is None
+
+
+def test_a_job_of_another_version_is_named_and_no_more(campaign, url):
+    plan(campaign(nodes=["alpha", "beta"]), url)
+    with transaction(url) as connection:
+        connection.execute(
+            "UPDATE procrastinate_jobs SET args = args || '{\"novelty\": 1}'::jsonb WHERE queue_name = 'beta'"
+        )
+
+    status = fleet_status(url)
+
+    assert status.campaigns[0].cells == 1
+    (failure,) = status.failures
+    assert (failure.campaign, failure.node) == ("november", "beta")
+    assert "not of this version: novelty" in failure.reason
 
 
 def test_a_job_that_waits_again_is_in_nobodys_hands(campaign, url):
@@ -69,7 +113,7 @@ def test_a_job_that_waits_again_is_in_nobodys_hands(campaign, url):
     with transaction(url) as connection:
         number = heard(connection, "alpha", "alpha", take_over=False)
         job = fetch(connection, "alpha", number)
-        assert [one.id for one in stale(connection, "alpha")] == [job.id]
+        assert stale(connection, "alpha") == [job.id]
 
 
 def test_only_one_campaign(campaign, url, tmp_path):

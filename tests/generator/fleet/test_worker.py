@@ -14,12 +14,23 @@ import psutil
 import pytest
 from dlbricks.db import Store, Subject
 from dlbricks.generator.fleet.planning import plan
+from dlbricks.generator.fleet.queue import Job, fetch, finish, give_back, heard, retry, stale
+from dlbricks.generator.fleet.runner import Measured, measure_cell
 from dlbricks.generator.fleet.server import transaction
+from dlbricks.generator.fleet.stopping import stopping_on_signals
 from servers import serving
 
 from .conftest import until
 
 BRICKS = 10
+ENDED = {
+    "complete": False,
+    "reason": "it rained",
+    "began": "2026-11-23T00:00:00Z",
+    "waited_s": 0.0,
+    "measured_s": 1.0,
+    "counts": None,
+}
 
 
 def measured(url: str) -> dict[str, list[str]]:
@@ -110,13 +121,13 @@ def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign,
     """The worst moment: the server has everything, and nobody ended the job."""
     plan(campaign(), url)
     with transaction(url) as connection:
-        connection.execute("ALTER TABLE outcome RENAME TO hidden")
+        connection.execute("ALTER TABLE outcome RENAME COLUMN began TO hidden")
     _, refused = workers.start().communicate(timeout=300)
     before = measured(url)
-    assert "holds no fleet" in refused
+    assert "refused" in refused
     assert (states(rows), [len(keys) for keys in before.values()]) == (["doing"], [BRICKS])
     with transaction(url) as connection:
-        connection.execute("ALTER TABLE hidden RENAME TO outcome")
+        connection.execute("ALTER TABLE outcome RENAME COLUMN hidden TO began")
 
     _, err = workers.start().communicate(timeout=300)
 
@@ -248,15 +259,127 @@ def test_bricks_that_a_runtime_cannot_execute_are_no_failure_of_the_cell(campaig
 
 
 def test_a_job_that_always_kills_its_worker_ends(campaign, url, workers, rows):
-    plan(campaign(), url)
+    asked = campaign()
+    plan(asked, url)
     with transaction(url) as connection:
         connection.execute("UPDATE procrastinate_jobs SET attempts = 50")
 
     worker = workers.start()
     worker.communicate(timeout=60)
 
+    assert worker.returncode == 3
     assert states(rows) == ["failed"]
     assert rows("SELECT reason FROM outcome") == [{"reason": "was begun 50 times and never ended"}]
+
+    plan(asked, url)
+    again = workers.start()
+    _, err = again.communicate(timeout=300)
+
+    assert again.returncode == 0, err
+    assert states(rows) == ["succeeded"]
+
+
+def test_once_ends_after_a_job_that_always_kills_its_worker(campaign, url, workers, rows):
+    plan(campaign(threads=[1, 2]), url)
+    with transaction(url) as connection:
+        connection.execute("UPDATE procrastinate_jobs SET attempts = 50")
+
+    out, _ = workers.start("alpha", "--once", "--json").communicate(timeout=60)
+
+    assert '"jobs": 1' in out
+    assert states(rows) == ["failed", "todo"]
+
+
+def test_only_what_never_ended_counts(campaign, url):
+    asked = campaign()
+    plan(asked, url)
+
+    def taken(connection) -> Job:
+        job = fetch(connection, "alpha", heard(connection, "alpha", "here", take_over=False))
+        assert isinstance(job, Job)
+        return job
+
+    deaths = []
+    with transaction(url) as connection:
+        for _ in range(3):
+            give_back(connection, taken(connection))
+        for _ in range(2):
+            deaths.append(taken(connection).deaths)
+            retry(connection, *stale(connection, "alpha"))
+        job = taken(connection)
+        deaths.append(job.deaths)
+        finish(connection, job, ENDED)
+    plan(asked, url)
+    with transaction(url) as connection:
+        deaths.append(taken(connection).deaths)
+        retry(connection, *stale(connection, "alpha"))
+        job = taken(connection)
+        deaths.append(job.deaths)
+        give_back(connection, job)
+        deaths.append(taken(connection).deaths)
+
+    assert deaths == [0, 1, 2, 0, 1, 1]
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 1000, None])
+def test_a_file_that_cannot_be_read_fails_its_cell_and_no_other(campaign, url, workers, rows, content):
+    """Damaged where a worker died of it 50 times, so that nothing runs over it before it is pushed."""
+    asked = campaign(threads=[1, 2])
+    plan(asked, url)
+    first = next(asked.cells())
+    file = workers.state("alpha") / "cells" / f"{first.key}.db"
+    file.parent.mkdir(parents=True)
+    if content is None:  # a database of something else
+        with sqlite3.connect(file) as connection:
+            connection.execute("CREATE TABLE birds (name text)")
+        connection.close()
+    else:
+        file.write_bytes(content)
+    with transaction(url) as connection:
+        connection.execute("UPDATE procrastinate_jobs SET attempts = 50 WHERE queueing_lock = %s", [first.key])
+
+    worker = workers.start()
+    _, err = worker.communicate(timeout=300)
+
+    assert worker.returncode == 3, err
+    assert states(rows) == ["failed", "succeeded"]
+    reason = rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
+    assert "what was measured cannot be read: " in reason
+    assert file.name in reason
+    assert [path.name for path in (workers.state("alpha") / "unreadable").iterdir()] == [file.name]
+    plan(asked, url)
+    workers.start().communicate(timeout=300)
+    assert states(rows) == ["succeeded", "succeeded"]
+
+
+def test_a_job_of_another_version_fails_and_is_in_nobodys_way(campaign, url, workers, rows):
+    plan(campaign(threads=[1, 2]), url)
+    with transaction(url) as connection:
+        newer = "UPDATE procrastinate_jobs SET args = args || '{\"novelty\": 1}'::jsonb, status = 'doing'"
+        connection.execute(f"{newer} WHERE id = (SELECT min(id) FROM procrastinate_jobs)".encode())
+
+    worker = workers.start()
+    out, err = worker.communicate(timeout=300)
+
+    assert worker.returncode == 3, err
+    assert "2 jobs: 1 complete, 1 failed" in out
+    assert states(rows) == ["failed", "succeeded"]
+    assert "not of this version: novelty" in rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
+
+
+def test_a_model_that_is_not_there_fails_its_cell(campaign, url, workers, rows, branches):
+    """What could be measured is on the server all the same."""
+    asked = campaign(models=[str(branches), "/nowhere/squeezenet.onnx"])
+    plan(asked, url)
+
+    worker = workers.start()
+    worker.communicate(timeout=300)
+
+    assert worker.returncode == 3
+    assert states(rows) == ["failed"]
+    (row,) = rows("SELECT reason, counts FROM outcome")
+    assert "squeezenet.onnx" in row["reason"]
+    assert [len(keys) for keys in measured(url).values()] == [BRICKS]
 
 
 @pytest.mark.slow
@@ -278,3 +401,26 @@ def test_two_workers_of_one_node_do_not_take_each_others_jobs(campaign, url, wor
     third = workers.start("alpha", "--drain", "--take-over", "--state", str(workers.folder / "elsewhere"))
     third.communicate(timeout=300)
     assert third.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "complete", "counts"),
+    [('{"bricks": 3, "results": []}', True, 3), ("", False, None), ("[]", False, None), ('{"bricks": ', False, None)],
+)
+def test_an_answer_of_another_version_is_taken_as_it_is(tmp_path, said, complete, counts):
+    """The runner of a locked environment may know fewer counts, or say nothing."""
+    package = tmp_path / "dlbricks"
+    package.mkdir()
+    (package / "__main__.py").write_text(f"print({said!r})")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+
+    with stopping_on_signals() as stopping:
+        done = measure_cell(str(python), [], tmp_path / "cell.log", patience_s=1.0, stopping=stopping)
+
+    assert isinstance(done, Measured)
+    assert done.complete is complete
+    assert (done.counts or {}).get("bricks") == counts
+    assert complete or "without an answer" in done.reason
+    assert (done.counts or {}).get("models") is None
