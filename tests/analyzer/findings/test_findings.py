@@ -461,6 +461,35 @@ def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Pat
     assert tried.proof.largest_error == 0
 
 
+@pytest.mark.parametrize(("branch", "operator"), [("then", "Equal"), ("else", "Xor")])
+def test_a_remedy_is_tried_along_the_given_course(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str, operator: str
+) -> None:
+    write(tmp_path / "branched.onnx", BRANCHED)
+    (source,) = find_models([tmp_path / "branched.onnx"], control=[Course("", branch)])
+    sides: list[onnx.ModelProto] = []
+
+    def noted(*contenders: Contender, **settings: Any) -> Trial:
+        sides.extend(onnx.load(one.runnable.path) for one in contenders)
+        return try_out(*contenders, **settings)
+
+    monkeypatch.setattr(proving, "try_out", noted)
+    (tmp_path / "work").mkdir()
+    tried = Workbench(source, chosen_here(), tmp_path / "work", visits=6, processes=1).prove(
+        finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"}))
+    )
+
+    assert tried.proof is not None, tried.unproven
+    assert tried.proof.largest_error == 0
+    for side, one_hot in zip(sides, (True, False), strict=True):
+        made = {name: node.op_type for node in side.graph.node for name in node.output}
+        (decided,) = (node for node in side.graph.node if node.op_type == "If")
+        assert made[decided.input[0]] == operator
+        assert ("OneHot" in made.values()) == one_hot
+    kept = onnx.load(tmp_path / "work/one_hot/model.onnx")  # what may be handed to the user
+    assert operator not in {node.op_type for node in kept.graph.node}
+
+
 def test_attention_is_tried_as_one_operator_and_keeps_the_outputs(folder: Path, store: Store, tmp_path: Path) -> None:
     (source,) = find_models([folder / "attended.onnx"])
 
