@@ -121,7 +121,7 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
     refused: dict[str, str] = {}
     rounds: list[tuple[Step, ...]] = []
     while True:
-        decisions = _Decisions(model, skeleton, labels, refused, bare, contested)
+        decisions = _Decisions(model, skeleton, labels, refused, bare, contested=contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
             why = f"control flow is nested more than {_MOST_ROUNDS} deep"
             left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
@@ -168,6 +168,7 @@ class _Decisions:
         labels: Mapping[str, str],
         refused: Mapping[str, str],
         idle: Collection[str],
+        *,
         contested: Collection[_Operator],
     ) -> None:
         self._inference: Inference = infer_types(model)

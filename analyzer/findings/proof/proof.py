@@ -202,7 +202,7 @@ class Workbench:
                 raise DlbricksError(f"no proof applies the action {remedy.action!r}")
 
     def _as_given(self, path: Path) -> Path:
-        """A rewritten file along the courses of the original: itself where none was given; what is kept is not forced."""
+        """A rewritten file along the courses of the original, in a copy: what is kept is not forced."""
         if not given_courses(self._control):
             return path
         source = replace(self._file, path=path, batch=None, dims=())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -36,8 +36,9 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.rewriting.draft import Draft
 from dlbricks.generator.rewriting.pattern import Match, View
 from dlbricks.generator.rewriting.rewrite import REWRITES, matches
-from dlbricks.generator.trial.trial import Trial
+from dlbricks.generator.trial.trial import Contender, Trial, try_out
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.control.choices import Choice as Course
 from onnx import numpy_helper
 
 SEEDED = (
@@ -55,6 +56,13 @@ SEEDED = (
 LOOKUP = (
     "(int64[n,6] i) => (float[n,6,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
     "{h = OneHot(i, depth, values) m = MatMul(h, w) y = Relu(m)}"
+)
+
+BRANCHED = (
+    "(int64[4,6] i, bool c) => (float[4,6,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
+    "{h = OneHot(i, depth, values) m = MatMul(h, w)"
+    " y = If(c) <then_branch = t () => (float[4,6,64] p) {p = Relu(m)},"
+    " else_branch = e () => (float[4,6,64] q) {q = Abs(m)}>}"
 )
 
 TWICE = (
