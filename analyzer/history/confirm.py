@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ...bricks.graph.control import write_out
 from ...constructor.choice import COLD
 from ...constructor.decomposition import Decomposition, Failed
 from ...constructor.form import form_of
@@ -19,6 +20,7 @@ from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import locked_environment
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.generate import generate
+from ...generator.decomposition.given import run_as_given
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
@@ -127,9 +129,10 @@ def _confirmed(row: ModelHistory, alarm: Change, source: ModelSource, plan: _Pla
 def _measured(row: ModelHistory, alarm: Change, source: ModelSource, plan: _Plan) -> Confirmation:
     with TemporaryDirectory(prefix="dlbricks-confirm-") as name:
         folder = Path(name)
+        runnable = run_as_given(source, folder / "model", write_out(source.skeleton()).control)
         sides = [
             Contender(
-                source.runnable(folder),
+                runnable,
                 backend=row.backend or "",
                 device=row.device or "cpu",
                 options=dict(row.options or {}),

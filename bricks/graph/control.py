@@ -19,7 +19,8 @@ from ...models.skeleton import Skeleton
 from ...models.subgraphs import captures
 from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
-from .expansion import Carried, Expansion, Step, size_of
+from .expansion import Carried, Expansion, Step
+from .extent import size_of
 
 __all__ = ["ControlFlow", "WrittenOut", "given_courses", "write_out"]
 
@@ -84,6 +85,33 @@ def write_out(skeleton: Skeleton) -> WrittenOut:
     """
     if skeleton.control is None or not any(_is_control(node) for node in skeleton.model.graph.node):
         return WrittenOut(skeleton.model)
+    contested: frozenset[_Operator] = frozenset()
+    while True:
+        written = _written_out(skeleton, contested)
+        if not (more := _contested(written.control)):
+            return written
+        contested |= more
+
+
+_Operator = tuple[str, bool]
+"""What a given course holds for, in all its executions: the operators of a name, and whether these are Ifs."""
+
+
+def _contested(control: Iterable[ControlFlow]) -> frozenset[_Operator]:
+    """Operators with a given course that the file has take another one in other executions."""
+    given = {_operator(flow): flow.course for flow in control if flow.how == How.GIVEN and flow.layers}
+    return frozenset(
+        operator
+        for flow in control
+        if flow.how == How.RESOLVED and given.get(operator := _operator(flow), flow.course) != flow.course
+    )
+
+
+def _operator(flow: ControlFlow) -> _Operator:
+    return flow.name, flow.op_type == "If"
+
+
+def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> WrittenOut:
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     expansion = Expansion(model)
@@ -93,7 +121,7 @@ def write_out(skeleton: Skeleton) -> WrittenOut:
     refused: dict[str, str] = {}
     rounds: list[tuple[Step, ...]] = []
     while True:
-        decisions = _Decisions(model, skeleton, labels, refused, bare)
+        decisions = _Decisions(model, skeleton, labels, refused, bare, contested=contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
             why = f"control flow is nested more than {_MOST_ROUNDS} deep"
             left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
@@ -140,10 +168,12 @@ class _Decisions:
         labels: Mapping[str, str],
         refused: Mapping[str, str],
         idle: Collection[str],
+        *,
+        contested: Collection[_Operator],
     ) -> None:
         self._inference: Inference = infer_types(model)
         self._choices = skeleton.control or ()
-        self._labels = labels
+        self._contested = contested
         self.known: dict[str, ControlFlow] = {}
         self.left: list[ControlFlow] = []
         steps: list[Step] = []
@@ -191,6 +221,9 @@ class _Decisions:
             if branch or choice is not None or not self._stands_alone(node):
                 return flow, fixed
             return replace(flow, reason="measured whole: it is a brick as it stands"), None
+        if choice is not None and (label, branch) in self._contested:
+            why = f"the file has some of its executions take another course than {choice.course}, which would force all"
+            return ControlFlow(label, node.op_type, How.UNKNOWN, "", reason=why), None
         if choice is not None:
             return ControlFlow(label, node.op_type, choice.how, _spelled(choice.course)), choice.course
         option = "--branch" if branch else "--trip"

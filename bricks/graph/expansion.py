@@ -17,9 +17,9 @@ from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import is_constant, node_constant
 from ...models.control.choices import Course, body_of, label_of
 from ...models.names import is_standard
-from ...models.subgraphs import all_nodes, bodies, own_names
+from ...models.subgraphs import bodies, own_names
 
-__all__ = ["Carried", "Expanded", "Expansion", "Step", "size_of"]
+__all__ = ["Carried", "Expanded", "Expansion", "Step"]
 
 _AXES_ARE_INPUTS = 13
 """Opset from which Unsqueeze takes its axes as an input."""
@@ -73,13 +73,6 @@ class Expanded:
     problem: str = ""
 
 
-def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
-    """How many operators an operator becomes, those in bodies in its body counted once each; and their bytes."""
-    times = 1 if isinstance(course, str) else course
-    body = body_of(node, f"{course}_branch" if isinstance(course, str) else "body")
-    return times * (1 + sum(1 for _ in all_nodes(body.node))), times * int(body.ByteSize())
-
-
 class Expansion:
     """Writes control flow of a model out, in place.
 
@@ -93,6 +86,7 @@ class Expansion:
         self._keep_weights = keep_weights
         self._opset = max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=1)
         self._taken = own_names(model.graph)
+        self._numbers: dict[str, int] = {}
 
     def apply(self, steps: Sequence[Step]) -> dict[str, Expanded]:
         """Write operators of the model's own graph out, all in one pass.
@@ -139,9 +133,9 @@ class Expansion:
 
     def fresh(self, name: str) -> str:
         """A name that the model does not have, from now on taken."""
-        found, number = name, 0
+        found = name
         while found in self._taken:
-            number += 1
+            number = self._numbers[name] = self._numbers.get(name, 0) + 1  # those before it stay taken
             found = f"{name}#{number}"
         self._taken.add(found)
         return found

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import onnx
 
+from ...bricks.graph.control import given_courses, write_out
 from ...errors import BackendError, DlbricksError, WorkerError
 from ...models import ModelSource
-from ...models.control.choices import Choice, How, label_of
+from ...models.constants import is_constant
+from ...models.control.choices import Choice, How, chosen, label_of
+from ...models.control.forcing import force
 from ...models.names import is_standard
-from ...models.subgraphs import all_graphs, all_nodes
+from ...models.skeleton import Skeleton
+from ...models.subgraphs import all_graphs, all_nodes, bodies
+from ..backends.custom_ops import asked
 from ..worker.client import Timeouts
 from ..worker.messages.inspection import Trace, Traced
 from ..worker.standby import Standby
@@ -39,7 +44,8 @@ def observe(
 ) -> list[ModelSource]:
     """Execute each model that has control flow once, and note the courses that nobody gave.
 
-    It runs in a worker, from its own file and with the seeded inputs that ``measure`` uses. An operator that took both
+    It runs in a worker, from its own file, along the courses that were given, and with the seeded inputs that
+    ``measure`` uses. An operator that took both
     branches, or that did not run, stays without a course.
 
     Args:
@@ -57,7 +63,7 @@ def observe(
         BackendUnavailable: The runtime cannot be used here.
     """
     found = []
-    with Standby(backend, device=device) as standby:
+    with Standby(backend, device=device, options=asked() if backend == "onnxruntime" else None) as standby:
         for source in sources:
             try:
                 found.append(_observed(source, standby, seed))
@@ -78,8 +84,14 @@ def _observed(source: ModelSource, standby: Standby, seed: int) -> ModelSource:
     if not any(_is_control(node) for graph in all_graphs(skeleton.model.graph) for node in graph.node):
         return source
     seen: list[_Seen] = []
+    given = _given(skeleton, source.control)
+
+    def prepare(model: onnx.ModelProto) -> None:
+        force(model, given)
+        seen.extend(_numbered(model))
+
     with tempfile.TemporaryDirectory(prefix="dlbricks-observed-") as folder:
-        runnable = source.runnable(Path(folder), edit=lambda model: seen.extend(_numbered(model)))
+        runnable = source.runnable(Path(folder), edit=prepare)
         request = Trace(
             path=str(runnable.path.resolve()),
             synthetic=runnable.synthetic,
@@ -92,6 +104,20 @@ def _observed(source: ModelSource, standby: Standby, seed: int) -> ModelSource:
     courses = [(one.label, _course(one, calls)) for one in seen]
     noted = [Choice(label, course, How.OBSERVED) for label, course in courses if course is not None]
     return replace(source, control=(*source.control, *noted))
+
+
+def _given(skeleton: Skeleton, choices: Sequence[Choice]) -> list[Choice]:
+    """The given courses that hold: where the file decides, it is left to."""
+    control = write_out(skeleton).control
+    reached = {(flow.name, flow.op_type): flow.layers for flow in control}
+    given = given_courses(control)
+    nodes = list(filter(_is_control, all_nodes(skeleton.model.graph.node)))
+    whole = [node for node in nodes if reached.get((label_of(node), node.op_type)) == 0]
+    for inner in (one for node in whole for body in bodies(node) for one in all_nodes(body.node)):
+        choice = chosen(choices, label_of(inner), branch=inner.op_type == "If") if _is_control(inner) else None
+        if choice is not None and choice.how is How.GIVEN and (label_of(inner), inner.op_type) not in reached:
+            given.append(Choice(label_of(inner), choice.course))  # the file may decide it; nobody knows yet
+    return given
 
 
 def _is_control(node: onnx.NodeProto) -> bool:
@@ -110,7 +136,7 @@ def _numbered(model: onnx.ModelProto) -> list[_Seen]:
             node.op_type == "If",
             node.name,
             {
-                attribute.name: tuple(inner.name for inner in attribute.g.node)
+                attribute.name: tuple(inner.name for inner in attribute.g.node if not is_constant(inner))
                 for attribute in node.attribute
                 if attribute.type == onnx.AttributeProto.GRAPH
             },
@@ -127,6 +153,8 @@ def _course(seen: _Seen, calls: Mapping[str, int]) -> str | int | None:
     if not own:
         return None
     if not seen.branch:
+        if not seen.bodies.get("body"):
+            return None  # iterations that execute nothing do not show
         trips, rest = divmod(inside.get("body", 0), own)
         return None if rest else trips
     then, other = inside.get("then_branch", 0), inside.get("else_branch", 0)

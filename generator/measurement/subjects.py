@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.control import given_courses
 from ...bricks.graph.footprint import footprint, level_name
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
@@ -18,7 +16,7 @@ from ...bricks.suite.suite import Suite
 from ...db.values import Subject
 from ...errors import DlbricksError
 from ...models import ModelSource, require_known
-from ...models.control.forcing import force
+from ..decomposition.given import run_as_given
 from .item import Item
 
 __all__ = ["ModelItems", "brick_items", "inspect_bricks", "model_items"]
@@ -127,8 +125,7 @@ def model_items(sources: Sequence[ModelSource], folder: Path, *, oracle: ShapeOr
             if graph.key not in items:
                 place = folder / str(number)
                 place.mkdir()
-                given = given_courses(graph.control)
-                runnable = source.runnable(place, edit=partial(force, choices=given) if given else None)
+                runnable = run_as_given(source, place, graph.control)
         except DlbricksError as error:
             problems[source.name] = str(error)
             names.append((source.name, None))

@@ -68,7 +68,7 @@ def body_of(node: NodeProto, name: str) -> GraphProto:
 
 
 def chosen(choices: Sequence[Choice], label: str, *, branch: bool) -> Choice | None:
-    """The choice that holds for an operator; one that names it wins, then the first.
+    """The choice that holds for an operator: what was given over what was observed, then one that names it, the first.
 
     Args:
         choices: All of a model.
@@ -76,7 +76,7 @@ def chosen(choices: Sequence[Choice], label: str, *, branch: bool) -> Choice | N
         branch: Whether it is an If; else it iterates.
     """
     fitting = [one for one in choices if one.node in {label, ""} and isinstance(one.course, str) == branch]
-    return next((one for one in fitting if one.node), next(iter(fitting), None))
+    return min(fitting, key=lambda one: (one.how is How.OBSERVED, not one.node), default=None)
 
 
 def read_choices(branches: Iterable[str], trips: Iterable[str]) -> tuple[tuple[Choice, ...], bool]:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ....bricks.graph.control import given_courses, write_out
 from ....constructor.choice import Choice
 from ....errors import DlbricksError, MachineBusy
+from ....generator.decomposition.given import run_as_given
 from ....generator.decomposition.model_bricks import unforeseen
 from ....generator.measurement.agreement import TOLERANCES
 from ....generator.progress import ProgressCallback
@@ -83,8 +85,9 @@ class Workbench:
         self._write = write
         self._visits, self._processes = visits, processes
         self._progress = progress
+        self._control = write_out(source.skeleton()).control
         self._before = Contender(
-            self._file.runnable(folder / "original"),
+            run_as_given(self._file, folder / "original", self._control),
             backend=choice.stack.backend,
             device=choice.stack.device,
             options=dict(choice.stack.options),
@@ -180,7 +183,8 @@ class Workbench:
                 made = rewritten(self._file, settings["rewrite"], path)
                 if made is None:
                     return None
-                runnable = replace(before.runnable, path=made.path, synthetic=False, overrides=())
+                path = self._as_given(made.path)
+                runnable = replace(before.runnable, path=path, synthetic=False, overrides=())
                 return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
             case "session_option":
                 options = {name: value for name, value in settings.items() if name != "threads"}
@@ -196,6 +200,13 @@ class Workbench:
                 return _Changed(other, TOLERANCES.get(before.dtype, TOLERANCES["float32"]))
             case _:
                 raise DlbricksError(f"no proof applies the action {remedy.action!r}")
+
+    def _as_given(self, path: Path) -> Path:
+        """A rewritten file along the courses of the original, in a copy: what is kept is not forced."""
+        if not given_courses(self._control):
+            return path
+        source = replace(self._file, path=path, batch=None, dims=())
+        return run_as_given(source, self._folder / f"{path.parent.name}-given", self._control).path
 
     def _kept(self, path: Path, kind: str) -> Path:
         """The improved file, with its external data, where the user wants it."""

@@ -99,5 +99,5 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
             array = archive[name]
             if array.shape != own.shape:
                 raise BackendError(f"input '{name}' is {list(own.shape)}, and {list(array.shape)} was given")
-            found[name] = np.ascontiguousarray(array.astype(own.dtype))
+            found[name] = array.astype(own.dtype, order="C")  # a scalar stays one
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -36,8 +36,9 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.rewriting.draft import Draft
 from dlbricks.generator.rewriting.pattern import Match, View
 from dlbricks.generator.rewriting.rewrite import REWRITES, matches
-from dlbricks.generator.trial.trial import Trial
+from dlbricks.generator.trial.trial import Contender, Trial, try_out
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.control.choices import Choice as Course
 from onnx import numpy_helper
 
 SEEDED = (
@@ -55,6 +56,13 @@ SEEDED = (
 LOOKUP = (
     "(int64[n,6] i) => (float[n,6,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
     "{h = OneHot(i, depth, values) m = MatMul(h, w) y = Relu(m)}"
+)
+
+BRANCHED = (
+    "(int64[4,6] i, bool c) => (float[4,6,64] y) <int64 depth = {64}, float[2] values = {0, 1}>"
+    "{h = OneHot(i, depth, values) m = MatMul(h, w)"
+    " y = If(c) <then_branch = t () => (float[4,6,64] p) {p = Relu(m)},"
+    " else_branch = e () => (float[4,6,64] q) {q = Abs(m)}>}"
 )
 
 TWICE = (
@@ -459,6 +467,35 @@ def test_a_model_with_a_dynamic_dimension_is_tried_as_it_was_bound(tmp_path: Pat
 
     assert tried.proof is not None, tried.unproven
     assert tried.proof.largest_error == 0
+
+
+@pytest.mark.parametrize(("branch", "operator"), [("then", "Equal"), ("else", "Xor")])
+def test_a_remedy_is_tried_along_the_given_course(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str, operator: str
+) -> None:
+    write(tmp_path / "branched.onnx", BRANCHED)
+    (source,) = find_models([tmp_path / "branched.onnx"], control=[Course("", branch)])
+    sides: list[onnx.ModelProto] = []
+
+    def noted(*contenders: Contender, **settings: Any) -> Trial:
+        sides.extend(onnx.load(one.runnable.path) for one in contenders)
+        return try_out(*contenders, **settings)
+
+    monkeypatch.setattr(proving, "try_out", noted)
+    (tmp_path / "work").mkdir()
+    tried = Workbench(source, chosen_here(), tmp_path / "work", visits=6, processes=1).prove(
+        finding_with(Remedy("rewrite", "", {"rewrite": "one_hot"}))
+    )
+
+    assert tried.proof is not None, tried.unproven
+    assert tried.proof.largest_error == 0
+    for side, one_hot in zip(sides, (True, False), strict=True):
+        made = {name: node.op_type for node in side.graph.node for name in node.output}
+        (decided,) = (node for node in side.graph.node if node.op_type == "If")
+        assert made[decided.input[0]] == operator
+        assert ("OneHot" in made.values()) == one_hot
+    kept = onnx.load(tmp_path / "work/one_hot/model.onnx")  # what may be handed to the user
+    assert operator not in {node.op_type for node in kept.graph.node}
 
 
 def test_attention_is_tried_as_one_operator_and_keeps_the_outputs(folder: Path, store: Store, tmp_path: Path) -> None:

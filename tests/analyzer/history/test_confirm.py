@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dlbricks
+import onnx
 import pytest
+from dlbricks.analyzer.history import confirm as confirming
 from dlbricks.analyzer.history.confirm import confirm
 from dlbricks.analyzer.history.history import history
 from dlbricks.analyzer.history.result import History, Standing
@@ -18,6 +20,9 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, machine_lock
 from dlbricks.generator.machine.system import probe_system
+from dlbricks.generator.trial.trial import try_out
+from dlbricks.models.control.choices import Choice
+from speech import speech_detector
 
 from .conftest import Nights
 
@@ -99,6 +104,26 @@ def test_the_other_way_round_is_not_it(nights, alarmed, pythons):
     assert change.confirmation.standing is Standing.REFUTED
     assert "FASTER" in change.confirmation.reason
     assert found.alarms == ()
+
+
+def test_a_model_is_measured_along_the_given_course(nights, alarmed, pythons, tmp_path, monkeypatch):
+    path, sides = tmp_path / "branched.onnx", []
+    onnx.save(speech_detector(), path)
+    branched = dataclasses.replace(nights.source, path=path, zoo=None, control=(Choice("If_0", "else"),))
+
+    def noted(*contenders, **settings):
+        sides.extend(onnx.load(one.runnable.path) for one in contenders)
+        return try_out(*contenders, **settings)
+
+    monkeypatch.setattr(confirming, "try_out", noted)
+    found = confirm(alarmed, [branched], old=pythons("old"), new=pythons("new"), visits=6)
+
+    assert found.rows[0].changes[0].confirmation.before_ms > 0
+    for side in sides:
+        (decided,) = (node for node in side.graph.node if node.op_type == "If")
+        (before,) = (node for node in side.graph.node if decided.input[0] in node.output)
+        assert before.op_type == "Xor"
+    assert len(sides) == 2
 
 
 def test_an_environment_that_does_not_run_leaves_it_unclear(nights, alarmed, pythons):

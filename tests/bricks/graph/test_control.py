@@ -153,6 +153,20 @@ def test_a_million_iterations_are_refused_at_once(tmp_path: Path) -> None:
     assert "more than 20000 layers" in graph.control[0].reason
 
 
+def test_what_iterations_stack_counts_as_layers(tmp_path: Path) -> None:
+    names = range(60)
+    body = (
+        f"(int64 i, bool c, float[2] v) => (bool d, float[2] u, {', '.join(f'float[2] r{name}' for name in names)})"
+        f"{{ d = Identity(c) u = Add(v, w) {' '.join(f'r{name} = Abs(w)' for name in names)} }}"
+    )
+    text = HEAD + (
+        "g (float[2] x) => (float[2] y) <int64 n = {165}, bool true = {1}>"
+        f"{{ w = Neg(x) y, {', '.join(f's{name}' for name in names)} = Loop(n, true, w) <body = b {body}> }}"
+    )
+    (flow,) = graph_of(onnx.parser.parse_model(text), tmp_path).control
+    assert "more than 20000 layers" in flow.reason  # half of them are in the body
+
+
 def test_no_iteration_and_stacked_results(tmp_path: Path) -> None:
     graph = graph_of(generation(), tmp_path, Choice("", 0))
     (flow,) = graph.control
@@ -177,6 +191,33 @@ def test_an_if_in_each_iteration_is_one_entry(tmp_path: Path) -> None:
         ("Loop", "resolved", 1),
         ("If", "given", 3),
     ]
+
+
+@pytest.mark.parametrize("course", ["then", "else"])
+def test_a_given_course_holds_for_all_executions_or_for_none(course: str, tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """g (float[2] x) => (float[2] y) <int64 n = {3}, bool first = {1}, float zero = {0.0}> {
+        y, last = Loop(n, "", x, first) <
+            body = b (int64 i, bool go, float[2] v, bool early) => (bool d, float[2] u, bool late) {
+                d = Identity(go)
+                u = If(early) <then_branch = t () => (float[2] p) { p = Neg(v) },
+                               else_branch = e () => (float[2] q) { q = Abs(v) }>
+                sum = ReduceSum<keepdims = 0>(u) late = Less(sum, zero)
+            }
+        >
+    }"""
+    )
+    graph = graph_of(onnx.parser.parse_model(text), tmp_path, Choice("", course))
+    (first, later) = (flow for flow in graph.control if flow.op_type == "If")
+    assert (first.how, first.course, first.times) == ("resolved", "then", 1)
+    if course == "then":
+        assert (later.how, later.course, later.times) == ("given", "then", 2)
+        assert given_courses(graph.control) == [Choice("u", "then")]
+    else:
+        assert (later.how, later.course, later.times) == ("unknown", "", 2)
+        assert "another course than else" in later.reason
+        assert given_courses(graph.control) == []
 
 
 def test_it_is_kept_in_an_outline(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.graph.expansion import Carried, Expansion, Step
+from dlbricks.bricks.graph.extent import size_of
 from dlbricks.models.control.choices import Course
 from dlbricks.models.normal import normalise
 from speech import generation, speech_detector
@@ -43,6 +44,16 @@ def same(model: onnx.ModelProto, feeds: Feeds, *rounds: Mapping[str, Course], ba
         np.testing.assert_array_equal(mine, theirs)
 
 
+def size_holds(model: onnx.ModelProto, output: str, course: Course) -> bool:
+    """What is said beforehand of an operator's size is no less than what it becomes, and no more than twice as much."""
+    normal = normalise(model).model
+    (node,) = (node for node in normal.graph.node if node.output[0] == output)
+    before = normal.ByteSize()
+    layers, size = size_of(node, course)
+    (found,) = Expansion(normal).apply([Step(output, course)]).values()
+    return found.layers <= layers <= 2 * found.layers and normal.ByteSize() - before <= size
+
+
 def audio(rate: int) -> Feeds:
     return {
         "input": RNG.standard_normal((1, 512), np.float32),
@@ -62,6 +73,25 @@ def test_iterations_of_a_loop(trips: int) -> None:
     feeds = {name: RNG.standard_normal((1, 256), np.float32) for name in ("start", "bias")}
     same(generation(), feeds | {"steps": np.array(trips)}, {"end": trips})
     same(generation(trips=trips), feeds, {"end": trips}, bare=Carried("start", onnx.TensorProto.FLOAT, (1, 256)))
+
+
+@pytest.mark.parametrize("trips", [1, 2, 50])
+def test_the_size_counts_what_is_stacked(trips: int) -> None:
+    assert size_holds(generation(), "end", trips)
+
+
+@pytest.mark.parametrize("branch", ["then", "else"])
+def test_the_size_of_a_branch(branch: str) -> None:
+    assert size_holds(speech_detector(), "output", branch)
+
+
+def test_names_are_found_at_once() -> None:
+    model = generation()
+    model.graph.input.add().name = "wanted#2"
+    expansion = Expansion(model)
+    asked = [expansion.fresh("wanted") for _ in range(100_000)]  # for hours, if each began to look at the first
+    assert asked[:3] == ["wanted", "wanted#1", "wanted#3"]
+    assert len(set(asked)) == len(asked)
 
 
 def test_a_loop_without_iterations() -> None:
@@ -104,7 +134,9 @@ def test_a_scan_in_both_directions(opset: int) -> None:
     }"""
     )
     feeds = {name: RNG.standard_normal(shape, np.float32) for name, shape in (("h0", 2), ("x", (6, 2)), ("z", (2, 6)))}
-    same(onnx.parser.parse_model(text), feeds, {"y": 6})
+    model = onnx.parser.parse_model(text)
+    same(model, feeds, {"y": 6})
+    assert size_holds(model, "y", 6)
 
 
 NESTED = """g (float[2,3] x, bool flag) => (float[2,3] y) {

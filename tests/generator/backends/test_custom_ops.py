@@ -14,10 +14,12 @@ from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.backends.custom_ops import CUSTOM_OPS, adopt, files_of, register_custom_ops
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.decomposition.observation import observe
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.worker.client import Worker
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.control.choices import Choice, How
 
 GRAPH = (
     '<ir_version: 9, opset_import: ["": 18, "ai.onnx.contrib": 1]>'
@@ -67,6 +69,24 @@ def test_with_a_library_shapes_are_observed(model: ModelSource, library: Path, t
 
     assert [row.skipped for row in made.rows] == [(), ()]
     assert [row.sequences for row in made.rows] == [3, 3]
+
+
+def test_with_a_library_courses_are_observed(library: Path, tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["": 18, "ai.onnx.contrib": 1]>'
+        "g (float[2] x, int64 n) => (float[2] y) <int64 three = {3}>"
+        "{r = Relu(x) p, m = ai.onnx.contrib.NegPos(r) some = Add(p, m) none = Sub(n, n) trips = Add(none, three)"
+        ' y = Loop(trips, "", some) <body = b (int64 i, bool go, float[2] v) => (bool d, float[2] u)'
+        " {d = Identity(go) u = Neg(v)}>}"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "loop.onnx")
+    (looping,) = find_models([tmp_path / "loop.onnx"])
+    (without,) = observe([looping])
+    assert "NegPos" in str(without.problem)
+    register_custom_ops(library)
+    (seen,) = observe([looping])
+    assert seen.problem is None
+    assert seen.control == (Choice("y", 3, How.OBSERVED),)
 
 
 def test_bricks_and_models_are_measured_on_a_stack_of_the_library(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dlbricks.errors import UsageError
-from dlbricks.models.control.choices import Choice, chosen, read_choices
+from dlbricks.models.control.choices import Choice, How, chosen, read_choices
 
 
 def test_choices_as_people_write_them() -> None:
@@ -36,3 +36,9 @@ def test_a_choice_that_names_the_operator_wins() -> None:
     assert chosen(choices, "b", branch=True) == Choice("b", "else")
     assert chosen(choices, "b", branch=False) == Choice("b", 3)
     assert chosen(choices, "a", branch=False) is None
+
+
+def test_what_is_given_to_all_wins_over_what_was_observed() -> None:
+    seen = Choice("a", "else", How.OBSERVED)
+    assert chosen([seen, Choice("", "then")], "a", branch=True) == Choice("", "then")
+    assert chosen([seen, Choice("b", "then")], "a", branch=True) == seen
