@@ -11,6 +11,7 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from dlbricks.bricks.constants import decode_constant
 from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
 from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.graph.graph import build_graph
@@ -18,6 +19,7 @@ from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.constructor.decomposition import quotient_of
 from dlbricks.generator.decomposition.executed import executed_model
+from dlbricks.generator.decomposition.taken import with_unsigned
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import ModelSource, find_models
 from onnx import TensorProto, helper, numpy_helper
@@ -71,6 +73,17 @@ def quantised(tmp_path: Path) -> Quantised:
         return find_models([tmp_path / "quantised.onnx"])[0]
 
     return make
+
+
+def signed(folder: Path, last: str, name: str = "signed") -> ModelSource:
+    """A signed value that is converted back twice."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[4,8] x, int8 given) => (float[4,8] y)'
+        "<float s = {0.1}, int8 z = {3}, int8 other = {-7}>"
+        "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = LAST y = Add(a, b)}".replace("LAST", last)
+    )
+    onnx.save(model, folder / f"{name}.onnx")
+    return find_models([folder / f"{name}.onnx"])[0]
 
 
 def units_of(executed: ExecutedModel) -> list[set[str]]:
@@ -145,6 +158,18 @@ def test_signed_values_are_unsigned_where_they_are_executed_so(quantised: Quanti
     assert signed
     # On x86 it turns some of them; elsewhere none.
     assert bool(turned) == ("uint8" in {kind.dtype for value, kind in executed.graph.types.items() if value in made})
+
+
+@pytest.mark.parametrize(("last", "dtype"), [("other", "uint8"), ("", "int8"), ("given", "int8")])
+def test_each_zero_point_of_a_value_is_shifted_or_none(tmp_path: Path, last: str, dtype: str) -> None:
+    source = signed(tmp_path, "DequantizeLinear(q, s, OTHER)".replace(", OTHER", f", {last}" if last else ""))
+
+    graph = build_graph(with_unsigned(source.skeleton(), {"q"}))
+
+    assert graph.types["q"].dtype == dtype
+    zeros = [layer.operands[2] for layer in graph.layers if len(layer.operands) > 2]
+    found = [int(decode_constant(zero.data)) for zero in zeros if zero.data is not None]
+    assert found == {"other": [131, 131, 121], "": [3, 3], "given": [3, 3]}[last]
 
 
 def test_a_prepared_graph_is_the_model_that_it_was_made_of(quantised: Quantised) -> None:
