@@ -79,7 +79,11 @@ def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
         )
         for value in quantised:
             converting[value].append(node)
-    turned = [one for one in converting if one in values and all(_zero_point(node) in known for node in converting[one])]
+    turned = [
+        value
+        for value, nodes in converting.items()
+        if value in values and all(_zero_point(node) in known for node in nodes)
+    ]
     for node in (node for value in turned for node in converting[value]):
         zero = known[_zero_point(node)]
         shifted = f"{zero.name}~unsigned"
