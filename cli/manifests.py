@@ -10,7 +10,7 @@ import click
 
 from ..analyzer.report.tables import MOST
 from .console import Reporter, answer
-from .models import PLACE
+from .models import PLACE, custom_ops_option
 from .options import all_option, database_option, format_options, measured_options, quiet_option, suite_argument
 from .spelling import share
 
@@ -68,6 +68,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 @click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="The suite that the manifest is about.")
 @click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
 @click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
+@custom_ops_option
 @click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
 @click.option(
     "-o",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .console import Reporter, answer, drawn
-from .models import PLACE
+from .models import PLACE, custom_ops_option
 from .options import database_option, format_options, quiet_option, report_options, setting_option
 from .reporting import open_store, picked_setup
 from .spelling import dimension, lengths
@@ -52,6 +52,7 @@ __all__ = ["tokens"]
     metavar="NAME=N",
     help="Value of another dimension, such as the length of what an encoder reads; repeatable.",
 )
+@custom_ops_option
 @report_options
 @setting_option
 @click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ..bricks.graph.boundary import boundary_of
+from ..bricks.graph.boundary import boundary_of, boundary_variants
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.sequence import LayerSequence
 from .stored import Stored
@@ -14,10 +13,11 @@ from .stored import Stored
 __all__ = ["at_boundary"]
 
 
-def at_boundary(stored: Stored, graph: ModelGraph | None, parts: Iterable[LayerSequence], state: str) -> Stored:
+def at_boundary(stored: Stored, graph: ModelGraph | None, parts: Sequence[LayerSequence], state: str) -> Stored:
     """What is known of a model's bricks, with those at its edges as they are measured there, where they are.
 
-    A brick that a model holds at its edge and inside of it as well is taken as inside.
+    A brick that a model holds at its edge and inside of it as well is taken as inside, and so are all bricks of a model
+    that reads and gives little: what is stored of them may have been measured for another model.
 
     Args:
         stored: What is known of bricks.
@@ -28,12 +28,13 @@ def at_boundary(stored: Stored, graph: ModelGraph | None, parts: Iterable[LayerS
     bricks = stored.bricks_in(state)
     if graph is None or not any(bricks.boundary.values()):
         return stored
-    places: dict[str, set[str]] = defaultdict(set)
-    for part in parts:
-        places[part.key].add(boundary_of(graph, part))
+    wanted = boundary_variants(graph, parts)
+    inside = {part.key for part in parts if not boundary_of(graph, part)}
     latest = dict(bricks.latest)
-    for key, variants in places.items():
-        variant = next(iter(variants))
-        if len(variants) == 1 and (found := bricks.boundary.get(variant, {}).get(key)) is not None:
+    for key, variants in wanted.items():
+        (variant, *others) = variants
+        if others or key in inside:
+            continue
+        if (found := bricks.boundary.get(variant, {}).get(key)) is not None:
             latest[key] = found
     return replace(stored, bricks={**stored.bricks, state: replace(bricks, latest=latest)})

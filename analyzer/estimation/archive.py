@@ -1,8 +1,8 @@
 """Decompositions kept in the database, so that a model is decomposed once and not for every question about it.
 
 What is kept is the outline of a model's own graph, of the graph that a runtime executes for it, and what either was cut
-into. It is found by what decided it: the model's fingerprint, the cut, the stack and instruction set of a runtime, and
-the versions of the code. Nothing of it ever leaves the database.
+into. It is found by what decided it: the model's fingerprint, the cut, the stack and instruction set of a runtime, the
+libraries of custom operators, and the versions of the code. Nothing of it ever leaves the database.
 
 Keeping is a convenience: where a database cannot be written, models are decomposed every time.
 """
@@ -24,6 +24,7 @@ from ...constructor.decomposition import Decomposition, alone, distance_level
 from ...db import Stack, Store
 from ...db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
 from ...errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
+from ...generator.backends.custom_ops import asked
 from ...generator.backends.registry import get, optimiser_of
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.executed import instruction_set, runtime_salt
@@ -34,7 +35,7 @@ from .records import Parts, executed_record, parts_record, read_executed, read_p
 
 __all__ = ["Archive", "maker"]
 
-_FORMAT = 5
+_FORMAT = 6
 """Changes whenever a record is written otherwise, or the same model is decomposed otherwise."""
 
 _SETTLED_NS = 2_000_000_000
@@ -71,9 +72,10 @@ class Archive:
                 return
             self._salt = runtime_salt(self._stack, instruction_set())
         runtime = () if self._stack is None else (self._salt, cut.threads)
-        self._own, self._taken = _named("graph"), _named("graph", "as taken")
-        self._executed = _named("executed", *runtime)
-        self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime)
+        libraries = (found,) if (found := asked()) else ()  # the oracle executes operators of theirs
+        self._own, self._taken = _named("graph", *libraries), _named("graph", "as taken", *runtime, *libraries)
+        self._executed = _named("executed", *runtime, *libraries)
+        self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime, *libraries)
 
     def find(self, source: ModelSource, own: ModelGraph | None = None) -> Decomposition | None:
         """The decomposition of a model, its graphs as outlines; None where it is not kept, or cannot be read.

@@ -61,9 +61,10 @@ def estimate_between(
     if not wanted:
         return found
     added = {other.name: other for one in wanted for other in one.others}
-    looked = [one for one, _ in explained([*models, *added.values()], store=store, query=query, cut=cut)]
+    same = _same_combination(query, found)
+    looked = [one for one, _ in explained([*models, *added.values()], store=store, query=same or query, cut=cut)]
     for one in wanted:
-        entry = looked[one.place]  # with others beside it another combination may match
+        entry = (found if same else looked)[one.place]  # where nothing is stored of them, of others something may be
         names = {other.name for other in one.others}
         others = {
             sizes_of(other)[one.dimension]: other
@@ -72,6 +73,15 @@ def estimate_between(
         }
         found[one.place] = interpolated(entry, one.dimension, others)
     return found
+
+
+def _same_combination(query: Query, found: Sequence[Estimate]) -> Query | None:
+    """The query that only the combination matches which estimates are made from; None where there is none."""
+    known = next((one for one in found if one.system is not None), None)
+    if known is None:
+        return None
+    threads, cache, dtype = known.threads, known.cache, known.dtype
+    return replace(query, system=known.system, stack=known.stack, threads=threads, cache=cache, dtype=dtype)
 
 
 def _wanted(place: int, models: Sequence[ModelSource], found: Sequence[Estimate]) -> _Wanted | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ...bricks.suite.suite import Suite
 from ...db.store import Store
 from ...errors import WorkerError
+from ...generator.backends.custom_ops import adopt, files_of
 from ...generator.backends.environments import own_variables
 from ...generator.measurement.run import run
 from ...generator.measurement.settings import MeasurementSettings
@@ -40,9 +41,11 @@ def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSe
         settings: How to measure.
 
     Raises:
+        UsageError: A library of custom operators that the settings name was not given here.
         WorkerError: It failed; the message says why.
     """
-    order = json.dumps([str(suite.path.resolve()), str(database.resolve()), asdict(settings)])
+    libraries = files_of(settings.options)
+    order = json.dumps([str(suite.path.resolve()), str(database.resolve()), asdict(settings), libraries])
     done = subprocess.run(
         [str(python), "-P", "-m", __name__, order],
         env=own_variables(),
@@ -59,7 +62,8 @@ def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSe
 
 
 def _main() -> None:
-    suite, database, settings = json.loads(sys.argv[1])
+    suite, database, settings, libraries = json.loads(sys.argv[1])
+    adopt(libraries)
     run_here(Suite.open(suite), Path(database), MeasurementSettings(**settings))
 
 

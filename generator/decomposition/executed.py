@@ -98,8 +98,9 @@ def executed_model(
     skeleton = source.skeleton()
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-executed-")))
-        rounds = write_out(skeleton).rounds
-        runnable = source.runnable(folder, edit=partial(_write_out, rounds=rounds) if rounds else None)
+        written = write_out(skeleton)
+        edit = partial(_write_out, rounds=written.rounds) if written.rounds else None
+        runnable = source.runnable(folder, edit=edit)
         if worker is None:
             standby = Standby(backend, device=device, options=options, threads=threads)
             worker = resources.enter_context(standby).worker
@@ -120,6 +121,7 @@ def executed_model(
         executed = read_network(results / EXECUTED)
         stack = worker.greeting.stack
     isa = instruction_set()
+    skeleton = replace(skeleton, model=written.model, control=None)  # conversions in bodies are layers now
     before = _as_taken(skeleton, build_graph(skeleton, oracle=oracle), oracle)
     names = taken_names(executed)
     after = build_graph(
@@ -132,7 +134,7 @@ def executed_model(
         before = _as_taken(with_unsigned(skeleton, unsigned), before, oracle)
     return ExecutedModel(
         name=source.name,
-        source=before,
+        source=replace(before, control=written.control),
         graph=after,
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,

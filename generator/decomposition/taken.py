@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -61,38 +62,49 @@ def unsigned_values(source: ModelGraph, executed: ModelGraph, origins: Sequence[
 def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
     """The same model with some of its signed values as unsigned ones: their zero points are shifted.
 
+    A value of which a zero point is left out, or is no constant, stays signed.
+
     Args:
-        skeleton: The model.
+        skeleton: The model, its control flow written out.
         values: Each made by QuantizeLinear, and read by DequantizeLinear alone.
     """
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     graph = model.graph
-    names = {tensor.name for tensor in graph.initializer}
     known = {tensor.name: tensor for tensor in graph.initializer}
+    converting = defaultdict[str, list[onnx.NodeProto]](list)
     for node in graph.node:
         quantised = (
             node.output[:1] if node.op_type == QUANTIZE else node.input[:1] if node.op_type == DEQUANTIZE else ()
         )
-        if not quantised or quantised[0] not in values or len(node.input) <= _ZERO_POINT:
-            continue
-        zero = known.get(node.input[_ZERO_POINT])
-        if zero is None:
-            continue
+        for value in quantised:
+            converting[value].append(node)
+    turned = [
+        value
+        for value, nodes in converting.items()
+        if value in values and all(_zero_point(node) in known for node in nodes)
+    ]
+    for node in (node for value in turned for node in converting[value]):
+        zero = known[_zero_point(node)]
         shifted = f"{zero.name}~unsigned"
-        if shifted not in names:
-            names.add(shifted)
+        if shifted not in known:
             moved = numpy_helper.to_array(zero).astype(np.int16) + _SHIFT
             graph.initializer.append(numpy_helper.from_array(moved.astype(np.uint8), shifted))
+            known[shifted] = graph.initializer[-1]
         node.input[_ZERO_POINT] = shifted
-    stale = [value for value in graph.value_info if value.name not in values]
+    stale = [value for value in graph.value_info if value.name not in turned]
     del graph.value_info[:]
     graph.value_info.extend(stale)
     return replace(skeleton, model=model)
 
 
+def _zero_point(node: onnx.NodeProto) -> str:
+    """The name of a conversion's zero point; empty where it has none."""
+    return str(node.input[_ZERO_POINT]) if len(node.input) > _ZERO_POINT else ""
+
+
 def with_shared_scales(skeleton: Skeleton) -> Skeleton:
-    """The same model with equal scales of conversions under one name."""
+    """The same model, its control flow written out, with equal scales of conversions under one name."""
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     held = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -25,14 +25,17 @@ _ALIKE = frozenset({"Add", "Concat", "Mul", "Where"})
 
 
 def find(view: View) -> list[Match]:
-    """Every signed value between conversions, and every signed constant that is read beside such values."""
+    """Every signed value between conversions, and every signed constant that is read beside such values.
+
+    Only those whose zero points are known: one that is computed, or left out, stays as it is.
+    """
     found = []
     for layer in view.live(QUANTIZE):
         value = layer.outputs[0]
         readers = view.readers(value)
         if view.dtype(value) != "int8" or view.is_output(value) or not readers:
             continue
-        if all(one.op_type == DEQUANTIZE for one in readers):
+        if all(one.op_type == DEQUANTIZE and _is_known(view, one) for one in readers) and _is_known(view, layer):
             found.append(view.match({layer.index, *(one.index for one in readers)}, value, ()))
     constants = (one for one in view.graph.layers if one.op_type == DEQUANTIZE and _is_beside(view, one))
     return [*found, *(view.match({one.index}, one.outputs[0], (), form=_CONSTANT) for one in constants)]
@@ -40,26 +43,29 @@ def find(view: View) -> list[Match]:
 
 def _is_beside(view: View, layer: Layer) -> bool:
     constant, readers = view.weight(layer, 0), view.readers(layer.outputs[0])
+    if not _is_known(view, layer):
+        return False
     signed = constant is not None and constant.type is not None and constant.type.dtype == "int8"
     return signed and bool(readers) and all(one.op_type in _ALIKE for one in readers)
 
 
+def _is_known(view: View, layer: Layer) -> bool:
+    return view.array(layer, _ZERO_POINT) is not None
+
+
 def apply(draft: Draft, view: View, match: Match) -> None:
-    """Move the zero points, and the numbers of a constant.
+    """Move the zero points, each by itself since they may differ, and the numbers of a constant.
 
     Raises:
         ModelError: A zero point or a constant is not known.
     """
     layers = [view.graph.layers[index] for index in match.layers]
-    zero = next((found for one in layers if (found := view.array(one, _ZERO_POINT)) is not None), None)
-    if zero is None:
-        raise ModelError(f"the zero point of '{match.value}' is not known")
-    moved = draft.constant(_unsigned(zero), "unsigned_zero")
-    for layer in layers:
+    zeros = [found for one in layers if (found := view.array(one, _ZERO_POINT)) is not None]
+    if len(zeros) < len(layers):
+        raise ModelError(f"a zero point of '{match.value}' is not known")
+    for layer, zero in zip(layers, zeros, strict=True):
         node = draft.maker(layer.outputs[0])
-        if len(node.input) <= _ZERO_POINT:
-            raise ModelError(f"'{layer.outputs[0]}' has no zero point")
-        node.input[_ZERO_POINT] = moved
+        node.input[_ZERO_POINT] = draft.constant(_unsigned(zero), "unsigned_zero")
         if match.form == _CONSTANT:
             held = view.content(layer, 0)
             if held is None:

@@ -51,6 +51,7 @@ def test_a_range_gives_one_model_each(cli: Cli, here: Path) -> None:
 def test_refused_commands_are_one_line(cli: Cli, here: Path) -> None:
     assert "is no decoder of the zoo" in cli("tokens", "resnet50").error
     assert "no list of lengths" in cli("tokens", "gpt2", "--prompt", "8..").error
+    assert "nothing.so cannot be read" in cli("tokens", "gpt2", "--custom-ops", "nothing.so").error
     assert "cannot stay open" in cli("models", "export", "squeezenet", "--open", "-o", here).error
     assert "leave one of them out" in cli("models", "export", "gpt2", "--open", "--dim", "a=2", "-o", here).error
     assert not list(here.iterdir())

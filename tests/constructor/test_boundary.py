@@ -24,6 +24,19 @@ TWICE = """
 twice (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Relu(a) y = ReduceMax<keepdims=0>(b) }
 """
 
+LARGE = """
+<ir_version: 8, opset_import: ["" : 17]>
+large (float[256,128] x, float[1024,512] z) => (float[1] y, float[1] m) {
+    a = Relu(x)
+    y = ReduceMax<keepdims=0>(a)
+    m = ReduceMin<keepdims=0>(z)
+}
+"""
+SMALL = """
+<ir_version: 8, opset_import: ["" : 17]>
+small (float[256,128] x) => (float[1] y) { a = Relu(x) y = ReduceMax<keepdims=0>(a) }
+"""
+
 
 def latest(lab, source, graph_of, warm, cold):
     """The latency of each sequence, with what was measured inside of models and at their boundary."""
@@ -45,6 +58,11 @@ def test_a_cache_that_comes_from_outside_is_read_as_it_was_measured_there(lab, g
 
 def test_a_brick_that_is_inside_as_well_is_taken_as_inside(lab, graph_of):
     assert latest(lab, lab.source(TWICE), graph_of, 1.0, 3.0) == [("Relu", 1.0), ("Relu", 1.0), ("ReduceMax", 1.0)]
+
+
+def test_a_small_model_takes_nothing_that_was_measured_for_a_large_one(lab, graph_of):
+    assert latest(lab, lab.source(LARGE), graph_of, 1.0, 3.0) == [("Relu", 3.0), ("ReduceMax", 1.0), ("ReduceMin", 3.0)]
+    assert latest(lab, lab.source(SMALL), graph_of, 1.0, 3.0) == [("Relu", 1.0), ("ReduceMax", 1.0)]
 
 
 @pytest.mark.parametrize("variant", ["given", "kept", "given-kept"])

@@ -20,6 +20,7 @@ from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
 from dlbricks.errors import DiskFull
+from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition import cutter as cutter_module
 from dlbricks.generator.machine.system import probe_system
@@ -37,6 +38,16 @@ CUTS = [
     {"graph": "fused"},
     {"graph": "fused", "granularity": 4, "overlap": True, "connected": True},
 ]
+
+SIGNED = """
+<ir_version: 10, opset_import: ["" : 21]>
+signed (float[4,8] x) => (float[4,8] y) <float s = {0.1}, int8 z = {3}> {
+    q = QuantizeLinear(x, s, z)
+    a = DequantizeLinear(q, s, z)
+    b = Sigmoid(a)
+    y = Tanh(b)
+}
+"""
 
 
 @pytest.fixture
@@ -152,6 +163,40 @@ def test_what_a_runtime_fuses_is_kept_for_its_units_and_never_taken_for_what_run
     assert first.unique == again.unique
     assert "nothing of it runs by itself" in refused.error
     assert counted == [settled.name] * 2  # the second answer is kept, the third is asked for and refused
+
+
+def test_what_libraries_of_operators_showed_is_kept_for_them(lab, settled, counted, monkeypatch):
+    library = lab.folder / "own.so"
+    library.write_bytes(b"never loaded: no shape of this model is unknown")
+    (first,) = estimate([settled], store=lab.store)
+    with monkeypatch.context() as given:
+        given.setattr(custom_ops, "_files", {})
+        custom_ops.register_custom_ops(library)
+        for _ in range(2):
+            assert estimate([settled], store=lab.store) == [first]
+    assert len(counted) == 2
+    assert estimate([settled], store=lab.store) == [first]
+    assert len(counted) == 2
+
+
+def test_a_model_as_a_runtime_takes_it_is_kept_for_that_runtime(lab, counted, monkeypatch):
+    source = lab.source(SIGNED, "signed")
+    old(source.path)
+
+    def found(machine, turned):
+        """The estimate on a machine whose runtime turns these signed values into unsigned ones."""
+        with monkeypatch.context() as there:
+            for module in ("analyzer.estimation.archive", "generator.decomposition.executed"):
+                there.setattr(f"dlbricks.{module}.instruction_set", lambda: machine)
+            there.setattr("dlbricks.generator.decomposition.executed.unsigned_values", lambda *_: turned)
+            (answer,) = estimate([source], store=lab.store, graph="fused")
+            return answer
+
+    one, other = found("arm", frozenset()), found("x86", frozenset({"q"}))
+
+    assert {part.key for part in one.sequences} != {part.key for part in other.sequences}
+    assert (found("arm", None), found("x86", None)) == (one, other)
+    assert counted == ["signed", "signed"]
 
 
 def test_batches_and_dimensions_are_kept_apart(lab, counted):

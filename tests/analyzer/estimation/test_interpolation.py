@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 from dlbricks.analyzer.estimation.interpolation import estimate_between
 from dlbricks.analyzer.report.answers.estimates import estimate_record, estimates_answer
+from dlbricks.db import Conditions
 from dlbricks.models import ModelSource
+from lab import STACK
 
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -66,6 +68,27 @@ def test_what_is_measured_stays_as_it_is_and_counts(measured):
     assert known.estimate_ms == 2 * ms(400)
     assert between.interpolated.between == (256, 400)  # sizes that were asked for are looked at too
     assert between.interpolated.measured == (128, 256, 400, 512, 1024)
+
+
+@pytest.mark.parametrize("change", ["stack", "cache", "threads"])
+def test_other_sizes_are_of_the_combination_that_the_model_is_in_part_measured_under(measured, keys_of, change):
+    lab, source = measured
+    wanted = at(source, seq=300)
+    lab.put([(keys_of(wanted)[0], ms(300))])
+    other = dataclasses.replace(STACK, versions=(("onnxruntime", "1.30.0"),))
+    lab.store.put_stack(other)
+    changes = {
+        "stack": {"stack": other.key},
+        "cache": {"conditions": Conditions(1, "cold")},
+        "threads": {"conditions": Conditions(2)},
+    }[change]
+    for size in (256, 512):
+        lab.put(((key, 9.0) for key in keys_of(at(source, seq=size))), **changes)
+
+    (entry,) = estimate_between([wanted], store=lab.store)
+
+    assert entry.estimate_ms == pytest.approx(2 * ms(300), rel=1e-3)
+    assert (entry.stack, entry.threads, entry.coverage.sequences) == (STACK.key, 1, 0.5)
 
 
 @pytest.mark.parametrize(("size", "near"), [(100, "128, 256, 512"), (2000, "256, 512, 1024")])

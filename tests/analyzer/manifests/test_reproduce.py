@@ -17,6 +17,7 @@ from dlbricks.analyzer.manifests.reproduce import Reproduction, reproduce
 from dlbricks.analyzer.report.answers.reproduction import reproduction_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import BackendUnavailable, UsageError, WorkerError
+from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import find_models
 from wheels import write_wheel
@@ -299,6 +300,26 @@ def test_the_answer_does_not_end_with_its_file(stated, file, here, cli, monkeypa
     assert done.code == 1
     assert len(done.json["results"]) == len(stated.suite.keys)
     assert "gone/again.json: No such file or directory" in done.error
+
+
+def test_libraries_of_operators_are_wanted_by_content_and_reach_the_other_environment(
+    stated, here, cli, other_python, monkeypatch
+):
+    library = pytest.importorskip("onnxruntime_extensions").get_library_path()
+    monkeypatch.setattr(custom_ops, "_files", {})
+    digest = custom_ops.register_custom_ops(library)
+    settings = dict(stated.manifest.settings)
+    settings["options"] = {**settings["options"], custom_ops.CUSTOM_OPS: digest}
+    dataclasses.replace(locked(stated.manifest), settings=settings).write("own.json")
+    command = ("reproduce", "own.json", "--suite", stated.suite.path, "-o", "again.json", "-q")
+    custom_ops._files.clear()
+
+    refused = cli(*command)
+    assert refused.code == 2
+    assert "name it with --custom-ops" in refused.error
+
+    assert cli(*command, "--custom-ops", library).code == 0
+    assert read_manifest("again.json").software["options"][custom_ops.CUSTOM_OPS] == digest
 
 
 def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):

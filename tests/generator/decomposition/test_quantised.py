@@ -11,15 +11,19 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from dlbricks.bricks.constants import decode_constant
 from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
 from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.constructor.decomposition import quotient_of
+from dlbricks.generator.decomposition import executed as executed_module
 from dlbricks.generator.decomposition.executed import executed_model
+from dlbricks.generator.decomposition.taken import with_unsigned
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import ModelSource, find_models
+from dlbricks.models.control.choices import Choice
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
@@ -71,6 +75,17 @@ def quantised(tmp_path: Path) -> Quantised:
         return find_models([tmp_path / "quantised.onnx"])[0]
 
     return make
+
+
+def signed(folder: Path, last: str, name: str = "signed") -> ModelSource:
+    """A signed value that is converted back twice."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[4,8] x, int8 given) => (float[4,8] y)'
+        "<float s = {0.1}, int8 z = {3}, int8 other = {-7}>"
+        "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = LAST y = Add(a, b)}".replace("LAST", last)
+    )
+    onnx.save(model, folder / f"{name}.onnx")
+    return find_models([folder / f"{name}.onnx"])[0]
 
 
 def units_of(executed: ExecutedModel) -> list[set[str]]:
@@ -145,6 +160,49 @@ def test_signed_values_are_unsigned_where_they_are_executed_so(quantised: Quanti
     assert signed
     # On x86 it turns some of them; elsewhere none.
     assert bool(turned) == ("uint8" in {kind.dtype for value, kind in executed.graph.types.items() if value in made})
+
+
+@pytest.mark.parametrize(("last", "dtype"), [("other", "uint8"), ("", "int8"), ("given", "int8")])
+def test_each_zero_point_of_a_value_is_shifted_or_none(tmp_path: Path, last: str, dtype: str) -> None:
+    source = signed(tmp_path, "DequantizeLinear(q, s, OTHER)".replace(", OTHER", f", {last}" if last else ""))
+
+    graph = build_graph(with_unsigned(source.skeleton(), {"q"}))
+
+    assert graph.types["q"].dtype == dtype
+    zeros = [layer.operands[2] for layer in graph.layers if len(layer.operands) > 2]
+    found = [int(decode_constant(zero.data)) for zero in zeros if zero.data is not None]
+    assert found == {"other": [131, 131, 121], "": [3, 3], "given": [3, 3]}[last]
+
+
+BODIES = (  # conversions in a branch, each with a scale of its own
+    '<ir_version: 10, opset_import: ["": 21]> g (float[1,4,8,8] x, bool c) => (float[1,4,4,4] y)'
+    "<float s = {0.1}, float t = {0.1}, float u = {0.1}, int8 z = {3}>"
+    "{p = Sigmoid(x)"
+    " y = If(c) <"
+    "  then_branch = taken () => (float[1,4,4,4] d) {q = QuantizeLinear(p, s, z) b = DequantizeLinear(q, t, z)"
+    "   m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b) r = QuantizeLinear(m, u, z) d = DequantizeLinear(r, s, z)},"
+    "  else_branch = other () => (float[1,4,4,4] e) {e = AveragePool<kernel_shape=[2,2], strides=[2,2]>(p)}>}"
+)
+
+
+def test_conversions_in_a_branch_that_is_written_out_are_prepared_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(onnx.parser.parse_model(BODIES), tmp_path / "model.onnx")
+    (source,) = find_models([tmp_path / "model.onnx"], control=[Choice("", "then")])
+    plain = build_graph(source.skeleton())
+    (quantise, _) = (layer for layer in plain.layers if layer.op_type == "QuantizeLinear")
+    value = quantise.outputs[0]
+    monkeypatch.setattr(executed_module, "unsigned_values", lambda *_: frozenset({value}))  # as on x86
+
+    graph = executed_model(source, options={"pinning": "off"}).source
+
+    conversions = [layer for layer in graph.layers if layer.op_type in {"QuantizeLinear", "DequantizeLinear"}]
+    assert len(conversions) == 4
+    assert len({layer.node.input[1] for layer in conversions}) == 1
+    assert (plain.types[value].dtype, graph.types[value].dtype) == ("int8", "uint8")
+    assert (graph.key, graph.control) == (plain.key, plain.control)
+    assert [(flow.how, flow.course) for flow in graph.control] == [("given", "then")]
 
 
 def test_a_prepared_graph_is_the_model_that_it_was_made_of(quantised: Quantised) -> None:

@@ -199,7 +199,12 @@ SIGNED = (  # a signed value that two operators read, and a signed constant besi
     " d = Add(b, c) e = QuantizeLinear(d, s, z) f = DequantizeLinear(e, s, z) g = DequantizeLinear(k, s, none)"
     " i = Mul(f, g) j = QuantizeLinear(i, s, z) y = DequantizeLinear(j, s, z)}"
 )
+APART = (  # a value that is converted back with another zero point than it was made with
+    "(float[4,2] x) => (float[4,2] y) <float s = {0.05}, int8 z = {3}, int8 other = {-7}, int8 third = {0}>"
+    "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, other) b = DequantizeLinear(q, s, third) y = Mul(a, b)}"
+)
 CASES = [
+    ("unsigned", APART, 1, {"QuantizeLinear", "DequantizeLinear"}, set[str]()),
     ("unsigned", SIGNED, 4, {"QuantizeLinear", "DequantizeLinear"}, set[str]()),
     ("activations", GELU, 1, {"Gelu"}, {"Erf"}),
     ("activations", TANH, 1, {"FastGelu"}, {"Tanh", "Pow"}),
@@ -292,6 +297,20 @@ def test_no_rewrite_applies_to_a_model_without_its_pattern(tmp_path: Path, name:
 
     assert rewritten(source, name, tmp_path / "new.onnx") is None
     assert not (tmp_path / "new.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("DequantizeLinear(q, s, third)", "DequantizeLinear(q, s)"),
+        ("DequantizeLinear(q, s, third)", "DequantizeLinear(q, s, given)"),
+        ("QuantizeLinear(x, s, z)", "QuantizeLinear(x, s, given)"),
+    ],
+)
+def test_a_signed_value_stays_where_a_zero_point_is_not_known(tmp_path: Path, change: tuple[str, str]) -> None:
+    source = write(tmp_path / "model.onnx", APART.replace(*change).replace("[4,2] x)", "[4,2] x, int8 given)", 1))
+
+    assert not matches("unsigned", build_graph(source.skeleton()))
 
 
 def test_a_conversion_that_loses_digits_stays(tmp_path: Path) -> None:
