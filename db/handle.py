@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -107,7 +108,7 @@ class Handle:
         try:
             with guarded(str(self.place)), self._reader.connect() as connection:
                 yield connection
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
             raise StoreError(
                 f"database {self.place} holds a value that dlbricks did not write: {error}", remedy="restore a copy"
             ) from error

@@ -65,6 +65,8 @@ _RING_BYTES = 4096
 _READ_BYTES = 1 << 16
 _LONGEST_REPLY = 1 << 28
 """A reply longer than this is no reply but a runaway."""
+_LONGEST_WAIT_S = 7 * 24 * 3600.0
+"""No answer takes a week; what a damaged file says of its size may be more than the system can wait for."""
 
 _R = TypeVar("_R", bound=Reply)
 
@@ -272,7 +274,7 @@ class Worker:
         """Block until the reply is complete, reading standard error on the way."""
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            ready = self._selector.select(left) if left > 0 else []
+            ready = self._selector.select(min(left, _LONGEST_WAIT_S)) if left > 0 else []
             if not ready:
                 self.kill()
                 raise WorkerTimeout(self._with_stderr_tail(f"the worker did not answer '{op}' in time and was killed"))
