@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, Table, bindparam, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -157,16 +157,30 @@ def put_stack_row(connection: Connection, row: dict[str, Any]) -> None:
     _stacks.ensure(connection, row)
 
 
+_Value = TypeVar("_Value")
+
+
+class _Referred(dict[str, _Value]):
+    """What is stored by its key, where others refer to it: in a damaged file it may be missing.
+
+    Raises:
+        StoreError: There is nothing of a key; ``get`` and ``in`` ask without.
+    """
+
+    def __missing__(self, key: str) -> _Value:
+        raise StoreError(f"the database lacks {key}, to which it refers", remedy="restore a copy")
+
+
 def stored_systems(connection: Connection) -> dict[str, System]:
     """Every system by its key."""
     rows = connection.execute(select(table_of(SystemRow))).mappings()
-    return {row["key"]: to_system(dict(row)) for row in rows}
+    return _Referred((row["key"], to_system(dict(row))) for row in rows)
 
 
 def stored_stacks(connection: Connection) -> dict[str, Stack]:
     """Every stack by its key."""
     rows = connection.execute(select(table_of(StackRow))).mappings()
-    return {row["key"]: to_stack(dict(row)) for row in rows}
+    return _Referred((row["key"], to_stack(dict(row))) for row in rows)
 
 
 def combination_id(connection: Connection, system: str, stack: str, conditions: Conditions) -> int:

@@ -31,6 +31,20 @@ def test_a_field_that_there_is_not_is_the_caller_s_mistake_and_no_damaged_databa
             ask(subjct=None)
 
 
+@pytest.mark.sqlite
+def test_a_stack_or_system_that_measurements_name_and_the_file_lacks_is_named(bench):
+    bench.measure("a")
+    with closing(sqlite3.connect(bench.path)) as connection:
+        connection.execute("DELETE FROM stack")
+        connection.commit()
+
+    (found,) = bench.store.combinations()
+    with pytest.raises(StoreError, match=f"lacks {found.stack}, to which it refers; restore a copy"):
+        bench.store.stacks()[found.stack]
+    assert found.stack not in bench.store.stacks()
+    assert bench.store.systems()[found.system].key == found.system
+
+
 def test_absent_times_stay_absent(bench):
     made = bench.measure("a", load_ns=None, first_run_ns=None, reference_ns=None)
     assert bench.store.measurements() == [made]

@@ -222,23 +222,22 @@ def database_answer(store: Store) -> Answer:
     """The answer of ``db info``: one result per combination that something was measured under."""
     info = store.info()
     systems, stacks = info["systems"], info["stacks"]
-    with store.reading():  # what they refer to may be missing in a damaged file
-        rows = [
-            {
-                "system": found.system,
-                "cpu": systems[found.system].cpu,
-                "stack": found.stack,
-                "backend": stacks[found.stack].backend,
-                "device": stacks[found.stack].device,
-                "versions": dict(stacks[found.stack].versions),
-                "options": dict(stacks[found.stack].options),
-                "threads": found.conditions.threads,
-                "cache": found.conditions.cache,
-                "dtype": found.conditions.dtype,
-                "measured": found.count,
-            }
-            for found in store.combinations()
-        ]
+    rows = [
+        {
+            "system": found.system,
+            "cpu": systems[found.system].cpu,
+            "stack": found.stack,
+            "backend": stacks[found.stack].backend,
+            "device": stacks[found.stack].device,
+            "versions": dict(stacks[found.stack].versions),
+            "options": dict(stacks[found.stack].options),
+            "threads": found.conditions.threads,
+            "cache": found.conditions.cache,
+            "dtype": found.conditions.dtype,
+            "measured": found.count,
+        }
+        for found in store.combinations()
+    ]
     counts = info["counts"]
     held_text = ", ".join(f"{name} {count}" for name, count in counts.items())
     return Answer(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from dlbricks.bricks.cutting.fused import fused_units
-from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store
 from dlbricks.generator.backends.base import FusingBackend, GraphBackend
@@ -16,7 +14,6 @@ from dlbricks.generator.decomposition.executed import executed_model
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.worker.client import Worker
-from dlbricks.models import ModelSource, find_models
 
 UNPINNED = {"pinning": "off"}
 CONVOLUTION = {"w": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
@@ -61,15 +58,6 @@ def worker(own_runtime) -> Iterator[Worker]:
         yield started
 
 
-@pytest.fixture
-def written(tmp_path: Path, model_file: Callable[..., Path]) -> Callable[..., ModelSource]:
-    return lambda graph, weights: find_models([model_file(tmp_path / "model.onnx", graph, weights)])[0]
-
-
-def operators(found: ExecutedModel, layers: tuple[int, ...]) -> str:
-    return " ".join(found.source.layers[index].op_type for index in layers)
-
-
 def test_it_reports_fusions_and_nothing_that_could_be_run_in_parts():
     backend = MxnetBackend()
 
@@ -78,7 +66,7 @@ def test_it_reports_fusions_and_nothing_that_could_be_run_in_parts():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_executed_together_stays_together(worker, written, case):
+def test_what_is_executed_together_stays_together(worker, written, case, operators):
     graph, weights, expected = CASES[case]
 
     found = executed_model(written(graph, weights), worker=worker)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import onnx
 import pytest
 from dlbricks.bricks.cutting.fused import fused_sequences, fused_units
-from dlbricks.bricks.graph.executed import ExecutedModel
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store
@@ -23,7 +21,7 @@ from dlbricks.generator.network.network import read_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
 from dlbricks.generator.worker.messages.protocol import Extract
-from dlbricks.models import ModelSource, find_models
+from dlbricks.models import find_models
 
 pytestmark = pytest.mark.skipif(not OpenVinoBackend().probe().ok, reason="OpenVINO is not installed")
 
@@ -91,15 +89,6 @@ def worker() -> Iterator[Worker]:
         yield started
 
 
-@pytest.fixture
-def written(tmp_path: Path, model_file: Callable[..., Path]) -> Callable[..., ModelSource]:
-    return lambda graph, weights: find_models([model_file(tmp_path / "model.onnx", graph, weights)])[0]
-
-
-def operators(found: ExecutedModel, layers: tuple[int, ...]) -> str:
-    return " ".join(found.source.layers[index].op_type for index in layers)
-
-
 def kinds(model) -> list[str]:
     """What is executed beside layout changes, conversions at the edges, and operators that only name a shape anew."""
     idle = {"Reorder", "Convert", "Reshape"}
@@ -107,7 +96,7 @@ def kinds(model) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_executed_together_stays_together(worker, written, case):
+def test_what_is_executed_together_stays_together(worker, written, case, operators):
     graph, weights, expected = CASES[case]
 
     found = executed_model(written(graph, weights), worker=worker)
@@ -118,7 +107,7 @@ def test_what_is_executed_together_stays_together(worker, written, case):
 
 
 @pytest.mark.parametrize("form", ["{}.0", "~{}", "~{}.0", "~~{}", "a,~{}"])
-def test_names_of_inputs_collide_with_none_of_ours(worker, written, form):
+def test_names_of_inputs_collide_with_none_of_ours(worker, written, form, operators):
     graph, weights, expected = CASES["sum"]
     source = written(graph, weights)
     for number in range(10):
