@@ -283,6 +283,12 @@ class Estimate:
     interpolation_reason: str | None = None
 
     @property
+    def lower_bound_ms(self) -> float | None:
+        """The sequential lower bound; None also where the model is estimated to take less: it is no bound then."""
+        bound, estimate = self.lower_bound_sequential_ms, self.estimate_ms
+        return None if bound is not None and estimate is not None and bound > estimate else bound
+
+    @property
     def complete(self) -> bool:
         """Whether the whole model is measured."""
         return self.error is None and not self.missing

@@ -42,7 +42,7 @@ def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
     found = {}
     for one in swept(estimates):
         batched = one.dimension == BATCH
-        bounds = [(size, entry.lower_bound_sequential_ms) for size, entry in one.estimates.items()]
+        bounds = [(size, entry.lower_bound_ms) for size, entry in one.estimates.items()]
         drawn = sweep(
             one.curve,
             title=one.stem,
@@ -89,7 +89,7 @@ def sweep_rows(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
                 "latency_ms": entry.estimate_ms,
                 "ci95_ms": entry.ci95_ms,
                 "per_s": 1000.0 * (size if batched else 1) / entry.estimate_ms if entry.estimate_ms else None,
-                "lower_bound_ms": entry.lower_bound_sequential_ms,
+                "lower_bound_ms": entry.lower_bound_ms,
                 "interpolated": entry.interpolated is not None,
             }
             for size, entry in one.estimates.items()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
 from dlbricks.analyzer.report.plots import sweeps
-from dlbricks.analyzer.report.sweeping import sweep, sweeps_of
+from dlbricks.analyzer.report.sweeping import sweep, sweep_rows, sweeps_of
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.curve import Curve, Point
 from dlbricks.errors import UsageError
@@ -35,6 +36,19 @@ def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
 def test_what_is_not_known_or_varies_twice_is_none() -> None:
     assert not sweeps_of([estimate("a", 1.0, seq=8), estimate("a", None, seq=16)])
     assert not sweeps_of([estimate("a", 1.0, seq=8, width=1), estimate("a", 2.0, seq=16, width=2)])
+
+
+def test_a_table_and_a_plot_show_no_bound_above_the_estimate_beside_it() -> None:
+    bounds = {1: 9.0, 2: 21.0, 4: None}
+    known = [replace(estimate("a", 10.0 * n, batch=n), lower_bound_sequential_ms=bounds[n]) for n in bounds]
+
+    (row,) = sweep_rows(known)
+    (drawn,) = sweeps_of(known).values()
+
+    assert [point["lower_bound_ms"] for point in row["points"]] == [9.0, None, None]
+    assert [(one.length, one.ms) for one in drawn.bounds] == [(1, 9.0)]
+    assert [point["per_s"] for point in row["points"]] == [100.0, 100.0, 100.0]
+    assert row["best_batch"] == 1  # twice as many gain nothing
 
 
 def test_estimates_of_one_sweep_are_drawn_as_one(tmp_path: Path) -> None:
