@@ -11,8 +11,12 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles all it imports
 # constraints.txt pins the versions that the tests last passed with, also for the isolated build environment.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+# Modules stay together, so that what they prepare is made once, until a process that is done takes some of another's.
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 .PHONY: install demo test test-all test-rest lint clean
 
@@ -22,13 +26,13 @@ demo: .venv/.installed
 	$(BIN)/dlbricks demo
 
 test: lint
-	$(BIN)/pytest -n auto
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/pytest -n auto --sweep all
+	$(PYTEST) --sweep all
 
 test-rest: .venv/.installed-dev  # what 'make test' leaves out
-	$(BIN)/pytest -n auto --sweep rest
+	$(PYTEST) --sweep rest
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

@@ -8,8 +8,8 @@ The names below are the public API. Each is imported when it is first used, so t
     report = dlbricks.generate(models, granularity=1, out="suite")
     with dlbricks.Store.open("dlbricks.db") as store:
         dlbricks.run(dlbricks.Suite.open("suite"), store=store, models=models)
-        for estimate in dlbricks.estimate(models, store=store):
-            print(estimate.name, estimate.sequential_ms, estimate.measured_ms)
+        estimates = dlbricks.estimate(models, store=store)
+    print(estimates.frame()[["name", "sequential_ms", "measured_ms"]])
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.estimation.estimate import estimate
+    from .analyzer.estimation.estimates import Estimates
+    from .analyzer.estimation.interpolation import estimate_between
     from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
-    from .analyzer.frames import frame, to_json, to_markdown
     from .analyzer.history.confirm import confirm
     from .analyzer.history.history import history
     from .analyzer.history.result import History
-    from .analyzer.kernels.kernels import ModelKernels, kernels
+    from .analyzer.kernels.kernels import Kernels, ModelKernels, kernels
     from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
+    from .analyzer.markdown import to_markdown
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens.tokens import Tokens, tokens
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .generator.measurement.settings import MeasurementSettings
     from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
+    from .tabular import Tabular
 
 __all__ = [
     "Advice",
@@ -69,10 +72,12 @@ __all__ = [
     "Cut",
     "DlbricksError",
     "Estimate",
+    "Estimates",
     "Failure",
     "Finding",
     "GenerateReport",
     "History",
+    "Kernels",
     "Layer",
     "LayerSequence",
     "Manifest",
@@ -92,6 +97,7 @@ __all__ = [
     "Store",
     "Suite",
     "System",
+    "Tabular",
     "Task",
     "Tokens",
     "__version__",
@@ -103,8 +109,8 @@ __all__ = [
     "compare",
     "confirm",
     "estimate",
+    "estimate_between",
     "find_models",
-    "frame",
     "generate",
     "history",
     "kernels",
@@ -121,7 +127,6 @@ __all__ = [
     "sequences",
     "shell_command",
     "split",
-    "to_json",
     "to_markdown",
     "tokens",
     "write_suite",
@@ -139,10 +144,12 @@ __getattr__, __dir__ = lazy(
         "Cut": "generator.decomposition.cutter",
         "DlbricksError": "errors",
         "Estimate": "constructor.result",
+        "Estimates": "analyzer.estimation.estimates",
         "Failure": "db.values",
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
         "History": "analyzer.history.result",
+        "Kernels": "analyzer.kernels.kernels",
         "Layer": "bricks.layer",
         "LayerSequence": "bricks.sequence",
         "Manifest": "analyzer.manifests.manifest",
@@ -162,6 +169,7 @@ __getattr__, __dir__ = lazy(
         "Store": "db.store",
         "Suite": "bricks.suite.suite",
         "System": "db.values",
+        "Tabular": "tabular",
         "Task": "constructor.remedies",
         "Tokens": "analyzer.tokens.tokens",
         "advise": "analyzer.advice",
@@ -172,8 +180,8 @@ __getattr__, __dir__ = lazy(
         "compare": "analyzer.comparison.compare",
         "confirm": "analyzer.history.confirm",
         "estimate": "analyzer.estimation.estimate",
+        "estimate_between": "analyzer.estimation.interpolation",
         "find_models": "models.source",
-        "frame": "analyzer.frames",
         "generate": "generator.decomposition.generate",
         "history": "analyzer.history.history",
         "kernels": "analyzer.kernels.kernels",
@@ -190,8 +198,7 @@ __getattr__, __dir__ = lazy(
         "sequences": "bricks.cutting.wiring",
         "shell_command": "analyzer.shell",
         "split": "bricks.cutting.split",
-        "to_json": "analyzer.frames",
-        "to_markdown": "analyzer.frames",
+        "to_markdown": "analyzer.markdown",
         "tokens": "analyzer.tokens.tokens",
         "write_suite": "bricks.suite.writing",
     },

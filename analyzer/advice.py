@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..generator.decomposition.cutter import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
+from ..tabular import Records, Tabular
 from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .comparison.results import Results, open_results
 from .comparison.side_by_side import LayerComparison, judged, layers_of
@@ -112,7 +113,7 @@ class ModelAdvice:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Tabular):
     """How to run some models.
 
     Attributes:
@@ -127,6 +128,10 @@ class Advice:
     def complete(self) -> bool:
         """Whether there is complete advice for every model."""
         return all(row.complete for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model."""
+        return Records([row.record() for row in self.rows], {"system": self.system})
 
 
 def advise(

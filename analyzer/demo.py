@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..constructor.result import Estimate
 from ..db import Store
 from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .estimation.estimate import estimate
+from .estimation.estimates import Estimates
 from .report.answers.estimates import estimates_answer
 from .report.answers.truth import COLUMNS
 from .report.drawing import draw_estimates, draw_generated
@@ -44,14 +44,14 @@ class Demo:
     folder: Path
     generated: GenerateReport
     measured: RunReport
-    estimates: tuple[Estimate, ...]
+    estimates: Estimates
     plots: tuple[Path, ...]
     page: Path | None
 
     @property
     def complete(self) -> bool:
         """Whether every model has its estimate."""
-        return self.measured.complete and all(entry.complete for entry in self.estimates)
+        return self.measured.complete and self.estimates.complete
 
 
 def demo(
@@ -88,10 +88,10 @@ def demo(
             budget_s=budget_s,
             progress=progress,
         )
-        estimates = tuple(estimate(sources, store=store, graph="runtime", threads=1, cache="model"))
+        estimates = estimate(sources, store=store, graph="runtime", threads=1, cache="model")
         how = set_up(threads=1)
         page = report(sources, store=store, out=folder / "report.html", setup=how, measure=False).page
-    plots = (*draw_generated(generated, folder), *draw_estimates(estimates, folder))
+    plots = (*draw_generated(generated, folder), *draw_estimates(estimates.rows, folder))
     return Demo(folder, generated, measured, estimates, plots, page)
 
 

@@ -22,11 +22,14 @@ from ..generator.decomposition.cutter import Cut
 from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
-from ..generator.measurement.ceilings.ceilings import measure_ceilings
+from ..generator.measurement.ceilings import measure_ceilings
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
+from ..tabular import Records, Tabular
 from .estimation.estimate import Explained, explained
+from .estimation.estimates import Estimates
+from .estimation.interpolation import explained_between
 from .estimation.query import Query
 from .findings.analyze import analyze
 from .findings.keeping import keep_findings, kept_findings
@@ -67,7 +70,7 @@ class Setup(Query):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Tabular):
     """What a report was made from.
 
     Attributes:
@@ -90,8 +93,30 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every layer of every model is measured."""
-        return all(section.estimate.complete for section in self.sections)
+        """Whether every layer of every model is measured, or read between other sizes."""
+        return all(section.estimate.complete or section.estimate.interpolated for section in self.sections)
+
+    @property
+    def rows(self) -> tuple[Section, ...]:
+        """The models, as every report has them."""
+        return self.sections
+
+    @property
+    def estimates(self) -> Estimates:
+        """Those of the models."""
+        return Estimates(tuple(section.estimate for section in self.sections))
+
+    def records(self) -> Records:
+        """One row per model, as ``estimate --explain`` gives it, with its findings."""
+        full = self.estimates.records(explain=True)
+        rows = [{**row, **one.missed()} for row, one in zip(full.results, self.sections, strict=True)]
+        totals = {
+            "page": None if self.page is None else str(self.page),
+            "picked": list(self.setup.picked),
+            "measured": 0 if self.measured is None else self.measured.measured,
+            "wall_s": self.wall_s,
+        }
+        return Records(rows, {**totals, **full.totals}, full.flat)
 
 
 def set_up(
@@ -148,6 +173,7 @@ def report(
     suite: str | os.PathLike[str] | None = None,
     prove: bool = True,
     write: str | os.PathLike[str] | None = None,
+    interpolate: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Report:
     """Decompose and measure what is not stored yet, models and bricks in turn, find what they miss, write the page.
@@ -164,6 +190,7 @@ def report(
         prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
             was proven before is not tried again.
         write: Folder for improved models that were proven to save time.
+        interpolate: Read bricks that are missing in the end between other sizes of a model, as ``estimate_between``.
         progress: Called between requests to the worker.
 
     Returns:
@@ -210,6 +237,9 @@ def report(
     elif room and _wants_ceilings(found, how):
         _measure_ceilings(store, how, progress)
         found = measured_here(models, store, how) or found
+    if interpolate:
+        query = (_here(store, how) if measure else how) or how
+        found = explained_between(models, store=store, query=query, cut=_cut(how))
     made = tuple(sections(found, store=store))
     until = math.inf if budget_s is None else begun + budget_s
     made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
@@ -288,10 +318,16 @@ def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
 
 def measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
     """The models as far as they are measured on this machine with the runtime that is installed; None: nothing is."""
+    here = _here(store, how)
+    return None if here is None else _stored(models, store, here)
+
+
+def _here(store: Store, how: Setup) -> Setup | None:
+    """A setup on this machine with the runtime that is installed; None where nothing is stored of either."""
     system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
     if system not in store.systems() or stack not in store.stacks():
         return None
-    return _stored(models, store, replace(how, system=system, stack=stack))
+    return replace(how, system=system, stack=stack)
 
 
 def _is_open(found: Explained) -> bool:
@@ -340,9 +376,7 @@ def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | Non
 
 def report_answer(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
-    entries = [section.estimate for section in result.sections]
-    short, full = estimates_answer(entries), estimates_answer(entries, explain=True)
-    rows = [{**row, **one.missed()} for row, one in zip(full.results, result.sections, strict=True)]
+    short = estimates_answer(result.estimates)
     took = result.measured
     summary = [*short.summary, *_notes(result.setup), *result.unasked]
     if took is not None:
@@ -351,19 +385,7 @@ def report_answer(result: Report) -> Answer:
         summary.append(f"{took.measured} bricks measured, {took.reused} known before, in {duration(result.wall_s)}.")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
-    return Answer(
-        rows,
-        totals={
-            "page": None if result.page is None else str(result.page),
-            "picked": list(result.setup.picked),
-            "measured": 0 if took is None else took.measured,
-            "wall_s": result.wall_s,
-        },
-        columns=short.columns,
-        summary=summary,
-        table=short.table,
-        flat=full.flat,
-    )
+    return Answer.of(result.records(), columns=short.columns, summary=summary, table=short.table)
 
 
 def _notes(how: Setup) -> list[str]:

@@ -30,7 +30,7 @@ from dlbricks.analyzer.estimation.cutting import cut_of
 from dlbricks.analyzer.estimation.survey import decompose_all
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
 from dlbricks.generator.backends.registry import get
@@ -76,13 +76,10 @@ class Bench:
             Block(number // 2, number % 2, tuple((int(ns), 1) for ns in session), 0, self._visits[number])
             for number, session in enumerate(times)
         ]
-        found = summarise(blocks, 1)
         measurement = Measurement(
             id=str(uuid.uuid4()), run=self._run, subject=subject, key=key, system=self._system, stack=stack.key,
-            conditions=Conditions(1, cache), unroll=1, median_ns=found.median_ns, mean_ns=found.mean_ns,
-            trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns, p90_ns=found.p90_ns, p99_ns=found.p99_ns,
-            ci95_ns=found.ci95_ns, samples=found.samples, block_medians_ns=found.block_medians_ns,
-            verdict=Verdict.STABLE, stop=Stop.VISITS, undisturbed_ns=latency, quiet=0.5,
+            conditions=Conditions(1, cache), unroll=1, summary=summarise(blocks, 1), stop=Stop.VISITS,
+            undisturbed_ns=latency, quiet=0.5,
         )  # fmt: skip
         return measurement, blocks
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from dlbricks import __version__
 from dlbricks.db import Store, Subject
-from dlbricks.db.samples.statistics import Baseline
+from dlbricks.db.samples.statistics import BASELINE, Baseline
 from dlbricks.generator.measurement.costs import RunCosts
-from dlbricks.generator.measurement.journal import BASELINE
 from dlbricks.generator.measurement.run import RunReport
 
 QUIET = 0.8

@@ -10,10 +10,13 @@ The parts, each of which replaces its own figures in ``fleet.json`` and leaves t
 * ``outage``: the server down for ``--outage`` seconds, and the way to it for a tenth of that, while nodes measure;
 * ``recovery``: from the start of a worker after a kill to the next block of samples that is committed;
 * ``planning``: a campaign of 1,000 cells, planned twice;
-* ``beside``: ONNX Runtime under the fleet's worker and without it, alternating, and how often the worker woke up.
+* ``beside``: ONNX Runtime under the fleet's worker and without it, alternating, and how often the worker woke up;
+* ``rows``: estimates of 1,000 models and history of one, of ``--rows`` made-up measurements (``fleet_rows``).
 
-Nodes share this machine, each with a lock of its own, and take it for quiet; a node's way to the server is a socket, in
-``outage`` a process of ours that swallows everything while the link is down. fsync is off, since no machine fails here.
+Nodes share this machine, each with a lock of its own, and take it for quiet. Where this process may make them, each is
+in a network namespace with a pair of virtual network cards to the server, and while the link is down, the server's card
+is; where not, or with ``--no-namespaces``, a node's way to the server is a socket, in ``outage`` a process of ours that
+swallows everything while the link is down. fsync is off, since no machine fails here.
 The sleeping backend is measured hot, since nothing is learnt from it in other states.
 
 Written under ``--out``: ``fleet.json`` and ``fleet.md``.
@@ -34,15 +37,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from dlbricks import __version__
+from fleet_network import Wire, isolate
 from fleet_page import page
+from fleet_rows import SETTINGS, ask, fill, make_models
 from fleet_stage import Link, Node, Server, dlbricks, make_plugin, make_suite, serving, until
 
 _KINDS = ("worker", "runner", "brick worker", "server", "planner")
@@ -58,6 +63,8 @@ class Stage:
     folder: Path
     plugin: Path
     options: argparse.Namespace
+    wired: bool = False
+    wires: list[Wire] = field(default_factory=list)
     _campaigns: int = 0
 
     def campaign(
@@ -81,8 +88,14 @@ class Stage:
 
     def nodes(self, part: str, count: int, url: str | None = None) -> list[Node]:
         """Machines with names and folders of their own."""
-        folder = self.folder / part
-        return [Node(f"{part}{number}", url or self.server.url, folder, self.plugin) for number in range(count)]
+        made = []
+        for number in range(count):
+            name = f"{part}{number}"
+            if self.wired:
+                self.wires.append(Wire(name, len(self.wires)))
+            wire = self.wires[-1] if self.wired else None
+            made.append(Node(name, url or self.server.url, self.folder / part, self.plugin, wire))
+        return made
 
     def drained(self, nodes: list[Node]) -> bool:
         """Whether their queues are empty and nothing runs."""
@@ -240,26 +253,20 @@ def _kill(kind: str, node: Node, stage: Stage, file: Path, chance: random.Random
 
 def outage(stage: Stage) -> Figures:
     """The server, then the link, is gone from the first committed block on; samples of both, and how soon they come."""
-    link = Link(stage.server)
     suite = make_suite(stage.folder, 20)
     figures: Figures = {}
-    for what, url, seconds in (
-        ("server", stage.server.url, stage.options.outage),
-        ("link", link.url, stage.options.outage / 10),
-    ):
-        (node,) = stage.nodes(f"outage-{what}", 1, url)
+    for what, seconds in (("server", stage.options.outage), ("link", stage.options.outage / 10)):
+        proxy = Link(stage.server) if what == "link" and not stage.wired else None
+        (node,) = stage.nodes(f"outage-{what}", 1, None if proxy is None else proxy.url)
         stage.plan(stage.campaign(suite, nodes=[node.name], sleep_us=5000, visits=20, sessions=2))
         node.start("--drain")
         until(node.blocks)
-        if what == "server":
-            stage.server.stop()
-        link.down = what == "link"
+        link = node.wire or proxy
+        _fail(stage, link if what == "link" else None, "down")
         time.sleep(seconds)
         until(lambda node=node: node.runner() is None)
         held = node.blocks()
-        if what == "server":
-            stage.server.start()
-        link.down = False
+        _fail(stage, link if what == "link" else None, "up")
         began_s = time.monotonic()
         until(lambda node=node: stage.drained([node]), 600, 0.2)
         pushed_s = time.monotonic() - began_s
@@ -273,6 +280,16 @@ def outage(stage: Stage) -> Figures:
         }
         node.end()
     return figures
+
+
+def _fail(stage: Stage, link: Wire | Link | None, state: str) -> None:
+    """Take a link, or where none is given the server, down or up."""
+    if link is not None:
+        link.set(state)
+    elif state == "down":
+        stage.server.stop()
+    else:
+        stage.server.start()
 
 
 def recovery(stage: Stage) -> Figures:
@@ -361,6 +378,14 @@ def _means(file: Path) -> dict[str, float]:
         return dict(connection.execute(query + " WHERE m.finished_us IS NOT NULL"))
 
 
+def rows(stage: Stage) -> Figures:
+    """Commands that answer from a large database, with the server's own share of what they take."""
+    models = make_models(stage.folder / "models", stage.options.models)
+    with serving(stage.folder / "rows", wired=False, settings=SETTINGS) as server:
+        filled = fill(server, models, int(stage.options.rows))
+        return {**filled, **ask(server, models[0].parent, filled, stage.options.rounds)}
+
+
 def _wakeups(node: Node) -> list[int]:
     """Times that the worker ran between the first committed block and the last look at its runner."""
     until(lambda: node.blocks() or node.worker() is None, 600, 1.0)  # rare: it must not disturb what it watches
@@ -377,7 +402,7 @@ def _wakeups(node: Node) -> list[int]:
 
 
 PARTS: dict[str, Callable[[Stage], Figures]] = {
-    part.__name__: part for part in (overhead, scaling, kills, outage, recovery, planning, beside)
+    part.__name__: part for part in (overhead, scaling, kills, outage, recovery, planning, beside, rows)
 }
 
 
@@ -387,28 +412,36 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--outage", type=float, default=600.0, help="seconds")
-    parser.add_argument("--rounds", type=int, default=10, help="of recovery and beside")
+    parser.add_argument("--rounds", type=int, default=10, help="of recovery, beside and rows")
     parser.add_argument("--sleep-ms", type=int, default=1000, help="of scaling, per execution")
     parser.add_argument("--jobs", type=int, default=2, help="of scaling, per node")
+    parser.add_argument("--rows", type=float, default=1e7, help="measurements of the part of this name")
+    parser.add_argument("--models", type=int, default=1000, help="of rows")
+    parser.add_argument("--no-namespaces", action="store_true", help="nodes share the machine's network")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
+    shared = "--no-namespaces was given" if options.no_namespaces else isolate()
     file = options.out / "fleet.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     with tempfile.TemporaryDirectory(prefix="fleet-") as name:
         folder = Path(name)
         folder.chmod(0o755)
+        # As an installation has it: without its bytecode every process would compile dlbricks anew.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
         plugin = make_plugin(folder / "plugin")
         path = os.pathsep.join([str(plugin), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         os.environ["PYTHONPATH"] = path
-        with serving(folder / "server") as server:
-            stage = Stage(server, folder, plugin, options)
+        with serving(folder / "server", wired=not shared) as server, ExitStack() as wires:
+            stage = Stage(server, folder, plugin, options, wired=not shared)
+            wires.callback(lambda: [wire.cut() for wire in stage.wires])
             for part in options.only:
                 began_s = time.monotonic()
                 figures = PARTS[part](stage)
                 found[part] = {
                     **figures,
-                    "about": _about(server, time.monotonic() - began_s),
+                    "about": {**_about(server, time.monotonic() - began_s), "one_network": shared},
                 }
                 file.write_text(json.dumps(found, indent=1) + "\n")
                 print(part, json.dumps(figures))

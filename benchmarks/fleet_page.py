@@ -7,6 +7,8 @@ from typing import Any
 
 Figures = dict[str, Any]
 
+_WITHOUT_NODES = {"planning", "rows"}
+
 
 def page(found: Figures) -> str:
     """``fleet.md``: each figure beside what was asked for; what was not measured says so."""
@@ -64,6 +66,11 @@ def page(found: Figures) -> str:
             f"{f['again']['seconds']:.1f} s; {f['jobs']} jobs of {f['cells']} cells",
             "no new job",
         ),
+        (
+            "rows", "made-up measurements: estimates of 1,000 models; history of one",
+            _of_rows,
+            "of 1e7: 10 s, 1 s",
+        ),
     ]  # fmt: skip
     notes = []
     for part, what, said, asked in lines:
@@ -73,6 +80,39 @@ def page(found: Figures) -> str:
             notes.append(
                 f"- `{part}`: {about['date']}, {about['took_s']:.0f} s on {about['cores']} core(s) at nice "
                 f"{about['nice']}, load {about['load_1m']}, {about['server']}, Python {about['python']}"
+                f"{_network(part, about)}"
             )
-    rows.append("| estimates and history of 1e7 made-up measurements | not measured | 10 s, 1 s |")
     return "\n".join([*rows, "", "Measured", "", *notes, ""])
+
+
+def _of_rows(found: Figures) -> str:
+    """Commands as a user sees them, and of that the queries."""
+    size, made_s = f"{found['database_bytes'] / 1e9:.1f} GB", f"{found['filled_s']:.0f} s"
+    said = [f"{found['measurements']:,} measurements, {size}, made in {made_s}"]
+    for name, what in (
+        ("estimate", f"estimates of {found['models']} models ({found['sequences']} sequences)"),
+        ("history", "history of one on all systems"),
+        ("history_of_one", "on one"),
+    ):
+        one = found[name]
+        said.append(
+            f"{what}: {one['seconds']:.1f} s, worst {one['worst_s']:.1f}{_processor(one)}, "
+            f"of that {one['queries']:.0f} queries {one['queries_s']:.1f} s"
+        )
+    return "; ".join(said)
+
+
+def _processor(one: Figures) -> str:
+    """What a command itself took of the processor, where that was noted."""
+    return f" ({one['processor_s']:.1f} s of the processor without the server's)" if "processor_s" in one else ""
+
+
+def _network(part: str, about: Figures) -> str:
+    """Whether nodes had networks of their own; nothing where there were no nodes."""
+    if part in _WITHOUT_NODES:
+        return ""
+    if "one_network" not in about:
+        return "; nodes on one network"
+    return (
+        f"; nodes on one network: {about['one_network']}" if about["one_network"] else "; nodes in network namespaces"
+    )

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 import psutil
+from fleet_network import PLACES, Wire
 from onnx import TensorProto, helper
 
 T = TypeVar("T")
@@ -29,9 +30,15 @@ _PLUGIN = Path(__file__).with_name("sleeping_backend.py")
 
 
 class Server:
-    """PostgreSQL on a socket in a folder; without fsync: processes are killed here, not the machine."""
+    """PostgreSQL on a socket in a folder; without fsync: processes are killed here, not the machine.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Of its data; it is made.
+        wired: Whether it also listens to the nodes' wires: this process has a network of its own.
+        settings: Further lines for ``postgresql.conf``.
+    """
+
+    def __init__(self, folder: Path, *, wired: bool = False, settings: str = "") -> None:
         self.folder = folder
         folder.mkdir()
         self._user: dict[str, Any] = {}
@@ -41,7 +48,11 @@ class Server:
             self._user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._call("initdb", "-D", folder / "data", "-A", "trust", "-U", "owner", "--no-sync")
         with (folder / "data/postgresql.conf").open("a") as file:
-            file.write(f"unix_socket_directories = '{folder}'\nlisten_addresses = ''\nfsync = off\n")
+            listening = "*" if wired else ""
+            file.write(f"unix_socket_directories = '{folder}'\nlisten_addresses = '{listening}'\nfsync = off\n")
+            file.write(settings)
+        with (folder / "data/pg_hba.conf").open("a") as file:
+            file.write(f"host all all {PLACES} trust\n")
         self.start()
         self._call("createdb", "-h", folder, "-U", "owner", "fleet")
 
@@ -90,12 +101,23 @@ class Server:
         with psycopg.connect(address, options="-c search_path=public,dlbricks_fleet") as connection:
             return connection.execute(query.encode()).fetchall()
 
+    def tell(self, *statements: str) -> None:
+        """Run statements, each by itself."""
+        import psycopg
+
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
 
 class Link:
-    """A way to the server through this process; while it is down it swallows what is sent and answers nobody."""
+    """A way to the server through this process; while it is down it swallows what is sent and answers nobody.
+
+    For nodes without a wire of their own.
+    """
 
     def __init__(self, server: Server) -> None:
-        self._server, self.down = server, False
+        self._server, self._down = server, False
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -105,13 +127,17 @@ class Link:
         """Over it."""
         return f"postgresql+psycopg://owner@127.0.0.1:{self.port}/fleet"
 
+    def set(self, state: str) -> None:
+        """Take it ``down``, or put it ``up`` again."""
+        self._down = state == "down"
+
     def _accept(self) -> None:
         while True:
             client, _ = self._listening.accept()
             threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
-        while self.down:
+        while self._down:
             time.sleep(0.05)
         with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
             server.connect(str(self._server.socket))
@@ -119,7 +145,7 @@ class Link:
             while True:
                 for end in select.select(list(ends), [], [])[0]:
                     data = end.recv(1 << 16)
-                    while self.down:
+                    while self._down:
                         time.sleep(0.05)
                     if not data:
                         return
@@ -127,10 +153,13 @@ class Link:
 
 
 class Node:
-    """A machine of the fleet: a worker's process with a folder and a lock of its own."""
+    """A machine of the fleet: a worker's process with a folder, a lock and, if it has a wire, a network of its own."""
 
-    def __init__(self, name: str, url: str, folder: Path, plugin: Path) -> None:
+    def __init__(self, name: str, url: str, folder: Path, plugin: Path, wire: Wire | None = None) -> None:
         self.name, self.url, self.state = name, url, folder / name
+        if wire is not None:
+            self.url = f"postgresql+psycopg://owner@{wire.host}/fleet"
+        self.wire = wire
         self.state.mkdir(parents=True)
         path = os.pathsep.join([str(plugin), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self.environment = {**os.environ, "PYTHONPATH": path, "DLBRICKS_LOCK_DIR": str(self.state)}
@@ -139,7 +168,8 @@ class Node:
     def command(self, *options: str) -> list[str]:
         """What starts its worker."""
         how = ["--node", self.name, "--state", str(self.state), "--db", self.url, "--busy", "100", "--poll", "1s"]
-        return [sys.executable, "-P", "-m", "dlbricks", "fleet", "work", *how, *options]
+        inside = [] if self.wire is None else self.wire.inside
+        return [*inside, sys.executable, "-P", "-m", "dlbricks", "fleet", "work", *how, *options]
 
     def start(self, *options: str) -> None:
         """Start its worker."""
@@ -241,9 +271,9 @@ def dlbricks(*words: object, environment: dict[str, str] | None = None) -> str:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, *, wired: bool, settings: str = "") -> Iterator[Server]:
     """A server that is stopped in the end."""
-    server = Server(folder)
+    server = Server(folder, wired=wired, settings=settings)
     try:
         yield server
     finally:

@@ -78,6 +78,8 @@ def _signature(of: str) -> str:
     made = inspect.signature(called)
     parts, named = [], False
     for one in made.parameters.values():
+        if one.name == "self":
+            continue
         if one.kind is one.KEYWORD_ONLY and not named:
             parts.append("*,")
             named = True

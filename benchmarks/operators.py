@@ -4,9 +4,9 @@
 
 ``--run`` decomposes every model of the onnx wheel's node tests, and the graphs that ONNX Runtime executes for quantised
 files (``quantised.py``), at G=1, measures each brick there is with ONNX Runtime, and writes, operator by operator, what
-came of it to ``docs/results/operators.json``. docs/operators.md is written from that file and from the code: which
-operators have a formula, and which of them PyTorch, MXNet, cuDNN and CuPy have here. ``--check`` writes nothing, and
-fails where the page would change; a test does the same.
+came of it to ``docs/results/operators.json``. docs/operators.md is written from that file, from that of ``classes.py``
+(shares by class of files) and from the code: which operators have a formula, and which of them PyTorch, MXNet, cuDNN
+and CuPy have here. ``--check`` writes nothing, and fails where the page would change; a test does the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import blocks
+import classes
 from dlbricks.bricks.costs import FORMULAS
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import Brick, build_brick
@@ -60,8 +61,14 @@ def rendered(text: str, top: Path) -> str:
         text: The page.
         top: Folder of the project.
     """
-    result = json.loads((top / _RESULT).read_text())
+    result = {**json.loads((top / _RESULT).read_text()), **_found(top)}
     return blocks.rendered(text, lambda name: _BLOCKS[name](result))
+
+
+def _found(top: Path) -> dict[str, Any]:
+    """What ``classes.py`` found; its versions stand beside those of the run."""
+    found = json.loads((top / classes.RESULT).read_text())
+    return {"classes": found["classes"], "class_versions": found["versions"]}
 
 
 def experiment() -> dict[str, Any]:
@@ -134,10 +141,9 @@ def _quantised(folder: Path) -> list[ModelSource]:
 
 
 def _torch() -> set[str]:
-    from dlbricks.generator.backends.torch.operators import registry, table
+    from dlbricks.generator.backends.torch.operators.registry import operators
 
-    table.find("")  # imports all that register themselves
-    return set(registry.names())
+    return set(operators())
 
 
 def _mxnet() -> set[str]:
@@ -226,7 +232,17 @@ def _versions(result: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in result["versions"].items())
 
 
-_BLOCKS = {"operators": _tables, "summary": _summary, "versions": _versions}
+def _class_versions(result: Mapping[str, Any]) -> str:
+    return _versions({"versions": result["class_versions"]})
+
+
+_BLOCKS = {
+    "classes": classes.table,
+    "class-versions": _class_versions,
+    "operators": _tables,
+    "summary": _summary,
+    "versions": _versions,
+}
 
 
 if __name__ == "__main__":

@@ -57,12 +57,12 @@ PAPER_UNIQUE = (10_815, 1_529)  # section 2.2: layers of the 50 models, unique o
 
 def ten_samples_s(measurement: Measurement) -> float:
     """Seconds to create a session, run it once and take ten samples, from what was measured."""
-    return ((measurement.load_ns or 0) + (measurement.first_run_ns or 0) + 10 * measurement.mean_ns) / 1e9
+    return ((measurement.load_ns or 0) + (measurement.first_run_ns or 0) + 10 * measurement.latency_ns) / 1e9
 
 
 def disturbance(model: Measurement) -> float | None:
     """How much slower a model's visits were than quiet ones; its bricks were visited in turn with it."""
-    return model.mean_ns / model.undisturbed_ns - 1 if model.undisturbed_ns else None
+    return model.latency_ns / model.undisturbed_ns - 1 if model.undisturbed_ns else None
 
 
 def experiment(
@@ -93,19 +93,19 @@ def experiment(
         for name, items in split.items():
             measured = model_rows[graphs[name].key]
             missing = [s.key for s in items if s.key not in brick_rows]
-            constructed = sum(brick_rows[s.key].trimmed_mean_ns for s in items if s.key in brick_rows)
+            constructed = sum(brick_rows[s.key].summary.trimmed_mean_ns for s in items if s.key in brick_rows)
             models[name] = {
                 "sequences": len(items),
                 "unique": len({s.key for s in items}),
                 "missing": len(missing),
                 "constructed_ms": None if missing else constructed / 1e6,
-                "measured_ms": measured.trimmed_mean_ns / 1e6,
-                "normalised": None if missing else constructed / measured.trimmed_mean_ns,
+                "measured_ms": measured.summary.trimmed_mean_ns / 1e6,
+                "normalised": None if missing else constructed / measured.summary.trimmed_mean_ns,
                 "disturbance": disturbance(measured),
             }
         ratios = [row["normalised"] for row in models.values() if row["normalised"] is not None]
-        model_ms = sum(m.trimmed_mean_ns for m in model_rows.values()) / 1e6
-        brick_ms = sum(m.trimmed_mean_ns for m in brick_rows.values()) / 1e6
+        model_ms = sum(m.summary.trimmed_mean_ns for m in model_rows.values()) / 1e6
+        brick_ms = sum(m.summary.trimmed_mean_ns for m in brick_rows.values()) / 1e6
         return {
             "granularity": granularity,
             "sequences": sum(len(items) for items in split.values()),

@@ -130,7 +130,7 @@ def _figures(
     for row in estimate(sources, store=store, **where, **cut):
         truth = truths.get(keys[row.name])
         if row.undisturbed_ms is not None and truth is not None and truth.undisturbed_ns is not None:
-            own_ns = (truth.min_ns, truth.median_ns, truth.mean_ns, truth.undisturbed_ns)
+            own_ns = (truth.summary.min_ns, truth.summary.median_ns, truth.latency_ns, truth.undisturbed_ns)
             own_ms = {f"own_{name}": ns / 1e6 for name, ns in zip(_OWN, own_ns, strict=True)}
             figures[row.name] = {"estimate_undisturbed": row.undisturbed_ms, **own_ms}
     return figures

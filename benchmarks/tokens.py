@@ -208,7 +208,7 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
 def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     parts = (found.prompt, found.step)
-    for one, still in zip(found.answers, found.undisturbed, strict=True):
+    for one, still in zip(found.rows, found.undisturbed, strict=True):
         times = beside.times[one.prompt]
         row = asdict(one) | {
             "rounds": len(times),

@@ -10,7 +10,7 @@ from typing import Any
 
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
-from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
+from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Progress

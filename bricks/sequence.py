@@ -19,6 +19,8 @@ class LayerSequence:
         outputs: Source names of the values it exposes, in the order of the brick's outputs.
         copies: Those of its layers that other sequences hold too, each for itself: a runtime executes, or folds, one
             for each reader. They are counted in the sequence that has them without being a copy.
+        reuse: Footprint class, in bytes, that its weights are found in, since an iteration before has read them
+            (``graph.reuse``); 0: that of its model.
     """
 
     layers: tuple[int, ...]
@@ -27,6 +29,7 @@ class LayerSequence:
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
     copies: tuple[int, ...] = ()
+    reuse: int = 0
 
     @property
     def own(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from .layer import Layer, Role
 
-__all__ = ["selects", "weights_read"]
+__all__ = ["reads_of", "selects", "weights_read"]
 
 _SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """Operators that read of their first input no more than they write."""
@@ -19,6 +19,11 @@ def selects(layer: Layer, slot: int) -> bool:
 
 def weights_read(layers: Iterable[Layer]) -> int:
     """Bytes of the weights that layers read in one execution, each weight once."""
+    return sum(reads_of(layers).values())
+
+
+def reads_of(layers: Iterable[Layer]) -> dict[str, int]:
+    """Bytes that layers read of each of their weights in one execution, by name."""
     read: dict[str, int] = {}
     for layer in layers:
         for slot, operand in enumerate(layer.operands):
@@ -28,4 +33,4 @@ def weights_read(layers: Iterable[Layer]) -> int:
             if selects(layer, slot):
                 size = min(size, sum(kind.nbytes for kind in layer.output_types if kind is not None))
             read[operand.value] = max(size, read.get(operand.value, 0))
-    return sum(read.values())
+    return read

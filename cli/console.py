@@ -50,7 +50,6 @@ _VERBS = {
     "plan": "planning",
     "retry": "retrying",
     "profile": "profiling",
-    "finish": "storing",
 }
 
 

@@ -51,7 +51,10 @@ def models_list(*, form: str) -> None:
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
 @click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
 @click.option(
-    "--fuse-attention", "attention", is_flag=True, help="Attention as one operator, by ONNX Runtime's optimiser."
+    "--fuse-attention",
+    "attention",
+    is_flag=True,
+    help="Attention as one operator, ONNX Runtime's or ONNX's own.",
 )
 @click.option(
     "--weights",
@@ -269,7 +272,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         return
     from ..analyzer.report.roofs import ceilings_answer
     from ..db.provisional import open_for_results
-    from ..generator.measurement.ceilings.ceilings import measure_ceilings
+    from ..generator.measurement.ceilings import measure_ceilings
 
     options["threads"] = 1 if threads is None else threads
     options["device"] = options["device"] or "cpu"

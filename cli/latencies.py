@@ -20,6 +20,7 @@ from .options import (
     estimated_options,
     format_options,
     history_options,
+    interpolate_option,
     kernel_options,
     plot_option,
     split_options,
@@ -35,11 +36,7 @@ __all__ = ["advise", "compare", "estimate", "history", "kernels"]
 @split_options
 @estimated_options
 @click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
-@click.option(
-    "--interpolate",
-    is_flag=True,
-    help="Read what is not measured between other sizes of --dim or --batch: those given, and powers of two.",
-)
+@interpolate_option
 @click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
 @all_option
 @plot_option
@@ -79,9 +76,9 @@ def estimate(
     if plot is not None:
         from ..analyzer.report.drawing import draw_estimates
 
-        drawn(draw_estimates(estimates, plot, explain=explain))
+        drawn(draw_estimates(estimates.rows, plot, explain=explain))
     result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
-    answer(result, form, complete=all(entry.complete or entry.interpolated for entry in estimates))
+    answer(result, form, complete=estimates.complete)
 
 
 @click.command()
@@ -106,7 +103,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
 
     with open_keeping(database) as store:
         found = find_kernels(take_models(options), store=store, **options)
-    answer(kernels_answer(found, most=None if every else MOST), form, complete=all(one.complete for one in found))
+    answer(kernels_answer(found, most=None if every else MOST), form, complete=found.complete)
 
 
 @click.command()

@@ -21,6 +21,7 @@ __all__ = [
     "estimated_options",
     "format_options",
     "history_options",
+    "interpolate_option",
     "kernel_options",
     "measured_options",
     "node_options",
@@ -305,6 +306,12 @@ node_options = stacked(
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 
 all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
+
+interpolate_option = click.option(
+    "--interpolate",
+    is_flag=True,
+    help="Read what is not measured between other sizes of --dim or --batch: those given, and powers of two.",
+)
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
 

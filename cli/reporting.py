@@ -11,7 +11,14 @@ import click
 from ..errors import UsageError
 from .console import Reporter, answer, note
 from .models import PLACE, model_arguments, take_models
-from .options import database_option, format_options, quiet_option, report_options, setting_option
+from .options import (
+    database_option,
+    format_options,
+    interpolate_option,
+    quiet_option,
+    report_options,
+    setting_option,
+)
 
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
@@ -36,6 +43,7 @@ __all__ = ["open_store", "picked_setup", "report"]
     help="Also write the model, one only, with the cost of each node, for Netron.",
 )
 @click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
+@interpolate_option
 @click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
 @database_option
 @quiet_option
@@ -50,6 +58,7 @@ def report(
     annotated: Path | None,
     no_prove: bool,
     write: Path | None,
+    interpolate: bool,
     database: str,
     quiet: bool,
     form: str,
@@ -89,6 +98,7 @@ def report(
             suite=suite,
             prove=not no_prove,
             write=write,
+            interpolate=interpolate,
             progress=progress,
         )
     if trace is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..analyzer.report.units import counted
 
 if TYPE_CHECKING:
+    from ..analyzer.estimation.estimates import Estimates
     from ..constructor.result import Estimate
     from ..models import ModelSource
     from .console import Reporter
@@ -61,13 +62,15 @@ def each_measured(
     return reports
 
 
-def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], list[Estimate]]) -> list[Estimate]:
+def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Estimates]) -> Estimates:
     """Estimates for several numbers of threads, those of a model side by side, its name with ``@t2`` at its end.
 
     Args:
         threads: The numbers, of which 0 may mean another one; one number, or none, for estimates as they are.
         estimate: Estimates every model with one number.
     """
+    from ..analyzer.estimation.estimates import Estimates
+
     if len(threads) < 2:
         return estimate(threads[0] if threads else None)
     found: dict[tuple[int, int | None], Estimate] = {}
@@ -75,4 +78,4 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], list
         for place, entry in enumerate(estimate(number)):
             name = f"{entry.name}@t{number if entry.threads is None else entry.threads}"
             found.setdefault((place, entry.threads), dataclasses.replace(entry, name=name))
-    return [found[key] for key in sorted(found, key=lambda key: key[0])]
+    return Estimates(tuple(found[key] for key in sorted(found, key=lambda key: key[0])))

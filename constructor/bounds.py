@@ -205,8 +205,7 @@ def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: 
     if both is not None:
         half = both.half
     else:
-        low, high = truth.ci95_ns
-        half = math.hypot(uncertainty.half_ns(bound.weights) / bound.latency_ns, (high - low) / 2 / measured_ns)
+        half = math.hypot(uncertainty.half_ns(bound.weights) / bound.latency_ns, truth.half_ns / measured_ns)
         if any(uncertainty.known[id_].run != truth.run for id_ in bound.weights):
             slower = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
             runs = uncertainty.runs_ns(bound.weights) / bound.latency_ns, scatters(uncertainty.stacks, truth).run_sd

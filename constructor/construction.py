@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import replace
 from typing import Any
 
 from ..bricks.layer import LayerState
 from ..bricks.sequence import LayerSequence
 from ..bricks.suite.signature import Signature
-from ..db import Measurement
 from ..errors import InvalidSequence
-from .boundary import at_boundary
 from .bounds import Bound, Bounds, bounds_of
 from .choice import COLD, Choice, in_parallel
 from .composition.composition import CriticalPath, critical_path, sequential
 from .composition.cover import Window, cheapest_cover
 from .coverage import coverage_of, missing_of, row_of
 from .decomposition import Decomposition, Failed, Interventions, quotient_of, state_of
+from .framing import framing_of
 from .headroom import beside_roofline
 from .prediction.excess import benanza_note
 from .prediction.prediction import Asked, Prediction, predict, unexplained
 from .prediction.terms import host_of
 from .remedies import Remedies
-from .result import Estimate
-from .stored import Stored
+from .result import Estimate, Interpolation
+from .reuse import repeated_windows, with_repeated
+from .stored import BrickMeasurements, Stored
 from .truth import beside_truth
 from .uncertainty.calibration import Method
 from .uncertainty.pairing import FUSION
@@ -49,28 +49,30 @@ def construct(
         blank: How the model was decomposed.
     """
     graph, state = model.graph, state_of(model, stored.choice)
-    stored = at_boundary(stored, executed.graph, executed.parts, executed.level)
-    stored = at_boundary(stored, graph, model.sequences, state)
+    stored = stored.at_boundary(executed.graph, executed.parts, executed.level)
+    stored = stored.at_boundary(graph, model.sequences, state)
+    stored = with_repeated(stored, executed.parts, executed.level)
+    stored = with_repeated(stored, model.sequences, state, repeated_windows(model))
     bricks = stored.bricks_in(state)
-    parts = _cover(model, bricks.latest) if blank.overlap else model.sequences
+    parts = _cover(model, bricks) if blank.overlap else model.sequences
     try:
         quotient = quotient_of(graph, parts)
     except InvalidSequence as error:
         return without(Failed(model.source, str(error)), blank)
-    measured = [part for part in parts if part.key in bricks.latest]
+    measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
     missing = tuple(missing_of(model, parts, bricks, remedies))
     estimate = replace(
         blank,
         **_identity(model, stored.choice),
         unique=len({part.key for part in parts}),
         coverage=coverage_of(graph, parts, measured),
-        known_ms=_ms(sequential(bricks.latest[part.key].latency_ns for part in measured)),
+        known_ms=_ms(sequential(map(bricks.latency_ns, measured))),
         missing=missing,
     )
     path: CriticalPath | None = None
     prediction: Prediction | None = None
-    if not missing:
-        path = critical_path(quotient, [bricks.latest[part.key].latency_ns for part in parts])
+    if all(one.key in bricks.latest for one in missing):
+        path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
         if graph is executed.graph:
             executed = replace(executed, parts=parts)
         parallel = _at_once(stored.choice)
@@ -98,13 +100,15 @@ def construct(
             ),
         )
         host = host_of(parts, bricks)
+        half_ms = _with_reading(prediction, stored.interpolated)
         estimate = replace(
             estimate,
+            interpolated=stored.interpolated,
             estimate_ms=prediction.ms,
-            ci95_ms=(max(0.0, prediction.ms - prediction.half_ms), prediction.ms + prediction.half_ms),
+            ci95_ms=None if half_ms is None else (max(0.0, prediction.ms - half_ms), prediction.ms + half_ms),
             calibrated=prediction.method_sd is not None,
             scatter_calibrated=stored.scatter_known,
-            sequential_ms=_ms(sequential(bricks.latest[part.key].latency_ns for part in parts)),
+            sequential_ms=_ms(sequential(map(bricks.latency_ns, parts))),
             critical_path_ms=_ms(path.latency),
             host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
         )
@@ -135,18 +139,19 @@ def construct(
         row_of(index, part, model, bricks, kernels=stored.kernels, known=signatures, on_path=index in on_path)
         for index, part in enumerate(parts)
     )
+    estimate = replace(estimate, framing=framing_of(model.own.control, rows))
     estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
     return beside_roofline(estimate, model, parts, quotient, stored, remedies)
 
 
-def _cover(model: Decomposition, bricks: Mapping[str, Measurement]) -> tuple[LayerSequence, ...]:
+def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequence, ...]:
     """Of overlapping sequences, those to compose the model from, in its order."""
     position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [
         Window(
             begin=min(position[layer] for layer in part.own),
             end=max(position[layer] for layer in part.own) + 1,
-            latency=bricks[part.key].latency_ns if part.key in bricks else None,
+            latency=bricks.latency_ns(part) if bricks.of(part) else None,
         )
         for part in model.sequences
     ]
@@ -199,6 +204,13 @@ def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
     terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
     sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and term.counted and name != "bricks"]
     return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
+
+
+def _with_reading(prediction: Prediction, found: Interpolation | None) -> float | None:
+    """Half of the interval with the error of what was read between other sizes; None where nothing shows that."""
+    if found is None:
+        return prediction.half_ms
+    return None if found.error is None else math.hypot(prediction.half_ms, found.error * found.share * prediction.ms)
 
 
 def _method(model: Decomposition, blank: Estimate, choice: Choice | None, state: str) -> Method | None:

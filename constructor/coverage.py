@@ -51,7 +51,7 @@ def missing_of(
         remedies: What would measure the others.
     """
     source, graph = model.source, model.graph
-    counts = Counter(part.key for part in parts if part.key not in bricks.latest)
+    counts = Counter(part.key for part in parts if not bricks.measured(part.key, part.reuse))
     first = {part.key: part for part in reversed(parts)}
     for key, count in counts.items():
         failure = bricks.failures.get(key)
@@ -108,23 +108,22 @@ def row_of(
         on_path: Whether it lies on the critical path.
     """
     layers = [model.graph.layers[layer] for layer in part.layers]
-    brick, lowest = bricks.latest.get(part.key), next(iter(bricks.rivals.get(part.key, ())), None)
+    brick, lowest = bricks.of(part), next(iter(bricks.rivals.get(part.key, ())), None)
+    read = part.key in bricks.read and not bricks.measured(part.key, part.reuse)
     return SequenceLatency(
         index=index,
         key=part.key,
         layers=part.layers,
         names=tuple(layer.name for layer in layers),
         op_types=tuple(layer.op_type for layer in layers),
-        latency_ms=None if brick is None else _ms(brick.latency_ns),
-        ci95_ms=None if brick is None else (_ms(brick.ci95_ns[0]), _ms(brick.ci95_ns[1])),
-        verdict=None if brick is None else str(brick.verdict),
+        latency_ms=None if brick is None else brick.latency_ms,
+        ci95_ms=None if brick is None else brick.ci95_ms,
+        verdict=None if brick is None or read else str(brick.summary.verdict),
+        cache=None if brick is None else brick.conditions.cache,
         on_path=on_path,
-        lower_bound_ms=None if lowest is None else _ms(lowest.latency_ns),
+        lower_bound_ms=None if lowest is None else lowest.latency_ms,
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
         form=form_of(model, part, kernels=kernels, known=known),
+        interpolated=read,
     )
-
-
-def _ms(nanoseconds: float) -> float:
-    return nanoseconds / 1e6

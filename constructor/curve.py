@@ -23,7 +23,7 @@ import numpy as np
 
 from ..db.samples.statistics import student
 
-__all__ = ["Curve", "LeftOut", "Point"]
+__all__ = ["Curve", "LeftOut", "Point", "error_of"]
 
 Interval = tuple[float, float]
 
@@ -69,6 +69,16 @@ class LeftOut:
         return self.predicted_ms / self.ms - 1.0
 
 
+def error_of(left_out: Sequence[LeftOut]) -> float | None:
+    """Relative half-width of what reading between lengths may be off by; None where none was left out.
+
+    Student's t times the root mean square of the errors of the lengths that were left out: few of them make it wide.
+    """
+    if not left_out:
+        return None
+    return student(len(left_out)) * math.sqrt(math.fsum(one.error**2 for one in left_out) / len(left_out))
+
+
 @dataclass(frozen=True)
 class Curve:
     """Latencies at measured lengths.
@@ -110,14 +120,8 @@ class Curve:
 
     @cached_property
     def error(self) -> float | None:
-        """Relative half-width of the interval of what is interpolated; None where no length can be left out.
-
-        Student's t times the root mean square of the errors of the lengths that are left out: few of them make it wide.
-        """
-        if not self.left_out:
-            return None
-        square = sum(one.error**2 for one in self.left_out) / len(self.left_out)
-        return student(len(self.left_out)) * math.sqrt(square)
+        """Relative half-width of the interval of what is interpolated; None where no length can be left out."""
+        return error_of(self.left_out)
 
     @cached_property
     def _shape(self) -> tuple[float, ...]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ..bricks.cutting.windows import KeyedWindow
 from ..bricks.cutting.wiring import sequences
 from ..bricks.graph.executed import ExecutedModel
-from ..bricks.graph.footprint import footprint, level_name, level_of
+from ..bricks.graph.footprint import footprint, level_name
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.graph.outline import Outline
+from ..bricks.graph.reuse import own_level
 from ..bricks.sequence import LayerSequence
 from ..models import ModelSource
 from .choice import MODEL, Choice
@@ -144,7 +145,8 @@ def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]
 
 def distance_level(graph: ModelGraph) -> str:
     """The level of reuse distance of a graph, as a suite notes it for its bricks (``generator.decomposition``)."""
-    return level_name(level_of(graph.footprint if isinstance(graph, Outline) else footprint(graph)))
+    size = graph.footprint if isinstance(graph, Outline) else footprint(graph)
+    return level_name(own_level(graph.control, size))
 
 
 def state_of(model: Decomposition, choice: Choice | None) -> str:

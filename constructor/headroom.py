@@ -39,8 +39,10 @@ def beside_roofline(  # noqa: PLR0917  (what ``estimate`` has at hand)
     choice, state = stored.choice, state_of(model, stored.choice)
     if choice is None:
         return replace(estimate, roofline_reason="nothing is stored, and so nothing of the machine is known")
-    bricks, ceilings = stored.bricks_in(state).latest, stored.ceilings
-    found = roofline(model.graph, parts, bricks, ceilings, state=state, system=choice.system)
+    bricks, ceilings = stored.bricks_in(state), stored.ceilings
+    found = roofline(
+        model.graph, parts, bricks.latest, ceilings, state=state, system=choice.system, repeated=bricks.repeated
+    )
     estimate = replace(estimate, roofline=found)
     bounds = found.bounds_ms(parts)
     if bounds is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .remedies import Task
     from .roofline.roofline import Roofline
 
-__all__ = ["SIGNS", "Coverage", "Estimate", "Interpolation", "Missing", "SequenceLatency", "Term"]
+__all__ = ["SIGNS", "Coverage", "Estimate", "Framing", "Interpolation", "Missing", "SequenceLatency", "Term"]
 
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
@@ -67,11 +67,14 @@ class SequenceLatency:
         latency_ms: Mean; None where it is not measured.
         ci95_ms: Interval of the brick by itself.
         verdict: How far the measurement can be trusted; None where there is none.
+        cache: Cache state that it was measured in; None likewise. Iterations of a loop find weights warmer than the
+            model does.
         on_path: Whether it lies on the critical path; False where that is not known.
         lower_bound_ms: Lowest latency of the brick on this system and device; None where there is none.
         fastest_stack: Key of the stack that reached it; None likewise.
         fastest_variant: Name of the algorithm that reached it; empty for the one that the runtime chooses.
         form: What it looks like, and the layers of the model's own graph that it stands for.
+        interpolated: Whether its latency was not measured, but read between other sizes of the model.
     """
 
     index: int
@@ -82,11 +85,27 @@ class SequenceLatency:
     latency_ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
     verdict: str | None = None
+    cache: str | None = None
     on_path: bool = False
     lower_bound_ms: float | None = None
     fastest_stack: str | None = None
     fastest_variant: str | None = None
     form: Form | None = None
+    interpolated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What an operator of control flow takes beyond its body, as far as sequences of their own show it.
+
+    Attributes:
+        own_ms: The operator with bodies that do nothing, all executions; None where it is not measured by itself.
+        moved_ms: Slices of what it scans and stacks of what iterations made; None likewise, or where it has none. A
+            runtime does some of it without a copy: in truth it is that much at most.
+    """
+
+    own_ms: float | None = None
+    moved_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +133,25 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """Where a latency was read that no bricks were measured for.
+    """Which bricks of an estimate were not measured, but read between other sizes of the model.
 
     Attributes:
         dimension: What the sizes are of.
-        between: The measured sizes below and above it.
-        measured: All sizes that its curve goes through.
-        error: Relative half-width of what reading between them may be off by; None where there are too few of them to
-            leave one out.
-        left_out: What the others say of each measured size but the ends.
+        between: The measured sizes below and above it that they were read between.
+        measured: All sizes that their curves go through.
+        bricks: How many bricks were read; all others of the model were measured.
+        share: Their share of the sum that the estimate is made from, 0 to 1.
+        error: Relative half-width of what they may be off by together; None where there are too few sizes to leave one
+            out.
+        left_out: Of measured sizes but the ends: the sum of the bricks that were read, as measured there, and as the
+            other sizes have it.
     """
 
     dimension: str
     between: tuple[int, int]
     measured: tuple[int, ...]
+    bricks: int
+    share: float
     error: float | None
     left_out: tuple[LeftOut, ...]
 
@@ -137,8 +161,9 @@ class Estimate:
     """The latency of one model, reconstructed from its bricks.
 
     All latencies are in milliseconds. Where coverage is below 1 the totals are None and ``known_ms`` is the sum of what
-    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty. What was
-    asked to be interpolated has ``estimate_ms``, ``sequential_ms`` and ``undisturbed_ms`` all the same.
+    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty. Where
+    bricks were read between other sizes of the model (``interpolated``), the totals are known all the same; ``missing``
+    and coverage are of what was measured.
 
     Attributes:
         name: The model.
@@ -211,9 +236,10 @@ class Estimate:
         sequences: Every sequence, in the model's order.
         path: Those on the critical path, from start to end; empty where it is not known.
         control: The model's control flow, and what became of each of its operators.
+        framing: What each of these takes beyond its body; empty where nothing is measured.
         error: Why the model could not be decomposed.
-        interpolated: How the totals were read between other sizes; None where they were not.
-        interpolation_reason: Why they could not be, where that was asked for.
+        interpolated: Which of its bricks were read between other sizes; None where none was.
+        interpolation_reason: Why those that are missing could not be, where that was asked for.
     """
 
     name: str
@@ -278,6 +304,7 @@ class Estimate:
     sequences: tuple[SequenceLatency, ...] = ()
     path: tuple[SequenceLatency, ...] = ()
     control: tuple[ControlFlow, ...] = ()
+    framing: tuple[Framing, ...] = ()
     error: str | None = None
     interpolated: Interpolation | None = None
     interpolation_reason: str | None = None

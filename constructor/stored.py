@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..bricks.graph.boundary import boundary_of, boundary_variants
+from ..bricks.graph.graph import ModelGraph
+from ..bricks.sequence import LayerSequence
 from ..db import Failure, Measurement, Subject
 from .choice import Choice
+from .result import Interpolation
 from .roofline.ceilings import Ceilings
 from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
@@ -34,6 +38,8 @@ class BrickMeasurements:
         fusion: Of each brick that is measured both ways, without fusion and with it, in the network's own layout.
         outdated: Those that only an earlier version measured, whose way was another.
         boundary: As ``latest``, of bricks at a model's own inputs and outputs, by variant.
+        read: Those of ``latest`` that were not measured, but read between other sizes of a model (``interpolation``).
+        repeated: As ``latest``, of bricks whose weights an iteration before has read, by footprint class in bytes.
     """
 
     latest: Mapping[str, Measurement] = field(default_factory=dict)
@@ -44,6 +50,21 @@ class BrickMeasurements:
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
     outdated: AbstractSet[str] = frozenset()
     boundary: Mapping[str, Mapping[str, Measurement]] = field(default_factory=dict)
+    repeated: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
+    read: AbstractSet[str] = frozenset()
+
+    def measured(self, key: str, reuse: int = 0) -> bool:
+        """Whether a brick was measured, as warm as iterations find it or at all, and not only read between others."""
+        return key in self.repeated.get(reuse, {}) or (key in self.latest and key not in self.read)
+
+    def of(self, part: LayerSequence) -> Measurement | None:
+        """The latest measurement of a sequence's brick, as warm as the sequence finds its weights; None without any."""
+        return self.repeated.get(part.reuse, {}).get(part.key) or self.latest.get(part.key)
+
+    def latency_ns(self, part: LayerSequence) -> float:
+        """The latency of a sequence that is measured."""
+        found = self.of(part)
+        return (self.latest[part.key] if found is None else found).latency_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,7 @@ class Stored:
         twins: Measurements of bricks from the runs that took the truths, where there are later ones: by run, key, cache
             state and variant.
         kernels: Kernels that ran for bricks, by key.
+        interpolated: How bricks were read between other sizes of one model, for which this then is alone; else None.
     """
 
     choice: Choice | None = None
@@ -74,6 +96,7 @@ class Stored:
     ceilings: Ceilings = field(default_factory=Ceilings)
     twins: Mapping[Twin, Measurement] = field(default_factory=dict)
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    interpolated: Interpolation | None = None
 
     def in_run(self, weights: Weights, run: str) -> dict[str, float]:
         """A combination as a run measured it, as far as it did."""
@@ -97,3 +120,25 @@ class Stored:
     def bricks_in(self, state: str) -> BrickMeasurements:
         """What is known in a cache state."""
         return self.bricks.get(state) or BrickMeasurements()
+
+    def at_boundary(self, graph: ModelGraph | None, parts: Sequence[LayerSequence], state: str) -> Stored:
+        """The same for one model: bricks at its own inputs and outputs as they were measured there, where they were.
+
+        A brick that a model holds at its edge and inside of it as well is taken as inside, and so are all bricks of a
+        model that reads and gives little: what is stored of them may have been measured for another model.
+
+        Args:
+            graph: The graph that was cut; None where it is not known.
+            parts: Its sequences.
+            state: The cache state that its bricks are looked up in.
+        """
+        bricks = self.bricks_in(state)
+        if graph is None or not any(bricks.boundary.values()):
+            return self
+        inside = {part.key for part in parts if not boundary_of(graph, part)}
+        latest = dict(bricks.latest)
+        for key, (variant, *others) in boundary_variants(graph, parts).items():
+            if not others and key not in inside:
+                found = bricks.boundary.get(variant, {}).get(key)
+                latest |= {} if found is None else {key: found}
+        return replace(self, bricks={**self.bricks, state: replace(bricks, latest=latest)})

@@ -1,23 +1,22 @@
-"""One model at several sizes of one dimension, or of its batch: a curve, and what it says of a size between.
-
-What is estimated from bricks at some sizes may be read between them (``constructor.curve``) where the model is the same
-but for that one extent: the same operators in the same order. It is marked, its interval comes from leaving sizes out,
-and beyond the sizes that are measured nothing is said.
-"""
+"""One model at several sizes of one dimension, or of its batch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from .curve import Curve, Point
-from .result import Estimate, Interpolation
+from .result import Estimate
 
-__all__ = ["BATCH", "ModelSweep", "interpolated", "sizes_of", "stem_of", "swept"]
+__all__ = ["BATCH", "ModelSweep", "optimal_batch", "sizes_of", "stem_of", "swept"]
 
 BATCH = "batch"
 """What the dimension is called that counts the samples of a batch."""
+
+_GAIN = 1.05
+"""Throughput of a doubled batch over that of the batch, up to which doubling is not worth it (XSP: Li et al., IPDPS
+2020, section IV)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,63 @@ class ModelSweep:
     dimension: str
     estimates: Mapping[int, Estimate]
 
-    @property
-    def curve(self) -> Curve:
-        """Through those that are composed of measured bricks."""
-        return Curve.through(_points(self.estimates))
+    def record(self) -> dict[str, Any]:
+        """Latency, throughput and lower bound by size, and the best batch, as a JSON object."""
+        batched = self.dimension == BATCH
+        points = [
+            {
+                "size": size,
+                "latency_ms": entry.estimate_ms,
+                "ci95_ms": entry.ci95_ms,
+                "per_s": 1000.0 * (size if batched else 1) / entry.estimate_ms if entry.estimate_ms else None,
+                "lower_bound_ms": entry.lower_bound_ms,
+                "measured_ms": entry.measured_ms,
+                "interpolated": entry.interpolated is not None,
+                "share": None if entry.interpolated is None else entry.interpolated.share,
+            }
+            for size, entry in self.estimates.items()
+        ]
+        best, gain = self._best_batch() if batched else (None, None)
+        return {
+            "name": self.stem,
+            "dimension": self.dimension,
+            "points": points,
+            "best_batch": best,
+            "doubling_gains": gain,
+        }
+
+    def _best_batch(self) -> tuple[int | None, float | None]:
+        """The optimal batch of those that double, and what its doubling gains.
+
+        None where no batch is twice another; the gain is None where the largest is the best.
+        """
+        known = {size: entry.estimate_ms for size, entry in self.estimates.items() if entry.interpolated is None}
+        latencies = {size: ms for size, ms in known.items() if ms is not None}
+        doubling = [min(latencies, default=1)]
+        while 2 * doubling[-1] in latencies:
+            doubling.append(2 * doubling[-1])
+        if len(doubling) < 2:
+            return None, None
+        best = optimal_batch({batch: latencies[batch] for batch in doubling})
+        gain = 2 * latencies[best] / latencies[2 * best] - 1 if 2 * best in doubling else None
+        return best, gain
+
+
+def optimal_batch(latencies: Mapping[int, float]) -> int:
+    """The first batch whose doubling gains at most 5 % of throughput; the largest where every doubling gains more.
+
+    Args:
+        latencies: Of one execution, by batch; each batch is twice the one before.
+
+    Example:
+        >>> optimal_batch({1: 10.0, 2: 12.0, 4: 23.5, 8: 30.0})
+        2
+    """
+    batches = sorted(latencies)
+    for batch in batches[:-1]:
+        if 2 * latencies[batch] <= _GAIN * latencies[2 * batch]:
+            return batch
+    return batches[-1]
 
 
 def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
@@ -59,48 +111,6 @@ def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
     return found
 
 
-def interpolated(entry: Estimate, dimension: str, others: Mapping[int, Estimate]) -> Estimate:
-    """An estimate that bricks are missing for, read between others of the same model; else it says why it is not.
-
-    Args:
-        entry: The estimate.
-        dimension: What the others differ in.
-        others: By size.
-    """
-    size = sizes_of(entry)[dimension]
-    family = _operators(entry)
-    alike = {other: one for other, one in others.items() if _operators(one) == family}
-    curve = Curve.through(_points(alike))
-    read = curve.at(size)
-    if read is None:
-        known = ", ".join(str(point.length) for point in curve.points)
-        reason = (
-            f"{dimension}={size} does not lie between sizes that are measured ({known})"
-            if known
-            else f"no other size of {dimension} is measured, of those that were looked at"
-        )
-        return replace(entry, interpolation_reason=reason)
-    whole = [alike[point.length] for point in curve.points]
-    below = max(point.length for point in curve.points if point.length < size)
-    above = min(point.length for point in curve.points if point.length > size)
-    return replace(
-        entry,
-        estimate_ms=read.ms,
-        ci95_ms=read.ci95_ms,
-        calibrated=all(one.calibrated for one in whole),
-        scatter_calibrated=all(one.scatter_calibrated for one in whole),
-        sequential_ms=_read(size, {other: one.sequential_ms for other, one in alike.items()}),
-        undisturbed_ms=_read(size, {other: one.undisturbed_ms for other, one in alike.items()}),
-        interpolated=Interpolation(
-            dimension=dimension,
-            between=(below, above),
-            measured=tuple(point.length for point in curve.points),
-            error=curve.error,
-            left_out=curve.left_out,
-        ),
-    )
-
-
 def sizes_of(entry: Estimate) -> dict[str, int]:
     """The sizes that were asked for, by dimension."""
     return {**entry.dims, **({} if entry.batch is None else {BATCH: entry.batch})}
@@ -112,21 +122,3 @@ def stem_of(entry: Estimate) -> str:
     for ending in (*(f"@{dim}={size}" for dim, size in entry.dims.items()), f"@b{entry.batch}"):
         name = name.replace(ending, "")
     return name
-
-
-def _points(estimates: Mapping[int, Estimate]) -> Iterable[Point]:
-    return [
-        Point(size, entry.estimate_ms, entry.ci95_ms)
-        for size, entry in estimates.items()
-        if entry.estimate_ms is not None and entry.interpolated is None
-    ]
-
-
-def _read(size: int, known: Mapping[int, float | None]) -> float | None:
-    """A latency without an interval, between sizes at which it is known."""
-    found = Curve.through(Point(other, ms) for other, ms in known.items() if ms is not None).at(size)
-    return None if found is None else found.ms
-
-
-def _operators(entry: Estimate) -> list[tuple[str, ...]]:
-    return [part.op_types for part in entry.sequences]

@@ -59,7 +59,6 @@ def beside_truth(
         if failure is not None:
             reason, remedy = f"the model itself could not be measured: {failure.kind}: {failure.reason}", None
         return said | {"ratio_reason": reason, "ratio_remedy": remedy, "benanza_ratio_reason": reason}
-    low, high = truth.ci95_ns
     measured_ns = truth.latency_ns
     executed = bool(estimate.unique)
     incomplete = "not every brick is measured" if executed else "no layer of the model is executed"
@@ -73,10 +72,7 @@ def beside_truth(
         else:
             said |= _apart(truth, estimate, said, _run_sd(stored, known.values(), truth))
     said |= _disturbance(truth, measured_ns)
-    said |= {
-        "measured_ms": measured_ns / _NS_PER_MS,
-        "measured_ci95_ms": (low / _NS_PER_MS, high / _NS_PER_MS),
-    }
+    said |= {"measured_ms": measured_ns / _NS_PER_MS, "measured_ci95_ms": truth.ci95_ms}
     if executed and bounds is not None and measured_ns > 0:
         said["benanza_ratio_reason"] = apart = not_of_one_state(state, own_states, truth)
         for name in ("sequential", "critical_path") if apart is None else ():
@@ -142,18 +138,17 @@ def _run_sd(stored: Stored, ours: Iterable[Measurement], truth: Measurement) -> 
 def _apart(truth: Measurement, estimate: Estimate, said: Mapping[str, Any], run_sd: float) -> dict[str, Any]:
     """Means of different sessions, with what these may differ by: the less quiet they were, the more."""
     assert estimate.estimate_ms is not None  # noqa: S101  # the caller saw to it
-    assert estimate.ci95_ms is not None  # noqa: S101
-    measured_ms = truth.latency_ns / _NS_PER_MS
-    low, high = truth.ci95_ns
+    ratio = estimate.estimate_ms / truth.latency_ms
+    if estimate.ci95_ms is None:  # read between two sizes: nothing shows how good that is
+        return {"ratio": ratio, "paired": False, "ratio_reason": None}
     ours = said.get("disturbance") or 0.0
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
     runs = math.hypot(run_sd, max(0.0, ours) / 2, max(0.0, theirs) / 2)
     half = math.hypot(
         (estimate.ci95_ms[1] - estimate.ci95_ms[0]) / 2 / estimate.estimate_ms,
-        (high - low) / 2 / truth.latency_ns,
+        truth.half_ns / truth.latency_ns,
         NORMAL * runs,
     )
-    ratio = estimate.estimate_ms / measured_ms
     return {"ratio": ratio, "ratio_ci95": _around(ratio, half), "paired": False, "ratio_reason": None}
 
 

@@ -19,11 +19,21 @@ from sqlalchemy import delete, select
 
 from ..errors import DatabaseLocked, DatabaseReadOnly, StoreError
 from .handle import Handle
-from .identity import put_rows
+from .identity import chunks, put_rows
 from .schema import DecompositionRow, ModelFileRow, table_of
 from .store import Store
 
-__all__ = ["Record", "keep_file", "keep_records", "kept_file", "kept_records", "open_keeping"]
+__all__ = [
+    "Record",
+    "keep_file",
+    "keep_records",
+    "kept_data",
+    "kept_file",
+    "kept_files",
+    "kept_records",
+    "open_keeping",
+    "read_records",
+]
 
 Record = dict[str, Any]
 
@@ -60,18 +70,30 @@ def kept_file(store: Handle, path: Path, state: tuple[int, int]) -> tuple[str, t
         The SHA-256 of its content, and the files of external data that it names; None where that is not known of this
         state.
     """
-    c = _file.c
-    query = select(c.size, c.mtime_ns, c.sha256, c.external).where(c.place == _place(path))
+    return kept_files(store, {path: state}).get(path)
+
+
+def kept_files(store: Handle, states: Mapping[Path, tuple[int, int]]) -> dict[Path, tuple[str, tuple[str, ...]]]:
+    """The same of many files; those of which it is not known are absent."""
+    c, places = _file.c, {_place(path): path for path in states}
+    query = select(c.place, c.size, c.mtime_ns, c.sha256, c.external)
+    found: dict[Path, tuple[str, tuple[str, ...]]] = {}
     try:
         with store.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None or (row.size, row.mtime_ns) != state:
-            return None
-        external = json.loads(row.external)
-    except (StoreError, ValueError, TypeError, RecursionError):
-        return None
-    texts = isinstance(external, list) and all(isinstance(one, str) for one in external)
-    return (row.sha256, tuple(external)) if texts and isinstance(row.sha256, str) else None
+            rows = [
+                row for some in chunks(connection, places) for row in connection.execute(query.where(c.place.in_(some)))
+            ]
+    except StoreError:
+        return {}
+    for place, size, mtime_ns, sha256, written in rows:
+        try:
+            external = json.loads(written)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        texts = isinstance(external, list) and all(isinstance(one, str) for one in external)
+        if texts and isinstance(sha256, str) and (size, mtime_ns) == states[places[place]]:
+            found[places[place]] = sha256, tuple(external)
+    return found
 
 
 def keep_file(store: Handle, path: Path, state: tuple[int, int], sha256: str, external: Collection[str]) -> None:
@@ -95,13 +117,31 @@ def kept_records(store: Handle, model: str, parts: Collection[str], maker: str) 
         parts: Names of its parts.
         maker: Versions of the code that they must be of.
     """
+    return read_records(kept_data(store, [model], parts, maker).get(model, {}))
+
+
+def kept_data(
+    store: Handle, models: Collection[str], parts: Collection[str], maker: str
+) -> dict[str, dict[str, bytes]]:
+    """What is kept of many models, by fingerprint and part, as ``read_records`` takes it; the others are absent."""
     c = _decomposition.c
-    query = select(c.part, c.data).where(c.model == model, c.part.in_(parts), c.maker == maker)
+    query = select(c.model, c.part, c.data).where(c.part.in_(parts), c.maker == maker)
+    found: dict[str, dict[str, bytes]] = {}
     try:
         with store.reading() as connection:
-            rows = connection.execute(query).all()
-        return {part: _inflated(data) for part, data in rows}
-    except (StoreError, ValueError, TypeError, RecursionError, zlib.error):
+            for some in chunks(connection, models):
+                for model, part, data in connection.execute(query.where(c.model.in_(some))):
+                    found.setdefault(model, {})[part] = data
+    except StoreError:
+        return {}
+    return found
+
+
+def read_records(data: Mapping[str, bytes]) -> dict[str, Record]:
+    """The records of one model by part; none where one of them cannot be read."""
+    try:
+        return {part: _inflated(one) for part, one in data.items()}
+    except (ValueError, TypeError, RecursionError, zlib.error):
         return {}
 
 

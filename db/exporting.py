@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError, UsageError
 from .faults import guarded
+from .rows import statistics_row
 from .store import Store
 from .transfer import Policy, transfer
 from .values import Subject
@@ -208,7 +209,8 @@ def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.
     for m in store.measurements(variant=None, latest=latest, protocol=None, node=node):
         system, stack = systems[m.system], stacks[m.stack]
         rows.append(
-            {
+            statistics_row(m)
+            | {
                 "id": m.id, "run": m.run, "subject": str(m.subject), "key": m.key, "variant": m.variant,
                 "system": m.system, "cpu": system.cpu, "architecture": system.architecture,
                 "physical_cores": system.physical_cores, "memory_gib": system.memory_gib, "gpus": ";".join(system.gpus),
@@ -216,13 +218,7 @@ def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.
                 "versions": ";".join(f"{name}={version}" for name, version in stack.versions),
                 "options": ";".join(f"{name}={value}" for name, value in stack.options),
                 "threads": m.conditions.threads, "cache": m.conditions.cache, "dtype": m.conditions.dtype,
-                "unroll": m.unroll, "samples": m.samples, "median_ns": m.median_ns, "mean_ns": m.mean_ns,
-                "trimmed_mean_ns": m.trimmed_mean_ns, "min_ns": m.min_ns, "p90_ns": m.p90_ns, "p99_ns": m.p99_ns,
-                "ci95_low_ns": m.ci95_ns[0], "ci95_high_ns": m.ci95_ns[1], "verdict": str(m.verdict),
-                "stop": str(m.stop), "load_ns": m.load_ns, "first_run_ns": m.first_run_ns,
-                "reference_ns": m.reference_ns, "protocol": m.protocol, "footprint_bytes": m.footprint_bytes,
-                "undisturbed_ns": m.undisturbed_ns, "quiet": m.quiet, "node": runs[m.run].node,
-                "campaign": runs[m.run].campaign,
+                "node": runs[m.run].node, "campaign": runs[m.run].campaign,
             }
         )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)

@@ -27,6 +27,11 @@ _READ_ONLY: _Row = (
     "cannot be written: the file or its folder is read-only",
     "change its permissions, or name a database elsewhere with --db",
 )
+_ONLY_READ: _Row = (
+    DatabaseReadOnly,
+    "cannot be written: here its server lets it be read only",
+    "name another one with --db, or ask who runs the server",
+)
 _FULL: _Row = (
     DiskFull,
     "cannot grow: no space is left",
@@ -56,7 +61,7 @@ _SQLITE: dict[int, _Row] = {
 
 # SQLSTATE of the SQL standard and PostgreSQL, as drivers such as psycopg report it.
 _SQLSTATE: dict[str, _Row] = {
-    "25006": _READ_ONLY,
+    "25006": _ONLY_READ,
     "40001": _LOCKED,
     "40P01": _LOCKED,
     "53100": _FULL,
@@ -97,8 +102,9 @@ def fault(error: BaseException, where: str) -> StoreError:
         )
     if isinstance(error, exc.ArgumentError):
         return StoreError(f"database {where} is not a URL that SQLAlchemy knows", remedy="give a path, or a full URL")
-    if isinstance(error, exc.IntegrityError):
-        return StoreError(f"database {where} refused a row that contradicts what it holds: {origin}")
+    if isinstance(error, exc.IntegrityError | exc.DataError):
+        what = "row that contradicts what it holds" if isinstance(error, exc.IntegrityError) else "value it cannot hold"
+        return StoreError(f"database {where} refused a {what}: {origin}")
     lost = isinstance(error, exc.OperationalError) and not isinstance(origin, sqlite3.Error)
     kind = DatabaseUnreachable if lost and not getattr(origin, "sqlstate", None) else StoreError
     return kind(f"database {where} cannot be used: {origin}")

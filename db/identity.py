@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, Table, bindparam, insert, select
@@ -19,6 +20,7 @@ __all__ = [
     "CHUNK",
     "Identity",
     "Natural",
+    "chunks",
     "combination_id",
     "insert_new",
     "item_id",
@@ -32,6 +34,17 @@ __all__ = [
 
 CHUNK = 500
 """Values in one IN clause; SQLite before 3.32 takes 999 parameters in all."""
+
+_LARGE_CHUNK = 20_000
+"""The same on a server: each statement is a way there and back, and PostgreSQL takes 65,535 parameters."""
+
+
+def chunks(connection: Connection, values: Iterable[str]) -> Iterator[list[str]]:
+    """Values in parts that one IN clause takes, each once and in order."""
+    size = _LARGE_CHUNK if connection.dialect.name == "postgresql" else CHUNK
+    rest = iter(sorted(set(values)))
+    while chunk := list(islice(rest, size)):
+        yield chunk
 
 
 @dataclass(frozen=True, slots=True)

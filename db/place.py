@@ -11,11 +11,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from ..errors import DatabaseReadOnly, ForeignDatabase, StoreError
-from .faults import guarded
+from .faults import fault, guarded
 
 __all__ = ["BUSY_TIMEOUT_S", "WRITING", "Place", "engine"]
 
@@ -110,6 +111,9 @@ def engine(
 ) -> Engine:
     """An engine whose connections are set up for us.
 
+    What goes wrong on one of them is raised as a ``StoreError`` that names this database, whatever block it happens in:
+    a merge reads one and writes another. Only rows that contradict others are left to whoever inserts them.
+
     For SQLite: foreign keys enforced, ``synchronous=NORMAL`` (in WAL mode a killed process loses no commit; a power cut
     may lose the last ones but corrupts nothing), a busy timeout, and transactions that begin when SQLAlchemy says so.
 
@@ -122,13 +126,16 @@ def engine(
     with guarded(str(place)):
         if not place.sqlite:
             options = {"postgresql_readonly": True} if read_only else {}
-            return create_engine(place.url, pool_pre_ping=True, execution_options=options)
-        if place.path is None:
+            made = create_engine(place.url, pool_pre_ping=True, execution_options=options)
+        elif place.path is None:
             made = create_engine(place.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         else:
             # A URL without its query: the connection is made by hand, only the dialect is taken from it.
             connect = _connector(place.path, read_only=read_only, timeout_s=busy_timeout_s)
             made = create_engine(place.url.set(query={}), creator=connect, poolclass=QueuePool)
+    _name_in_errors(made, place)
+    if not place.sqlite:
+        return made
     pragmas = [f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}", "PRAGMA synchronous=NORMAL"]
     pragmas += ["PRAGMA query_only=ON"] if read_only else []
 
@@ -146,6 +153,17 @@ def engine(
     event.listen(made, "connect", set_up)
     event.listen(made, "begin", begin)
     return made
+
+
+def _name_in_errors(made: Engine, place: Place) -> None:
+    def named(context: ExceptionContext) -> StoreError | None:
+        error = context.sqlalchemy_exception or context.original_exception
+        known = isinstance(error, SQLAlchemyError | sqlite3.Error | OSError | UnicodeDecodeError)
+        if not known or isinstance(error, IntegrityError) or context.is_pre_ping:
+            return None
+        return fault(error, str(place))
+
+    event.listen(made, "handle_error", named)
 
 
 def _connector(path: Path, *, read_only: bool, timeout_s: float) -> Callable[[], sqlite3.Connection]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, select, true, tuple_
 
 from .filter import Filter
-from .identity import CHUNK
+from .identity import chunks
 from .rows import STATISTICS, to_block, to_measurement
 from .schema import (
     BlockRow,
@@ -118,13 +117,11 @@ def _places(connection: Connection, wanted: Filter) -> dict[int, _Place]:
     }
 
 
-def _chunks(keys: Collection[str] | None) -> Iterator[list[str] | None]:
+def _chunks(connection: Connection, keys: Collection[str] | None) -> Iterator[list[str] | None]:
     if keys is None:
         yield None
-        return
-    rest = iter(sorted(set(keys)))
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
+    else:
+        yield from chunks(connection, keys)
 
 
 def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None) -> Select[Any]:
@@ -146,7 +143,7 @@ def matching_items(connection: Connection, wanted: Filter) -> list[int]:
     places = _places(connection, wanted)
     return [
         id_
-        for chunk in _chunks(wanted.keys)
+        for chunk in _chunks(connection, wanted.keys)
         for id_ in connection.scalars(_select_items(select(_item.c.id), wanted, list(places), chunk))
     ]
 
@@ -183,17 +180,26 @@ def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
     )
 
 
-def _latest(wanted: Filter) -> ColumnElement[bool]:
-    """That a measurement is the newest wanted one of its item; the index ``ix_measurement_latest`` answers it."""
+def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[FromClause, ColumnElement[bool]]:
+    """What to join with an item for its wanted measurements, and on what.
+
+    The newest is the first of its item in the index ``ix_measurement_latest``. PostgreSQL takes the row from there
+    where it is told to (``LATERAL``); where it is asked for the row of that id, it reads the whole table.
+
+    Args:
+        connection: To what.
+        wanted: Which.
+        latest: Only the newest of them.
+    """
+    if not latest:
+        return _measurement, and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted))
     newer = _measurement.alias("newer")
-    newest = (
-        select(newer.c.id)
-        .where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
-        .order_by(newer.c.finished_us.desc(), newer.c.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    return _measurement.c.id == newest
+    newest = select(newer).where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
+    newest = newest.order_by(newer.c.finished_us.desc(), newer.c.id.desc()).limit(1)
+    if connection.dialect.name == "postgresql":
+        return newest.lateral("latest"), true()
+    first = newest.with_only_columns(newer.c.id).scalar_subquery()
+    return _measurement, and_(_measurement.c.item_id == _item.c.id, _measurement.c.id == first)
 
 
 def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> list[Measurement]:
@@ -207,14 +213,12 @@ def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> lis
     places = _places(connection, wanted)
     if not places:
         return []
-    item = _item.c
-    query = select(item.combination_id, item.subject, item.key, item.variant, *STATISTICS).join(
-        _measurement, _measurement.c.item_id == item.id
-    )
-    query = query.where(_latest(wanted) if latest else _finished(_measurement, wanted))
-    query = query.order_by(item.key, item.combination_id, item.variant, _measurement.c.finished_us, _measurement.c.id)
+    item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
+    said = [taken.c[column.name] for column in STATISTICS]
+    query = select(item.combination_id, item.subject, item.key, item.variant, *said).select_from(_item).join(taken, on)
+    query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
     found: list[Measurement] = []
-    for chunk in _chunks(wanted.keys):
+    for chunk in _chunks(connection, wanted.keys):
         for row in connection.execute(_select_items(query, wanted, list(places), chunk)):
             place = places[row[0]]
             found.append(
@@ -232,8 +236,7 @@ def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, l
     query = select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
     query = query.order_by(c.measurement_id, c.process, c.round)
     found: dict[str, list[Block]] = {}
-    for chunk in _chunks(measurements):
-        assert chunk is not None  # noqa: S101  # a collection was given
+    for chunk in chunks(connection, measurements):
         for id_, *row in connection.execute(query.where(c.measurement_id.in_(chunk))):
             found.setdefault(id_, []).append(to_block(row))
     return found
@@ -241,29 +244,33 @@ def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, l
 
 def contenders(
     connection: Connection, wanted: Filter, *, without: Collection[str] = (), parts: Collection[str] = (),
-    reach: float = 1.0,
+    reach: float = 1.0, most: int | None = None,
 ) -> dict[str, list[Fastest]]:  # fmt: skip
-    """Per key the latest measurements of up to ``reach`` times the lowest latency, the lowest first.
+    """Per key the latest measurements of up to ``reach`` times the lowest latency, the lowest first; ``most`` at most.
 
     Over everything that ``wanted`` leaves open. Neither stacks whose keys are in ``without`` nor variants in ``parts``
     count.
     """
     places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
-    query = (
-        select(
-            *(_item.c.key, _item.c.combination_id, _item.c.variant),
-            _measurement.c.mean_ns,
-        )
-        .join(_measurement, _measurement.c.item_id == _item.c.id)
-        .where(_latest(wanted), _item.c.variant.not_in(parts))
-        .order_by(_measurement.c.mean_ns, _item.c.id)
+    newest, on = _taken(connection, wanted, latest=True)
+    mean_ns = newest.c.mean_ns
+    place = func.row_number().over(partition_by=_item.c.key, order_by=(mean_ns, _item.c.id)).label("place")
+    ranked = (
+        select(_item.c.key, _item.c.combination_id, _item.c.variant, mean_ns, place)
+        .select_from(_item)
+        .join(newest, on)
+        .where(_item.c.variant.not_in(parts))
     )
     found: dict[str, list[Fastest]] = {}
-    for chunk in _chunks(wanted.keys):
-        for key, place, variant, latency_ns in connection.execute(_select_items(query, wanted, list(places), chunk)):
+    for chunk in _chunks(connection, wanted.keys):
+        c = _select_items(ranked, wanted, list(places), chunk).subquery().c
+        query = select(c.key, c.combination_id, c.variant, c.mean_ns).order_by(c.key, c.place)
+        # Of many that compete few are wanted: what is left out here is not sent.
+        query = query if most is None else query.where(c.place <= most)
+        for key, where, variant, latency_ns in connection.execute(query):
             known = found.setdefault(key, [])
             if not known or latency_ns <= reach * known[0].latency_ns:
-                known.append(Fastest(key, places[place].stack, variant, latency_ns))
+                known.append(Fastest(key, places[where].stack, variant, latency_ns))
     return found
 
 
@@ -298,7 +305,7 @@ def failures(connection: Connection, wanted: Filter) -> list[Failure]:
         .order_by(item.key, item.combination_id, item.variant)
     )
     found: list[Failure] = []
-    for chunk in _chunks(wanted.keys):
+    for chunk in _chunks(connection, wanted.keys):
         for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(
             _select_items(query, wanted, list(places), chunk)
         ):
@@ -319,7 +326,7 @@ def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
     query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
     query = query.group_by(_item.c.combination_id)
     counts: dict[int, int] = {}
-    for chunk in _chunks(wanted.keys):
+    for chunk in _chunks(connection, wanted.keys):
         for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
             counts[place] = counts.get(place, 0) + count
     return [
@@ -349,5 +356,7 @@ def _keys(connection: Connection, wanted: Filter, condition: ColumnElement[bool]
     query = select(_item.c.key).distinct().where(_measured(condition))
     places = list(_places(connection, wanted))
     return {
-        key for chunk in _chunks(wanted.keys) for key in connection.scalars(_select_items(query, wanted, places, chunk))
+        key
+        for chunk in _chunks(connection, wanted.keys)
+        for key in connection.scalars(_select_items(query, wanted, places, chunk))
     }

@@ -139,6 +139,7 @@ class Reader(Handle):
         without: Collection[str] = (),
         parts: Collection[str] = (),
         reach: float = 1.0,
+        most: int | None = None,
         **fields: Unpack[FilterFields],
     ) -> dict[str, list[Fastest]]:
         """Per key the lowest latency of what matches, and all of up to ``reach`` times that, the lowest first.
@@ -148,18 +149,32 @@ class Reader(Handle):
             without: Keys of stacks that do not count.
             parts: Names of variants that do not.
             reach: How many times the lowest latency another one may be; at 1 only that is given.
+            most: Of a key; None: all.
             **fields: Fields of ``Filter`` in place of those of ``wanted``.
         """
         chosen = wanted.but(**fields)
         with self.reading() as connection:
-            return queries.contenders(connection, chosen, without=without, parts=parts, reach=reach)
+            return queries.contenders(connection, chosen, without=without, parts=parts, reach=reach, most=most)
 
     def combinations(
-        self, subject: Subject | None = None, keys: Collection[str] | None = None, *, variant: str | None = None
+        self,
+        subject: Subject | None = None,
+        keys: Collection[str] | None = None,
+        *,
+        variant: str | None = None,
+        among: Filter = ANY,
     ) -> list[Combination]:
-        """Systems, stacks and conditions under which something is measured, with the number of items."""
+        """Systems, stacks and conditions under which something is measured, with the number of items.
+
+        Args:
+            subject: Of what; None: of everything.
+            keys: Of which; None: of all.
+            variant: Name of the variant; None for all.
+            among: Of these combinations only: counting takes as long as there are items.
+        """
+        wanted = among.but(subject=subject, keys=keys, variant=variant)
         with self.reading() as connection:
-            return queries.combinations(connection, Filter(subject=subject, keys=keys, variant=variant))
+            return queries.combinations(connection, wanted)
 
     def measured_keys(
         self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import StoreError
 from .schema import MeasurementRow, table_of
-from .values import Block, Conditions, Measurement, Run, Stack, Stop, Subject, System, Verdict, Visit
+from .values import Block, Conditions, Measurement, Run, Stack, Stop, Subject, Summary, System, Verdict, Visit
 
 __all__ = [
     "STATISTICS",
@@ -38,12 +38,15 @@ _VISIT_BYTES = 24
 _MOST_SAMPLES = 1_000_000
 """Of one request to a worker, and thus of a block."""
 
-_M = table_of(MeasurementRow).c
-STATISTICS = (
-    _M.id, _M.run_id, _M.unroll, _M.median_ns, _M.mean_ns, _M.trimmed_mean_ns, _M.min_ns, _M.p90_ns, _M.p99_ns,
-    _M.ci95_low_ns, _M.ci95_high_ns, _M.samples, _M.block_medians_ns, _M.verdict, _M.stop, _M.load_ns,
-    _M.first_run_ns, _M.reference_ns, _M.protocol, _M.footprint_bytes, _M.undisturbed_ns, _M.quiet,
+_SUMMARY = ("median_ns", "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "samples")
+"""Columns that are fields of a ``Summary`` as they are..."""
+_OWN = (
+    "unroll", "load_ns", "first_run_ns", "reference_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
 )  # fmt: skip
+"""...and of a ``Measurement``."""
+_SPELLED = ("id", "run_id", "ci95_low_ns", "ci95_high_ns", "block_medians_ns", "verdict", "stop")
+"""Those that are written otherwise."""
+STATISTICS = tuple(table_of(MeasurementRow).c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN))
 """What ``to_measurement`` wants of a finished measurement, in its order."""
 
 
@@ -72,7 +75,7 @@ def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # those of a few hundred runs; hundreds of bricks have the same
 def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
     flat = _unpacked(data, samples, _VISIT_BYTES)
     return tuple(map(Visit, flat[::3], flat[1::3], flat[2::3]))
@@ -127,29 +130,17 @@ def to_block(row: Sequence[Any]) -> Block:
 
 def statistics_row(measurement: Measurement) -> dict[str, Any]:
     """The columns of ``MeasurementRow`` that finishing fills in."""
-    medians = measurement.block_medians_ns
+    summary = measurement.summary
+    (low, high), medians = summary.ci95_ns, summary.block_medians_ns
     return {
         "run_id": measurement.run,
-        "unroll": measurement.unroll,
-        "median_ns": measurement.median_ns,
-        "mean_ns": measurement.mean_ns,
-        "trimmed_mean_ns": measurement.trimmed_mean_ns,
-        "min_ns": measurement.min_ns,
-        "p90_ns": measurement.p90_ns,
-        "p99_ns": measurement.p99_ns,
-        "ci95_low_ns": measurement.ci95_ns[0],
-        "ci95_high_ns": measurement.ci95_ns[1],
-        "samples": measurement.samples,
+        "ci95_low_ns": low,
+        "ci95_high_ns": high,
         "block_medians_ns": struct.pack(f"<{len(medians)}d", *medians),
-        "verdict": str(measurement.verdict),
+        "verdict": str(summary.verdict),
         "stop": str(measurement.stop),
-        "load_ns": measurement.load_ns,
-        "first_run_ns": measurement.first_run_ns,
-        "reference_ns": measurement.reference_ns,
-        "protocol": measurement.protocol,
-        "footprint_bytes": measurement.footprint_bytes,
-        "undisturbed_ns": measurement.undisturbed_ns,
-        "quiet": measurement.quiet,
+        **{name: getattr(summary, name) for name in _SUMMARY},
+        **{name: getattr(measurement, name) for name in _OWN},
     }
 
 
@@ -157,14 +148,16 @@ def to_measurement(
     row: Sequence[Any], *, subject: Subject, key: str, system: str, stack: str, conditions: Conditions, variant: str
 ) -> Measurement:
     """From the columns ``STATISTICS``, and the identity of the item."""
-    medians: bytes = row[12]
+    id_, run, low, high, packed, verdict, stop, *rest = row
+    medians = struct.unpack(f"<{len(packed) // 8}d", packed)
+    figures, own = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
     return Measurement(
-        id=row[0], run=row[1], subject=subject, key=key, system=system, stack=stack, conditions=conditions,
-        unroll=row[2], median_ns=row[3], mean_ns=row[4], trimmed_mean_ns=row[5], min_ns=row[6], p90_ns=row[7],
-        p99_ns=row[8], ci95_ns=(row[9], row[10]), samples=row[11],
-        block_medians_ns=struct.unpack(f"<{len(medians) // 8}d", medians), verdict=Verdict(row[13]),
-        stop=Stop(row[14]), load_ns=row[15], first_run_ns=row[16], reference_ns=row[17], variant=variant,
-        protocol=row[18], footprint_bytes=row[19], undisturbed_ns=row[20], quiet=row[21],
+        id=id_, run=run, subject=subject, key=key, system=system, stack=stack, conditions=conditions,
+        summary=Summary(
+            **dict(zip(_SUMMARY, figures, strict=True)), ci95_ns=(low, high), block_medians_ns=medians,
+            verdict=Verdict(verdict),
+        ),
+        stop=Stop(stop), variant=variant, **dict(zip(_OWN, own, strict=True)),
     )  # fmt: skip
 
 

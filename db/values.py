@@ -26,6 +26,7 @@ __all__ = [
     "Stack",
     "Stop",
     "Subject",
+    "Summary",
     "System",
     "Verdict",
     "Visit",
@@ -210,6 +211,25 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """Statistics of samples: all times are of *one* execution of what was timed, in nanoseconds."""
+
+    median_ns: float
+    mean_ns: float
+    trimmed_mean_ns: float
+    """20 % trimmed at each end (DLBricks)."""
+    min_ns: float
+    p90_ns: float
+    p99_ns: float
+    ci95_ns: tuple[float, float]
+    """Interval of the mean, by what time blocks and processes differ by."""
+    samples: int
+    block_medians_ns: tuple[float, ...]
+    """Median of each block in (process, round) order."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """The samples of one subject on one stack and system, with statistics, verdict and why it stopped.
 
@@ -228,19 +248,7 @@ class Measurement:
     stack: str
     conditions: Conditions
     unroll: int
-    median_ns: float
-    mean_ns: float
-    trimmed_mean_ns: float
-    """20 % trimmed at each end (DLBricks)."""
-    min_ns: float
-    p90_ns: float
-    p99_ns: float
-    ci95_ns: tuple[float, float]
-    """Interval of ``latency_ns``, by what time blocks and processes differ by."""
-    samples: int
-    block_medians_ns: tuple[float, ...]
-    """Median of each block in (process, round) order."""
-    verdict: Verdict
+    summary: Summary
     stop: Stop
     load_ns: int | None = None
     """Time to create the session; None where not taken."""
@@ -261,7 +269,29 @@ class Measurement:
     @property
     def latency_ns(self) -> float:
         """The mean: unlike medians, means of visits that alternate add up."""
-        return self.mean_ns
+        return self.summary.mean_ns
+
+    @property
+    def ci95_ns(self) -> tuple[float, float]:
+        """95 % interval of ``latency_ns``."""
+        return self.summary.ci95_ns
+
+    @property
+    def half_ns(self) -> float:
+        """Half the width of that interval."""
+        low, high = self.ci95_ns
+        return (high - low) / 2
+
+    @property
+    def latency_ms(self) -> float:
+        """The mean in milliseconds, as reports have it."""
+        return self.latency_ns / 1e6
+
+    @property
+    def ci95_ms(self) -> tuple[float, float]:
+        """95 % interval of that."""
+        low, high = self.ci95_ns
+        return low / 1e6, high / 1e6
 
 
 @dataclass(frozen=True, slots=True)

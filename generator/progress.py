@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Progress", "ProgressCallback", "Stage"]
+__all__ = ["Progress", "ProgressCallback", "Stage", "Whole"]
 
 
 class Stage(StrEnum):
@@ -26,8 +27,6 @@ class Stage(StrEnum):
     """An item that ended its worker is tried alone once more."""
     PROFILE = "profile"
     """The kernels of items are recorded, after everything is timed."""
-    FINISH = "finish"
-    """Statistics are computed and stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +52,39 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], None]
 """Called between requests only: nothing is drawn while a sample is timed."""
+
+
+class Whole:
+    """Several measurements that follow each other, as one: what is done of all of them, and what is left.
+
+    Args:
+        progress: Called with the progress of the whole; None: not at all.
+        forecasts_s: Seconds that each takes.
+    """
+
+    def __init__(self, progress: ProgressCallback | None, forecasts_s: Sequence[float]) -> None:
+        self._progress = progress
+        self._forecasts_s = tuple(forecasts_s)
+        self._begun_s = time.monotonic()
+
+    def part(self, number: int) -> ProgressCallback | None:
+        """The callback of one of them: counts are of it, with its place among all; times are of the whole."""
+        progress = self._progress
+        if progress is None:
+            return None
+        later_s, place = sum(self._forecasts_s[number + 1 :]), f"{number + 1}/{len(self._forecasts_s)}"
+
+        def report(step: Progress) -> None:
+            remaining_s = None if step.remaining_s is None else step.remaining_s + later_s
+            progress(
+                replace(
+                    step,
+                    done=step.done + number * step.total,
+                    total=len(self._forecasts_s) * step.total,
+                    label=f"{place} {step.label}",
+                    elapsed_s=time.monotonic() - self._begun_s,
+                    remaining_s=remaining_s,
+                )
+            )
+
+        return report

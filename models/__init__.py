@@ -1,8 +1,6 @@
 """Where models come from: files, folders, globs, the built-in zoo; reading without weights, binding of dimensions."""
 
 from .binding import require_known
-from .runnable import Runnable
-from .skeleton import Skeleton
 from .source import ModelSource, find_models
 
-__all__ = ["ModelSource", "Runnable", "Skeleton", "find_models", "require_known"]
+__all__ = ["ModelSource", "find_models", "require_known"]

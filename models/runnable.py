@@ -118,7 +118,8 @@ def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, 
             continue
         if not value.type.HasField("tensor_type"):
             kind = (value.type.WhichOneof("value") or "value without a type").removesuffix("_type")
-            raise UnsupportedModel(f"{path}: input '{value.name}' is a {kind}, not a tensor, so it cannot be run")
+            kind = f"{'an' if kind.startswith('o') else 'a'} {kind}"
+            raise UnsupportedModel(f"{path}: input '{value.name}' is {kind}, not a tensor, so it cannot be run")
         tensor = value.type.tensor_type
         if tensor.elem_type not in _ELEMENT_TYPES:
             raise BrokenModel(

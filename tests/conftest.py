@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,22 @@ class Done:
 
 
 Cli = Callable[..., Done]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def brief_visits() -> Iterator[dict[str, int]]:
+    """Visits of this process take 1 ms, and 24 fill any budget: tests assert no latency, and hundreds of them measure.
+
+    Gives the values that users have, by name.
+    """
+    from dlbricks.generator.measurement.sampling import pace
+
+    brief = {"_LOOP_NS": 1_000_000, "_MOST_VISITS": 24}
+    usual = {name: getattr(pace, name) for name in brief}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in brief.items():
+            patch.setattr(pace, name, value)
+        yield usual
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lowest first. Root modules that are no stage stand beside the stage they serve.
 ORDER = [
-    "version", "lazy", "errors", "models", "bricks", "db", "generator", "constructor", "analyzer",
+    "version", "lazy", "errors", "tabular", "models", "bricks", "db", "generator", "constructor", "analyzer",
     "cli", "__main__",
 ]  # fmt: skip
 
@@ -36,19 +36,19 @@ ROOMS = {
     "generator/backends": ["base", "streams", "algorithms", "wording", "launches", "package", "registry",
                            "environments", "requirements", "onnxruntime", "torch", "openvino", "mxnet", "cublas",
                            "cudnn", "cupy"],
-    "generator/worker": ["redaction", "messages", "sandbox", "environment", "client", "standby", "serving", "execution",
-                         "packs", "worker"],
+    "generator/worker": ["redaction", "replies", "requests", "sandbox", "environment", "client", "standby", "serving",
+                         "execution", "packs", "worker"],
     "generator/measurement": ["costs", "item", "sampling", "journal", "pending", "settings", "subjects", "membership",
                               "launch", "throttling", "session", "data", "ceilings", "profiling", "campaign", "run",
                               "measure"],
-    "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "remedies", "curve",
-                    "result", "stored", "boundary", "coverage", "bounds", "prediction", "truth", "headroom",
-                    "construction", "sweep", "tokens"],
+    "constructor": ["composition", "choice", "uncertainty", "roofline", "decomposition", "form", "family", "remedies",
+                    "curve", "result", "framing", "stored", "reuse", "coverage", "bounds", "prediction", "truth",
+                    "headroom", "interpolation", "construction", "sweep", "tokens"],
     "models": ["control", "zoo"],
     "analyzer": ["shell", "estimation", "comparison", "manifests", "history", "ranking", "advice", "kernels",
-                 "findings", "report", "reporting", "tokens", "frames", "demo"],
+                 "findings", "report", "reporting", "tokens", "markdown", "demo"],
     "analyzer/estimation": ["query", "views", "runtime", "tasks", "lookup", "cutting",
-                            "records", "archive", "survey", "estimate", "interpolation"],
+                            "estimates", "records", "archive", "survey", "estimate", "interpolation"],
     "analyzer/findings": ["finding", "joint", "subject", "analysis", "analyses", "registry", "proof", "analyze"],
     "analyzer/history": ["changes", "series", "machine", "blame", "result", "history", "confirm"],
     "analyzer/manifests": ["locking", "parts", "shape", "manifest", "differences", "rerun", "reproduce"],
@@ -63,10 +63,10 @@ ROOMS = {
 # Module prefixes that may be imported in these places only, wherever in the file the import stands.
 CONFINED = {
     "onnx": ("models/", "bricks/", "generator/"),
-    "onnx_graphsurgeon": ("bricks/", "generator/"),
+    "onnx_graphsurgeon": ("generator/network/",),
     "onnxruntime": ("generator/",),
-    "torch": ("models/zoo/crossed", "models/zoo/exports", "generator/backends/"),
-    "transformers": ("models/zoo/crossed", "models/zoo/exports"),
+    "torch": ("models/zoo/calls", "models/zoo/exports", "generator/backends/"),
+    "transformers": ("models/zoo/calls", "models/zoo/exports"),
     "onnxscript": ("models/zoo/exports",),
     "mxnet": ("generator/backends/",),
     "openvino": ("generator/backends/",),
@@ -97,7 +97,13 @@ def modules() -> list[Path]:
     return sorted(path.relative_to(ROOT) for path in files)
 
 
-def imports(module: Path, *, top_level: bool = False) -> Iterator[tuple[str, int]]:
+@functools.cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse((ROOT / module).read_text())
+
+
+@functools.cache
+def imports(module: Path, *, top_level: bool = False) -> list[tuple[str, int]]:
     """Imported modules with line; relative ones resolved to ``dlbricks.…``.
 
     Args:
@@ -105,14 +111,16 @@ def imports(module: Path, *, top_level: bool = False) -> Iterator[tuple[str, int
         top_level: Only what importing the module executes: not in functions, not under TYPE_CHECKING.
     """
     package = ["dlbricks", *module.parent.parts]
-    for node in statements(ast.parse((ROOT / module).read_text()), top_level=top_level):
+    found: list[tuple[str, int]] = []
+    for node in statements(parsed(module), top_level=top_level):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - (node.level - 1)] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
-            yield source, node.lineno
-            yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
+            found.append((source, node.lineno))
+            found += ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
+    return found
 
 
 def statements(tree: ast.AST, *, top_level: bool) -> Iterator[ast.AST]:
@@ -251,7 +259,7 @@ def test_no_folder_has_more_than_twenty_files_of_its_own() -> None:
 def test_every_room_says_what_may_stand_in_it() -> None:
     rooms = [path for path in modules() if path.name == "__init__.py" and len(path.parts) > 2]
 
-    silent = [str(path) for path in rooms if not ast.get_docstring(ast.parse((ROOT / path).read_text()))]
+    silent = [str(path) for path in rooms if not ast.get_docstring(parsed(path))]
 
     assert rooms
     assert not silent
@@ -261,7 +269,7 @@ def test_imports_inside_the_package_are_relative() -> None:
     absolute = [
         f"{module}:{node.lineno}"
         for module in modules()
-        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        for node in ast.walk(parsed(module))
         if (isinstance(node, ast.Import) and any(within(alias.name, "dlbricks") for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and not node.level and within(node.module or "", "dlbricks"))
     ]
@@ -297,7 +305,7 @@ def test_the_library_neither_prints_nor_exits() -> None:
         f"{module}:{node.lineno}"
         for module in modules()
         if module.parts[0] != "cli"  # the command line does both
-        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        for node in ast.walk(parsed(module))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "quit", "os._exit"}
     ]
 

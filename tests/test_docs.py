@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import dlbricks
 import pytest
 import yaml
 from listings import leaves
@@ -126,6 +125,7 @@ def test_the_private_round_trip_runs_as_written(tmp_path: Path, write_branches: 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md")
 
@@ -164,8 +164,8 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     assert [len(frame) for frame in (made, estimated, measured, compared)] == [1, 1, 1, 1]
     assert len(past) == sum(row.runs for row in left["past"].rows) >= 2
     assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
-    assert list(dlbricks.frame(left["made"])["name"]) == ["model"]
-    assert dlbricks.to_json(left["made"])["page"] == "report.html"
+    assert list(left["made"].frame()["name"]) == ["model"]
+    assert left["made"].to_json()["page"] == "report.html"
 
 
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
@@ -206,7 +206,7 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
     text = (ROOT / "docs/api.md").read_text()
 
     for name in ("find_models", "generate", "run", "measure", "estimate", "compare", "advise", "analyze", "report",
-                 "tokens", "Store-open", "frame", "to_json", "to_markdown"):  # fmt: skip
+                 "tokens", "Store-open", "Tabular-frame", "Tabular-to_json", "to_markdown"):  # fmt: skip
         assert f"<!-- signature-{name} -->" in text
     anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in re.findall(r"^## (.*)$", text, re.M)}
     assert set(re.findall(r"\]\(#([\w-]+)\)", text)) <= anchors
@@ -216,11 +216,13 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
 def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], tuple[list[int], str]]:
     """Run the steps of a job of docs/ci.md that measure; returns their exit codes, and the summary that they wrote.
 
-    Both environments are this one; that of the change runs without optimisation, in place of another version.
+    Both environments are this one; that of the change runs without optimisation, in place of another version. They
+    measure with few visits.
     """
     write_lrn(here / "models" / "model.onnx")
     script = Path(sys.executable).parent / "dlbricks"
-    for side, options in (("base", ""), ("head", "--option optimization=disabled")):
+    brief = "--visits 10 --processes 1"
+    for side, options in (("base", brief), ("head", f"{brief} --option optimization=disabled")):
         command = here / side / "bin" / "dlbricks"
         command.parent.mkdir(parents=True)
         command.write_text(f'#!/bin/sh\n[ "$1" = measure ] && set -- "$@" {options}\nexec {script} "$@"\n')
@@ -245,6 +247,7 @@ def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], t
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_workflow_fails_where_something_is_missed(workflow: Callable[[str], tuple[list[int], str]]) -> None:
     (measured, analysed), summary = workflow("missed")
 

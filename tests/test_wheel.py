@@ -98,7 +98,7 @@ def test_the_whole_way_works_outside_the_repository(
         call(clean, tmp_path, "dlbricks", "generate", "squeezenet", "branches.onnx", "-o", "all", "--json")
     )
     call(clean, tmp_path, "dlbricks", "generate", "branches.onnx", "-o", "suite")
-    call(clean, tmp_path, "dlbricks", "run", "suite")
+    call(clean, tmp_path, "dlbricks", "run", "suite", "--visits", "10", "--processes", "1")
     call(clean, tmp_path, "dlbricks", "db", "upgrade")
     estimate = json.loads(call(clean, tmp_path, "dlbricks", "estimate", "branches.onnx", "--plot", "p.svg", "--json"))
 

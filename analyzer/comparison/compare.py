@@ -11,6 +11,7 @@ from ...constructor.decomposition import Decomposition, Failed
 from ...db import Store
 from ...generator.decomposition.cutter import Cut
 from ...models import ModelSource
+from ...tabular import Records, Tabular, nested_rows
 from ..estimation.query import Query, QueryFields, asked
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import Figure, Pair, Results, open_results
@@ -82,12 +83,12 @@ class ModelComparison:
     error: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+        """As a JSON object, with the latencies that the ratio is of."""
+        return asdict(self) | _decided_by(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Tabular):
     """Models on all sides, each against the base.
 
     Attributes:
@@ -106,6 +107,47 @@ class Comparison:
     def complete(self) -> bool:
         """Whether every model has a verdict on every side."""
         return all(row.verdict is not None for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model and other side, the sides beside them."""
+        rows = [row.record() for row in self.rows]
+        totals = {
+            "base": self.sides[0].name if self.sides else None,
+            "by": str(self.by),
+            "minimum_effect": self.minimum_effect,
+            "sides": [_described(side) for side in self.sides],
+        }
+        hidden = {"layers", "missing"}
+        flat = [line for row in rows for line in nested_rows(row, "layer", row["layers"], without=hidden)]
+        return Records(rows, totals, flat)
+
+
+def _decided_by(row: ModelComparison) -> dict[str, object]:
+    """The latencies that the ratio is of."""
+    measured = "measured" in (row.basis or "measured")
+    kinds = ("undisturbed", "measured", "estimate") if measured else ("estimate", "measured")
+    found: dict[str, object] = {}
+    for side in ("base", "other"):
+        kind = next((kind for kind in kinds if getattr(row, f"{side}_{kind}_ms") is not None), kinds[-1])
+        found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
+    return found
+
+
+def _described(side: Side) -> dict[str, object]:
+    place = side.choice
+    return {
+        "name": side.name,
+        "system": place.system_key,
+        "stack": place.stack_key,
+        "backend": place.stack.backend,
+        "device": place.stack.device,
+        "versions": dict(place.stack.versions),
+        "options": dict(place.stack.options),
+        **asdict(place.conditions),
+        "run": None if side.run is None else side.run.id,
+        "started": None if side.run is None else side.run.started,
+        "variant": side.variant,
+    }
 
 
 def compare(

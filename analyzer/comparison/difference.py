@@ -34,6 +34,7 @@ __all__ = [
     "discoveries",
     "relation",
     "two_sided",
+    "welch",
 ]
 
 MINIMUM_EFFECT = 0.03
@@ -120,6 +121,13 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
     if discovered and not 1 / largest <= seen.ratio <= largest:
         return Relation.FASTER if seen.ratio < 1 else Relation.SLOWER
     return Relation.UNCLEAR
+
+
+def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Standard error of a difference, and its degrees of freedom, by those of both sides (Welch and Satterthwaite)."""
+    error = math.hypot(one[0], other[0])
+    known = math.fsum(each**4 / degrees for each, degrees in (one, other))
+    return error, error**4 / known if known > 0 else max(one[1], other[1])
 
 
 def two_sided(t: float, degrees: float) -> float:

@@ -195,7 +195,7 @@ class Results:
     def measured(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side as measured."""
         truth = self._by_side[side.name].truths.get(model.own.key)
-        return Figure() if truth is None else _figure(truth)
+        return Figure() if truth is None else Figure(truth.latency_ms, truth.ci95_ms)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side, as measured and from bricks; nothing is made of no bricks."""
@@ -272,12 +272,17 @@ class Results:
         return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
 
     def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> Pair:
-        noisy = Verdict.UNSTABLE in {base.verdict, other.verdict}
-        pair = Pair(_figure(base), _figure(other), "measured", noisy=noisy)
+        noisy = Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict}
+        here, there = (Figure(one.latency_ms, one.ci95_ms) for one in (base, other))
+        pair = Pair(here, there, "measured", noisy=noisy)
         if base.latency_ns <= 0 or other.latency_ns <= 0:
             return replace(pair, basis=None, reason=_NO_TIME)
-        compared = self._timeline.between(base, other, in_turn=self._in_turn(base, other))
-        error, degrees = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        taken = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
+        compared = self._timeline.between(base, other, taken, in_turn=self._in_turn(base, other))
+        known = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
+        if known is None:
+            known = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        error, degrees = known
         seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
         guessed = compared.apart > 0 and not self._timeline.known(base, other)
         if compared.undisturbed:
@@ -358,11 +363,6 @@ def open_results(
         found = decompose_all(models, cut, shapes, store=store)
         readable_of(models, found)
         yield Results(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
-
-
-def _figure(measured: Measurement) -> Figure:
-    low, high = measured.ci95_ns
-    return Figure(measured.latency_ns / _NS_PER_MS, (low / _NS_PER_MS, high / _NS_PER_MS))
 
 
 def _quiet(figure: Figure, latency_ns: float) -> Figure:

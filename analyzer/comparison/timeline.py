@@ -2,8 +2,9 @@
 
 What one run visited in turn met the same machine. All else is compared by what it is on a quiet machine, which repeats
 better than means do (docs/results/README.md), with what runs differ by in doubt: that holds for two runs, and for what
-one run did one after the other, whose machine drifts as well. Where one of them was never seen quiet, by how much it
-was disturbed is in doubt too.
+one run did one after the other, whose machine drifts as well. Where one of them was never seen quiet, and probes say
+that the machine was another at its best moments, means are compared, and by how much they were disturbed is in doubt
+too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...constructor.uncertainty.calibration import scatters
+from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Store
+from ...db.samples.statistics import Baseline, alike, low_probes
 from ...db.values import Block, Run, Stack
+from .difference import welch
 
 __all__ = ["Compared", "Timeline", "compared_apart", "visited_in_turn"]
 
@@ -51,11 +55,14 @@ class Timeline:
         """When the run of a measurement began."""
         return self._runs[measurement.run].started
 
-    def between(self, base: Measurement, other: Measurement, *, in_turn: bool) -> Compared:
-        """Two measurements of one kind."""
+    def between(
+        self, base: Measurement, other: Measurement, blocks: tuple[Sequence[Block], Sequence[Block]], *, in_turn: bool
+    ) -> Compared:
+        """Two measurements of one kind, with the raw samples of each."""
         if in_turn:
             return Compared(base.latency_ns, other.latency_ns, 0.0)
-        return compared_apart(base, other, self._stacks)
+        same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
+        return compared_apart(base, other, self._stacks, same=same)
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
         """What two means may differ by because of the machine; nothing where they were visited in turn."""
@@ -63,20 +70,33 @@ class Timeline:
             return 0.0
         return _apart(base, other, self._stacks)
 
+    def undisturbed_error(
+        self, base: Measurement, other: Measurement, uncertainty: Uncertainty
+    ) -> tuple[float, float] | None:
+        """Standard error of the difference of the logarithms of two undisturbed latencies, and its degrees of freedom.
+
+        None where one of them is not known.
+        """
+        first, second = (
+            uncertainty.undisturbed_error(one.id, Baseline.of_run(self._runs[one.run])) for one in (base, other)
+        )
+        return None if first is None or second is None else welch(first, second)
+
     def known(self, *measurements: Measurement) -> bool:
         """Whether what runs differ by was calibrated for the stacks and threads of some measurements."""
         return all(scatters(self._stacks, one).known for one in measurements)
 
 
-def compared_apart(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> Compared:
+def compared_apart(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
     """Two measurements that were not visited in turn, of one database or of two.
 
     Args:
         base: The first.
         other: The second.
         stacks: Those of both, by key.
+        same: Whether the machine was the same at its best moments, by probes.
     """
-    if base.undisturbed_ns and other.undisturbed_ns and base.quiet and other.quiet:
+    if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
         return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
     return Compared(base.latency_ns, other.latency_ns, _apart(base, other, stacks))
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -22,7 +22,16 @@ from ...bricks.graph.outline import Outline, outline_of
 from ...bricks.layer import LayerState
 from ...constructor.decomposition import Decomposition, alone, distance_level
 from ...db import Stack, Store
-from ...db.decompositions import Record, keep_file, keep_records, kept_file, kept_records
+from ...db.decompositions import (
+    Record,
+    keep_file,
+    keep_records,
+    kept_data,
+    kept_file,
+    kept_files,
+    kept_records,
+    read_records,
+)
 from ...errors import DatabaseLocked, DatabaseReadOnly, DlbricksError, StoreError
 from ...generator.backends.custom_ops import asked
 from ...generator.backends.registry import get, optimiser_of
@@ -35,7 +44,7 @@ from .records import Parts, executed_record, parts_record, read_executed, read_p
 
 __all__ = ["Archive", "maker"]
 
-_FORMAT = 6
+_FORMAT = 7
 """Changes whenever a record is written otherwise, or the same model is decomposed otherwise."""
 
 _SETTLED_NS = 2_000_000_000
@@ -63,6 +72,7 @@ class Archive:
         self._salt = ""
         self._contents: dict[tuple[Path, FileState], FileContent] = {}
         self._fingerprints: dict[ModelSource, str] = {}
+        self._ahead: dict[str, dict[str, bytes]] = {}
         self._writable = True
         if cut.graph != "source":
             try:
@@ -77,6 +87,18 @@ class Archive:
         self._executed = _named("executed", *runtime, *libraries)
         self._parts = _named("cut", cut.graph, cut.granularity, cut.overlap, cut.connected, *runtime, *libraries)
 
+    def expect(self, sources: Sequence[ModelSource]) -> None:
+        """Read what is kept of models that will be looked for, in a few queries for all of them."""
+        if self._unknown:
+            return
+        states = {source.path: FileState.of(source.path) for source in sources if source.path and not source.problem}
+        there = {path: (state.size, state.mtime_ns) for path, state in states.items() if state is not None}
+        for path, kept in kept_files(self._store, there).items():
+            self._contents[path, FileState(*there[path])] = FileContent(*kept)
+        models = {model for source in sources if (model := fingerprint(source, self._content)) is not None}
+        names = {self._own, self._taken, self._executed, self._parts}
+        self._ahead = kept_data(self._store, models, names, self._maker)
+
     def find(self, source: ModelSource, own: ModelGraph | None = None) -> Decomposition | None:
         """The decomposition of a model, its graphs as outlines; None where it is not kept, or cannot be read.
 
@@ -84,7 +106,7 @@ class Archive:
             source: The model.
             own: Its own graph, where that is at hand.
         """
-        if (self._cut.graph != "source" and self._stack is None) or not self._cut.in_parts:
+        if self._unknown:
             return None
         model = fingerprint(source, self._content)
         if model is None:
@@ -93,7 +115,10 @@ class Archive:
         wanted = {self._executed, self._parts}
         wanted |= {self._own} if own is None else set()
         wanted |= {self._taken} if self._cut.graph != "source" else set()
-        found = kept_records(self._store, model, wanted, self._maker)
+        if (ahead := self._ahead.get(model)) is not None:
+            found = read_records({part: data for part, data in ahead.items() if part in wanted})
+        else:
+            found = kept_records(self._store, model, wanted, self._maker)
         try:
             if self._taken in found:  # prepared as a runtime takes it, whatever its own graph is
                 own = Outline(found[self._taken])
@@ -120,6 +145,11 @@ class Archive:
             records[self._parts] = parts_record(model)
         if fingerprint(model.source, self._content) == known:
             self._write(lambda: keep_records(self._store, known, records, self._maker))
+
+    @property
+    def _unknown(self) -> bool:
+        """Whether what such a cut finds is not kept, or not of a runtime that is here."""
+        return (self._cut.graph != "source" and self._stack is None) or not self._cut.in_parts
 
     @property
     def _is_plain(self) -> bool:

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice
 from ...constructor.construction import construct, without
 from ...constructor.decomposition import Decomposition, Failed
+from ...constructor.interpolation import Sized, read_between
 from ...constructor.result import Estimate
+from ...constructor.stored import Stored
 from ...db import Store
 from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...models import ModelSource
 from .cutting import readable_of, settle
+from .estimates import Estimates
 from .lookup import look_up
 from .query import Query, QueryFields, asked, choose
 from .survey import decompose_all, executed_graphs, wanted_bricks
 from .tasks import Tasks
 
-__all__ = ["Explained", "estimate", "estimates_under", "explained"]
+__all__ = ["Explained", "Relatives", "estimate", "estimates_under", "explained"]
 
 Explained = tuple[Estimate, Decomposition | None]
 """An estimate with what the model was decomposed into; None where it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relatives:
+    """The same model at other sizes of one dimension.
+
+    Attributes:
+        dimension: The dimension.
+        size: Its size.
+        others: The others by size; those of them that are not decomposed are left out.
+    """
+
+    dimension: str
+    size: int
+    others: Mapping[int, ModelSource]
 
 
 def estimate(
@@ -37,7 +56,7 @@ def estimate(
     graph: str = "source",
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
-) -> list[Estimate]:
+) -> Estimates:
     """Estimate the latency of models from the stored latencies of their bricks.
 
     Args:
@@ -55,7 +74,7 @@ def estimate(
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
-        One estimate per model, in their order; a model that cannot be decomposed has ``error``.
+        One row per model, in their order; a model that cannot be decomposed has ``error``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
@@ -73,7 +92,8 @@ def estimate(
         (None, 0.0, True)
     """
     cut = Cut(granularity, overlap, connected, graph)
-    return [one for one, _ in explained(models, store=store, query=asked(query, fields), cut=cut, oracle=oracle)]
+    found = explained(models, store=store, query=asked(query, fields), cut=cut, oracle=oracle)
+    return Estimates(tuple(one for one, _ in found))
 
 
 def explained(
@@ -83,6 +103,7 @@ def explained(
     query: Query,
     cut: Cut,
     oracle: ShapeOracle | None = None,
+    relatives: Mapping[ModelSource, Relatives] | None = None,
 ) -> list[Explained]:
     """The same, each estimate with what the model was decomposed into; None where it cannot be.
 
@@ -92,6 +113,8 @@ def explained(
         query: Which of the stored combinations.
         cut: Which graph is decomposed, and how wide sequences are.
         oracle: Finds shapes that inference does not.
+        relatives: Of those models whose missing bricks are to be read between other sizes: which of ``models`` these
+            are.
     """
     settled = settle(store, query, cut)
     cut, query = settled.cut, settled.query
@@ -103,7 +126,10 @@ def explained(
         found = decompose_all(models, cut, shapes, store=store)
         readable = readable_of(models, found)
         choice = choose(store, {part.key for model in readable for part in model.sequences}, query)
-        estimates = iter(estimates_under(choice, readable, store=store, query=query, cut=cut, oracle=shapes))
+        made = estimates_under(
+            choice, readable, store=store, query=query, cut=cut, oracle=shapes, relatives=relatives or {}
+        )
+        estimates = iter(made)
     return [
         (next(estimates), model) if isinstance(model, Decomposition) else (without(model, _blank(query, cut)), None)
         for model in found
@@ -134,6 +160,7 @@ def estimates_under(
     query: Query,
     cut: Cut,
     oracle: ShapeOracle,
+    relatives: Mapping[ModelSource, Relatives] | None = None,
 ) -> list[Estimate]:
     """Estimate models that are decomposed from what is stored under one combination.
 
@@ -144,6 +171,7 @@ def estimates_under(
         query: What the caller asked for.
         cut: How the models were decomposed.
         oracle: Finds shapes that inference does not.
+        relatives: As for ``explained``.
     """
     keys = {part.key for model in models for part in model.sequences}
     executed = executed_graphs(models, store, choice, keys, oracle)
@@ -155,4 +183,15 @@ def estimates_under(
         models={model.own.key for model in models},
     )
     tasks, blank = Tasks(store, choice, query, cut), _blank(query, cut)
-    return [construct(model, stored, executed[model.own.key], tasks, blank) for model in models]
+    by_source = {model.source: model for model in models}
+    made = []
+    for model in models:
+        known: Stored | str = stored
+        if relatives and (related := relatives.get(model.source)) is not None:
+            sized = {size: by_source[other] for size, other in related.others.items() if other in by_source}
+            others = [Sized(size, other, executed[other.own.key]) for size, other in sized.items()]
+            wanted = Sized(related.size, model, executed[model.own.key])
+            known = read_between(wanted, others, related.dimension, stored)
+        entry = construct(model, stored if isinstance(known, str) else known, executed[model.own.key], tasks, blank)
+        made.append(replace(entry, interpolation_reason=known) if isinstance(known, str) else entry)
+    return made

@@ -33,6 +33,10 @@ _NO_LATENCIES = (*PARTS, *BOUNDARY, DATA)
 _REACH = 1.5
 """How many times the lowest latency one may be that could be the lowest but for chance."""
 
+_MOST_RIVALS = 6
+"""Of a brick: of many that are about as fast, such as a dozen versions of a runtime, the others are seldom the lowest,
+and each is one more to read and to draw errors of."""
+
 
 @dataclass(slots=True)
 class Wanted:
@@ -100,7 +104,7 @@ def look_up(
         threads=choice.conditions.threads,
         dtype=choice.conditions.dtype,
     )
-    twins = _twins(store, measured, {truth.run for truth in truths.values()})
+    twins = _twins(store, measured, choice.stack_key, {truth.run for truth in truths.values()})
     measured += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
     taken = store.blocks_of([measurement.id for measurement in measured if measurement.variant != DATA])
     uncertainty = Uncertainty(measured, taken, store.stacks())
@@ -109,14 +113,19 @@ def look_up(
     return Stored(choice, by_state, truths, data, model_failures, overheads, uncertainty, ceilings, twins, kernels)
 
 
-def _twins(store: Store, measured: Sequence[Measurement], runs: AbstractSet[str]) -> dict[Twin, Measurement]:
-    """Of bricks that were measured again since: what the runs took of them in which whole models were measured."""
-    again: dict[tuple[str, str, Conditions, str], set[str]] = {}
+def _twins(
+    store: Store, measured: Sequence[Measurement], stack: str, runs: AbstractSet[str]
+) -> dict[Twin, Measurement]:
+    """Of bricks that were measured again since: what the runs took of them in which whole models were measured.
+
+    These runs were of one stack: what others measured has no twin in them.
+    """
+    again: dict[tuple[str, Conditions, str], set[str]] = {}
     for one in measured:
-        if runs - {one.run}:
-            again.setdefault((one.system, one.stack, one.conditions, one.variant), set()).add(one.key)
+        if one.stack == stack and runs - {one.run}:
+            again.setdefault((one.system, one.conditions, one.variant), set()).add(one.key)
     found: dict[Twin, Measurement] = {}
-    for (system, stack, conditions, variant), keys in again.items():
+    for (system, conditions, variant), keys in again.items():
         wanted = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
         for one in store.measurements(wanted, latest=False):
             if one.run in runs:
@@ -194,7 +203,9 @@ def _lowest(
     if not keys:
         return {}
     where = Filter(Subject.BRICK, keys, choice.system_key, conditions=conditions, variant=None)
-    found = store.contenders(where, device=choice.stack.device, without=without, parts=_NO_LATENCIES, reach=_REACH)
+    found = store.contenders(
+        where, device=choice.stack.device, without=without, parts=_NO_LATENCIES, reach=_REACH, most=_MOST_RIVALS
+    )
     places: dict[tuple[str, str], set[str]] = {}
     for rivals in found.values():
         for one in rivals:

@@ -105,9 +105,28 @@ def matching(
     def wanted(one: Combination) -> bool:
         return _matches(_choice(one, systems, stacks), query)
 
-    joined = _joined(store, store.combinations(subject, keys, variant=""), keys, query, wanted)
+    among = _among(query, systems, stacks)
+    joined = _joined(store, store.combinations(subject, keys, variant="", among=among), keys, query, wanted)
     found = [_choice(one, systems, stacks) for one in joined if wanted(one)]
     return _all_cores(found) if query.threads == 0 else found
+
+
+def _among(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Filter:
+    """What of a query the database can tell before it counts anything."""
+
+    def only(prefix: str | None, stored: Iterable[str]) -> str | None:
+        found = [] if prefix is None else [key for key in stored if key.startswith(prefix)]
+        return found[0] if len(found) == 1 else None
+
+    return Filter(
+        system=only(query.system, systems),
+        stack=only(query.stack, stacks),
+        backend=query.backend,
+        device=query.device,
+        threads=query.threads or None,
+        cache=None if query.cache == MODEL else query.cache,
+        dtype=query.dtype,
+    )
 
 
 def require_one(found: Collection[Choice]) -> Choice | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.executed import ExecutedModel
-from ...bricks.graph.footprint import is_level
+from ...bricks.graph.footprint import is_level, level_name
 from ...bricks.graph.graph import ModelGraph
 from ...bricks.graph.outline import Outline
 from ...bricks.inference.shapes import ShapeOracle
+from ...bricks.sequence import LayerSequence
 from ...constructor.choice import COLD, MODEL, Choice
 from ...constructor.decomposition import Decomposition, Failed, Interventions, as_written, intervened, state_of
+from ...constructor.reuse import repeated_windows
 from ...db import Store, Subject
 from ...db.values import NATIVE
 from ...errors import DlbricksError
@@ -42,6 +44,8 @@ def decompose_all(
         store: The database that keeps decompositions; None to decompose every model now.
     """
     archive = _archive(store, cut, oracle)
+    if archive is not None:
+        archive.expect(models)
     found: list[Decomposition | Failed] = []
     with Cutter(cut, oracle=oracle) as cutter:
         for source in models:
@@ -102,6 +106,8 @@ def executed_graphs(
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     cut = cut_of(Cut(1), "runtime", choice.stack, choice.conditions.threads)
     archive = _archive(store, cut, oracle)
+    if archive is not None:
+        archive.expect([model.source for model in rest])
     with Cutter(cut, oracle=oracle) as cutter:
         for model in rest:
             try:
@@ -128,6 +134,8 @@ def _with_units(
         return {**found}
     cut = cut_of(Cut(1), "fused", choice.stack, choice.conditions.threads)
     archive = _archive(store, cut, oracle)
+    if archive is not None:
+        archive.expect([model.source for model in models])
     added = {**found}
     with Cutter(cut, oracle=oracle) as cutter:
         for model in models:
@@ -167,6 +175,10 @@ def wanted_bricks(
         wanted[state].bricks |= asked
         wanted[state].competing |= {window.key for window in model.windows}
         wanted[state].windows |= {part.key for part in found.units or ()}
+        _add_repeated(wanted, model.sequences, state)
+        for level, key in repeated_windows(model) if is_level(state) else ():
+            wanted[level_name(level)].competing.add(key)
+        _add_repeated(wanted, found.parts, found.level)
         if model.graph.salt:
             wanted[state].boundary |= boundary_variants(model.graph, model.sequences).keys()
         if choice is not None and found.graph is not None:
@@ -181,6 +193,13 @@ def wanted_bricks(
             spans = ((window.key, live[window.begin : window.end]) for window in model.windows)
             wanted[state].views |= {key for key, layers in spans if _is_view(model.graph, layers)}
     return dict(wanted)
+
+
+def _add_repeated(wanted: Mapping[str, Wanted], parts: Iterable[LayerSequence], state: str) -> None:
+    """Add bricks of iterations, in the footprint class that these find their weights in."""
+    for part in parts if is_level(state) else ():
+        if part.reuse:
+            wanted[level_name(part.reuse)].bricks.add(part.key)
 
 
 def _is_view(graph: ModelGraph, layers: Sequence[int]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
@@ -23,6 +24,8 @@ __all__ = ["Tasks", "default_options"]
 
 _DEFAULT_BACKEND = "onnxruntime"
 
+_T = TypeVar("_T")
+
 
 class Tasks:
     """Tasks that decompose a model as it was decomposed here, and measure its bricks where they are missing.
@@ -41,6 +44,7 @@ class Tasks:
         self._choice = choice
         self._query = query
         self._database = str(store.place)
+        self._found: dict[object, Any] = {}
 
     def measure(
         self,
@@ -93,8 +97,17 @@ class Tasks:
             return task
         return replace(task, threads=self._choice.conditions.threads, dtype=_named_dtype(self._choice.conditions.dtype))
 
+    def _once(self, what: object, find: Callable[[], _T]) -> _T:
+        """What is the same for every model, found for the first."""
+        if what not in self._found:
+            self._found[what] = find()
+        return cast("_T", self._found[what])
+
     def _measurable(self, graph: str) -> bool:
         """Whether bricks of a graph can be measured in the precision that was asked for."""
+        return self._once(("measurable", graph), lambda: self._can_measure(graph))
+
+    def _can_measure(self, graph: str) -> bool:
         stack = self._named()
         backend = _known(stack.backend)
         given = self._dtype in {None, NATIVE}
@@ -104,7 +117,7 @@ class Tasks:
         return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
 
     def _executes_as_written(self) -> bool:
-        return executes_as_written(self._named())
+        return self._once("as written", lambda: executes_as_written(self._named()))
 
     def _in_turn(self) -> bool:
         """Whether the runtime can run the bricks of a model in turn; one that is not known here may."""
@@ -115,6 +128,9 @@ class Tasks:
         return self._can(walks)
 
     def _can(self, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
+        return self._once(able, lambda: self._is(able))
+
+    def _is(self, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
         stack = self._named()
         backend = _known(stack.backend)
         if backend is None or stack.device not in backend.devices:
@@ -125,8 +141,13 @@ class Tasks:
         """The stack that tasks name: that which is stored, or as it comes."""
         if self._choice is not None:
             return self._choice.stack
-        asked = _asked_stack(self._store, self._query)
-        return asked or Stack(self._query.backend or _DEFAULT_BACKEND, self._query.device or "cpu", ())
+        return self._stack() or Stack(self._query.backend or _DEFAULT_BACKEND, self._query.device or "cpu", ())
+
+    def _stack(self) -> Stack | None:
+        """The stack that was asked for, or is stored."""
+        if self._choice is not None:
+            return self._choice.stack
+        return self._once("stack", lambda: _asked_stack(self._store, self._query))
 
     def _task(self, kind: TaskKind, source: ModelSource, cache: str | None = None) -> Task:
         """A task on this stack, with these threads, in this cache state and precision.
@@ -141,14 +162,14 @@ class Tasks:
         if state is None or _at_distances(state):
             # ``model`` is what it is left alone.
             state = (None if state is None else MODEL) if self._in_turn() else "hot"
-        stack = _asked_stack(self._store, self._query) if self._choice is None else self._choice.stack
+        stack = self._stack()
         return Task(
             kind,
             source,
             self._database,
             backend=self._query.backend if stack is None else stack.backend,
             device=self._query.device if stack is None else stack.device,
-            options=() if stack is None else _chosen_options(stack),
+            options=() if stack is None else self._once("options", lambda: _chosen_options(stack)),
             threads=conditions.threads,
             cache=state,
             dtype=_named_dtype(conditions.dtype),

@@ -23,6 +23,7 @@ from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.machine.system import probe_system
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
+from ...tabular import Records, Tabular
 from ..estimation.cutting import cut_of, readable_of
 from ..estimation.estimate import estimates_under
 from ..estimation.query import Query, QueryFields, asked, choose
@@ -45,6 +46,13 @@ MINIMUM_SHARE = 0.01
 
 
 _LATE = "the time was up"
+
+_OF_MODEL = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
+_OF_FINDING = (
+    "kind", "title", "layers", "current_ms", "achievable_ms", "saving_ms", "ci95_ms", "share", "proven_ms",
+    "proven_share", "unproven", "at_most",
+)  # fmt: skip
+"""Fields of a model, and of a finding, that stand in a flat row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,16 @@ class ModelFindings:
         """What all findings would give together; None where there are none."""
         return joint_of(self.findings, self.latency_ms)
 
+    def cells(self, found: Finding) -> dict[str, Any]:
+        """One of its findings as a flat row."""
+        proof = found.proof
+        return {
+            "name": self.name,
+            **{name: getattr(found, name) for name in _OF_FINDING},
+            "remedy": found.remedy.text,
+            "artefact": None if proof is None else proof.artefact,
+        }
+
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
         record = spelled({name: getattr(self, name) for name in self.__slots__}, remedies="commands")
@@ -113,7 +131,7 @@ class ModelFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class AnalyzeReport:
+class AnalyzeReport(Tabular):
     """What some models miss.
 
     Attributes:
@@ -128,6 +146,15 @@ class AnalyzeReport:
     def complete(self) -> bool:
         """Whether every analysis could be asked of every model."""
         return all(row.complete for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model; flat, one per finding, those that were tried in vain included."""
+        flat = [
+            {name: getattr(row, name) for name in _OF_MODEL} | row.cells(found) | {"evidence": found.evidence}
+            for row in self.rows
+            for found in (*row.findings, *row.tried)
+        ]
+        return Records([row.record() for row in self.rows], {"minimum_share": self.minimum_share}, flat)
 
 
 def share_of(found: Finding) -> float:

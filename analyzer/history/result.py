@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from ...tabular import Records, Tabular, nested_rows
 from ..comparison.difference import Relation
 from .blame import BrickChange
 from .machine import Evidence, Witness
@@ -180,7 +181,7 @@ class ModelHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class History(Tabular):
     """Models over time.
 
     Attributes:
@@ -197,6 +198,12 @@ class History:
     def complete(self) -> bool:
         """Whether something is stored of every model."""
         return all(row.runs for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model and place."""
+        rows, hidden = [row.record() for row in self.rows], {"points", "changes", "machine"}
+        flat = [line for row in rows for line in nested_rows(row, "run", row["points"], without=hidden)]
+        return Records(rows, {"minimum_effect": self.minimum_effect, "since": self.since}, flat)
 
     @property
     def alarms(self) -> tuple[Change, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import LayerState
@@ -20,14 +20,19 @@ from ...generator.decomposition.cutter import Cut
 from ...generator.decomposition.oracle import WorkerOracle
 from ...generator.measurement.profiling import PROFILED_CACHE
 from ...models import ModelSource
+from ...tabular import Records, Tabular, nested_rows
 from ..estimation.cutting import readable_of, settle
 from ..estimation.query import Query, QueryFields, asked, matching, require_one, stored_under
 from ..estimation.survey import decompose_all
 from ..estimation.tasks import Tasks
-from .shares import KernelLayer, KernelShare, matrix_share, shares_of
+from ..shell import shell_command
+from .shares import KernelLayer, KernelShare, matrix_share, shares_of, use_shares
 from .units import Use
 
-__all__ = ["MissingView", "ModelKernels", "kernels"]
+__all__ = ["Kernels", "MissingView", "ModelKernels", "kernels"]
+
+_NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,57 @@ class ModelKernels:
         """The share of time in kernels that use matrix units or not; None where a time is not known."""
         return matrix_share(self.kernels, use)
 
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        choice = self.choice
+        return {
+            "name": self.name,
+            "batch": self.batch,
+            "whole": self.whole,
+            "system": None if choice is None else choice.system_key,
+            "stack": None if choice is None else choice.stack_key,
+            "backend": None if choice is None else choice.stack.backend,
+            "device": None if choice is None else choice.stack.device,
+            "threads": None if choice is None else choice.conditions.threads,
+            "dtype": None if choice is None else choice.conditions.dtype,
+            "source": self.source or None,
+            "profiled_ms": self.time_ms,
+            "matrix_shares": use_shares(self.kernels),
+            "kernels": [kernel.record() for kernel in self.kernels],
+            "elsewhere": [kernel.record() for kernel in self.elsewhere],
+            "missing": [asdict(missing) for missing in self.missing],
+            "command": None if self.remedy is None else shell_command(self.remedy),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Tabular):
+    """The kernels of some models; iterating goes over its rows.
+
+    Attributes:
+        rows: One per model.
+    """
+
+    rows: tuple[ModelKernels, ...]
+
+    def __iter__(self) -> Iterator[ModelKernels]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel of every model is known."""
+        return all(one.complete for one in self.rows)
+
+    def records(self) -> Records:
+        """One row per model; flat, one per kernel."""
+        rows = [one.record() for one in self.rows]
+        flat = [line for row in rows for line in nested_rows(row, "kernel", row["kernels"], without=_NOT_FLAT)]
+        return Records(rows, flat=flat)
+
 
 def kernels(
     models: Sequence[ModelSource],
@@ -99,7 +155,7 @@ def kernels(
     graph: str = "source",
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
-) -> list[ModelKernels]:
+) -> Kernels:
     """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
 
     Args:
@@ -114,7 +170,7 @@ def kernels(
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
-        One per model, in their order; a model that cannot be decomposed has ``error``.
+        One row per model, in their order; a model that cannot be decomposed has ``error``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
@@ -129,7 +185,7 @@ def kernels(
     settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
     cut, query = settled.cut, settled.query
     if settled.why_not is not None:
-        return [ModelKernels(one.name, whole, one.batch, error=settled.why_not) for one in models]
+        return Kernels(tuple(ModelKernels(one.name, whole, one.batch, error=settled.why_not) for one in models))
     with WorkerOracle() as worker:
         found = decompose_all(models, cut, oracle or worker, store=store)
     readable = readable_of(models, found)
@@ -138,12 +194,14 @@ def kernels(
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
     tasks = Tasks(store, choice, query, cut)
-    return [
-        _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
-        if isinstance(model, Decomposition)
-        else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
-        for model in found
-    ]
+    return Kernels(
+        tuple(
+            _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
+            if isinstance(model, Decomposition)
+            else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
+            for model in found
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

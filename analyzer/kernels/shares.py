@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from ...constructor.form import Form
 from ...db import Kernel, KernelView
 from .units import Units, Use, units_of
 
-__all__ = ["KernelLayer", "KernelShare", "device_of", "matrix_share", "shares_of"]
+__all__ = ["KernelLayer", "KernelShare", "device_of", "matrix_share", "shares_of", "use_shares"]
 
 _NS_PER_MS = 1e6
 
@@ -62,6 +62,21 @@ class KernelShare:
     units: Units
     elsewhere: bool
     layers: tuple[KernelLayer, ...] = ()
+
+    def record(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "name": self.name,
+            "operator": self.operator or None,
+            "place": self.place,
+            "calls": self.calls,
+            "time_ms": self.time_ms,
+            "share": self.share,
+            "matrix": str(self.units.matrix),
+            "units": self.units.name or None,
+            "elsewhere": self.elsewhere,
+            "layers": [asdict(layer) for layer in self.layers],
+        }
 
 
 def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tuple[KernelShare, ...], float | None]:
@@ -122,3 +137,9 @@ def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
     if not known or len(known) != len(shares):
         return None
     return sum(share for share, matrix in known if matrix is use)
+
+
+def use_shares(kernels: Iterable[KernelShare]) -> dict[str, float | None]:
+    """The same for each of these uses, by name."""
+    found = list(kernels)
+    return {str(use): matrix_share(found, use) for use in Use}

@@ -21,7 +21,8 @@ from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
-from ...db.values import content_key
+from ...db.samples.statistics import Baseline, low_probes
+from ...db.values import Summary, content_key
 from ...errors import AmbiguousQuery, UsageError
 from ...generator.measurement.settings import MeasurementSettings
 from ..estimation.query import Query, QueryFields, asked
@@ -59,16 +60,21 @@ class Recorded:
         measurement: As stored.
         error: Its relative standard error, by what time blocks and processes differ by.
         degrees: Degrees of freedom that it is known with.
+        undisturbed: Both of its undisturbed latency; None where that is not known.
     """
 
     measurement: Measurement
     error: float
     degrees: float
+    undisturbed: tuple[float, float] | None = None
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        own = {name: value for name, value in asdict(self.measurement).items() if name not in _LOCAL}
-        return own | {"error": self.error, "degrees": self.degrees}
+        own: dict[str, Any] = {}
+        for name, value in asdict(self.measurement).items():
+            if name not in _LOCAL:
+                own |= value if name == "summary" else {name: value}
+        return own | {"error": self.error, "degrees": self.degrees, "undisturbed_error": self.undisturbed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +205,9 @@ def _manifest(  # noqa: PLR0917
     dims = run.options.get("dims")
     failed = store.failures(subject=Subject.BRICK, keys=suite.keys, system=run.system, stack=run.stack, variant="")
     found = {one.key for one in bricks}
+    probes = low_probes(one for found in blocks.values() for one in found)
     log = {
+        "probes_low_ns": None if probes is None else list(probes),
         "references": [
             {
                 "key": one.key,
@@ -219,7 +227,7 @@ def _manifest(  # noqa: PLR0917
         data=data_part(settings, software),
         settings=settings,
         log=log_part(run) | log,
-        measurements=tuple(_recorded(one, uncertainty) for one in (*bricks, *models)),
+        measurements=tuple(_recorded(one, uncertainty, Baseline.of_run(run)) for one in (*bricks, *models)),
     )
 
 
@@ -241,7 +249,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         said, digests = found["predicate"], {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
         if digests["measurements"] != content_key(said["measurements"]) or digests["suite"] != said["model"]["suite"]:
             raise UsageError(f"{path} was changed: its measurements or its suite are not those that it states")
-        wrong = misfit(said, Shape)
+        wrong = misfit(said, Shape) or misfit(said["measurements"], list[Summary], "predicate.measurements")
         if wrong is not None:
             raise UsageError(f"{path} is no manifest of dlbricks: {wrong} is missing or of another type")
         MeasurementSettings(**said["settings"]).check()
@@ -254,8 +262,16 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def _read(row: Mapping[str, Any], id_: str, said: Mapping[str, Any], stack: str) -> Recorded:
     own = dict(row)
+    summary = {one.name: own.pop(one.name) for one in dataclasses.fields(Summary)}
     error, degrees = float(own.pop("error")), float(own.pop("degrees"))
-    if not (0 <= error < math.inf and 0 < degrees < math.inf and (own.get("undisturbed_ns") or 0) >= 0):
+    quiet = own.pop("undisturbed_error", None)
+    undisturbed = None
+    if quiet is not None:
+        of_quiet, freedom = quiet
+        undisturbed = float(of_quiet), float(freedom)
+    known = [(error, degrees), *filter(None, [undisturbed])]
+    sound = all(0 <= one < math.inf and 0 < freedom < math.inf for one, freedom in known)
+    if not sound or (own.get("undisturbed_ns") or 0) < 0:
         raise ValueError(f"measurement {id_} has a negative latency, or an error that is none")
     return Recorded(
         Measurement(
@@ -267,21 +283,28 @@ def _read(row: Mapping[str, Any], id_: str, said: Mapping[str, Any], stack: str)
                 "stack": stack,
                 "subject": Subject(own["subject"]),
                 "conditions": Conditions(**own["conditions"]),
-                "ci95_ns": tuple(own["ci95_ns"]),
-                "block_medians_ns": tuple(own["block_medians_ns"]),
-                "verdict": Verdict(own["verdict"]),
+                "summary": Summary(
+                    **summary
+                    | {
+                        "ci95_ns": tuple(summary["ci95_ns"]),
+                        "block_medians_ns": tuple(summary["block_medians_ns"]),
+                        "verdict": Verdict(summary["verdict"]),
+                    }
+                ),
                 "stop": Stop(own["stop"]),
             }
         ),
         error,
         degrees,
+        undisturbed,
     )
 
 
-def _recorded(measurement: Measurement, uncertainty: Uncertainty) -> Recorded:
+def _recorded(measurement: Measurement, uncertainty: Uncertainty, baseline: Baseline | None) -> Recorded:
     if measurement.latency_ns <= 0:
         return Recorded(measurement, 0.0, 1.0)
-    return Recorded(measurement, *uncertainty.error_ns({measurement.id: 1 / measurement.latency_ns}))
+    error, degrees = uncertainty.error_ns({measurement.id: 1 / measurement.latency_ns})
+    return Recorded(measurement, error, degrees, uncertainty.undisturbed_error(measurement.id, baseline))
 
 
 def _of_run(store: Store, run: Run, subject: Subject, keys: Collection[str] | None) -> list[Measurement]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...bricks.suite.suite import Suite
 from ...db.exporting import PUBLIC_STATE, names_a_path, public_values
+from ...db.samples.statistics import BASELINE
 from ...db.values import Run, Stack, System
 from ...errors import UsageError
-from ...generator.measurement.journal import BASELINE
 from ...generator.measurement.launch import SOFTWARE
 from ...generator.measurement.settings import MeasurementSettings
 from .locking import lock_of

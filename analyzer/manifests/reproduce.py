@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections import Counter
@@ -16,6 +15,7 @@ from ...bricks.reference import OVERHEAD
 from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.calibration import scatters
 from ...db import Stack, Store, Subject, Verdict
+from ...db.samples.statistics import alike
 from ...errors import UsageError
 from ...generator.backends.environments import locked_environment
 from ...generator.backends.registry import get
@@ -23,7 +23,8 @@ from ...generator.machine.software import software_state
 from ...generator.machine.system import machine_state, probe_system
 from ...generator.measurement.settings import MeasurementSettings
 from ...generator.progress import ProgressCallback
-from ..comparison.difference import Relation, difference
+from ...tabular import Records, Tabular
+from ..comparison.difference import Relation, difference, welch
 from ..comparison.results import Figure, Pair
 from ..comparison.side_by_side import judged
 from ..comparison.timeline import compared_apart
@@ -76,7 +77,7 @@ class ReproducedBrick:
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduction:
+class Reproduction(Tabular):
     """What came of measuring a manifest again.
 
     Attributes:
@@ -115,6 +116,20 @@ class Reproduction:
         """Geometric mean of the ratios: what all bricks have in common."""
         ratios = [row.ratio for row in self.rows if row.ratio is not None]
         return statistics.geometric_mean(ratios) if ratios else None
+
+    def records(self) -> Records:
+        """One row per brick of the manifest, and beside them every difference."""
+        shares = {str(verdict): self.verdicts.get(verdict, 0) for verdict in Relation}
+        totals = {
+            "environment": self.environment,
+            "minimum_effect": self.minimum_effect,
+            "verdicts": None if self.environment is None else shares,
+            "ratio": self.ratio,
+            "machine": dict(self.machine),
+            "missing": list(self.missing),
+            "differences": [asdict(one) for one in self.differences],
+        }
+        return Records([row.record() for row in self.rows], totals)
 
 
 def reproduce(
@@ -224,17 +239,18 @@ def _compared(base: Manifest, again: Manifest, suite: Suite, minimum_effect: flo
     stacks = {one.stack.key: one.stack for one in (base, again)}
     found = {_place(one): one for one in again.measurements}
     failed = {one["key"]: one["kind"] for one in again.log["failures"]}
+    same = alike(_low_probes(base), _low_probes(again))
     rows, pairs = [], []
     for one in base.measurements:
         key, own = one.measurement.key, one.measurement
         if own.subject is not Subject.BRICK:
             continue
-        row = ReproducedBrick(key, suite.brick(key).operators, own.conditions.cache, own.latency_ns / _NS_PER_MS)
+        row = ReproducedBrick(key, suite.brick(key).operators, own.conditions.cache, own.latency_ms)
         other = found.get(_place(one))
         if other is None:
             rows.append(replace(row, reason=failed.get(key, "not measured")))
             continue
-        row, pair = _pair(row, one, other, stacks)
+        row, pair = _pair(row, one, other, stacks, same=same)
         rows.append(row)
         pairs.append(pair)
     verdicts = iter(judged(pairs, minimum_effect))
@@ -245,12 +261,20 @@ def _compared(base: Manifest, again: Manifest, suite: Suite, minimum_effect: flo
     )
 
 
+def _low_probes(one: Manifest) -> tuple[float, float] | None:
+    """What probes took at the machine's best moments; None where the manifest does not say, or says nonsense."""
+    match one.log.get("probes_low_ns"):
+        case [float(compute_ns), float(memory_ns)] if compute_ns > 0 and memory_ns > 0:
+            return compute_ns, memory_ns
+    return None
+
+
 def _place(one: Recorded) -> tuple[object, ...]:
     return one.measurement.subject, one.measurement.key, one.measurement.conditions.cache
 
 
 def _pair(
-    row: ReproducedBrick, one: Recorded, other: Recorded, stacks: Mapping[str, Stack]
+    row: ReproducedBrick, one: Recorded, other: Recorded, stacks: Mapping[str, Stack], *, same: bool
 ) -> tuple[ReproducedBrick, Pair]:
     """Both with their difference; they were not visited in turn."""
     base, again = one.measurement, other.measurement
@@ -260,13 +284,12 @@ def _pair(
         "measured",
         apart=True,
         guessed=not all(scatters(stacks, each).known for each in (base, again)),
-        noisy=Verdict.UNSTABLE in {base.verdict, again.verdict},
+        noisy=Verdict.UNSTABLE in {base.summary.verdict, again.summary.verdict},
     )
     if base.latency_ns <= 0 or again.latency_ns <= 0:
-        here_ms = again.latency_ns / _NS_PER_MS
-        return replace(row, here_ms=here_ms), replace(pair, reason="it takes no time that could be measured")
-    compared = compared_apart(base, again, stacks)
-    error, degrees = _error(one, other)
+        return replace(row, here_ms=again.latency_ms), replace(pair, reason="it takes no time that could be measured")
+    compared = compared_apart(base, again, stacks, same=same)
+    error, degrees = _error(one, other, undisturbed=compared.undisturbed)
     seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
     row = replace(
         row,
@@ -278,8 +301,8 @@ def _pair(
     return row, replace(pair, difference=seen)
 
 
-def _error(one: Recorded, other: Recorded) -> tuple[float, float]:
-    """Standard error of the difference of two logarithms, and its degrees of freedom (Welch and Satterthwaite)."""
-    error = math.hypot(one.error, other.error)
-    known = math.fsum(each.error**4 / each.degrees for each in (one, other))
-    return error, error**4 / known if known > 0 else max(one.degrees, other.degrees)
+def _error(one: Recorded, other: Recorded, *, undisturbed: bool) -> tuple[float, float]:
+    """Standard error of the difference of two logarithms, and its degrees of freedom."""
+    if undisturbed and one.undisturbed is not None and other.undisturbed is not None:
+        return welch(one.undisturbed, other.undisturbed)
+    return welch((one.error, one.degrees), (other.error, other.degrees))

@@ -79,7 +79,7 @@ def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool 
     swept = {f"sweep-{_slug(name)}": one for name, one in sweeps_of(drawable).items()}
     plots |= {name: partial(sweeps, [one], title=conditions_of(drawable[0])) for name, one in swept.items()}
     alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
-    alone = next((name for name, one in swept.items() if len(one.measured) == len(drawable)), alone)
+    alone = next((name for name, one in swept.items() if len(one.between) == len(drawable)), alone)
     if explain:
         causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
         plots |= causes

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
 from .forms import FORM, form_cells
 from .plots import Dot, Roof, roofline_chart
@@ -15,14 +16,12 @@ from .units import counted, duration, milliseconds, percent, quantity, ratio, si
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ...constructor.form import Form
     from ...constructor.result import Estimate
-    from ...constructor.roofline.ceilings import Ceiling
     from ...constructor.roofline.roofline import LayerRoof
     from ...db.samples.rates import Rate
-    from ...generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
+    from ...generator.measurement.ceilings import CeilingReport, CeilingRow
 
-__all__ = ["ceilings_answer", "chart", "has_roof", "roofline_lines", "roofline_record"]
+__all__ = ["ceilings_answer", "chart", "has_roof", "roofline_lines"]
 
 _GIGA = 1e9
 
@@ -94,22 +93,10 @@ def _row(row: CeilingRow) -> dict[str, Any]:
         "working_set": row.working_set,
         "level": row.level,
         "latency_ms": row.latency_ms,
-        **_rate("gflops_s", row.flops_s),
-        **_rate("gbytes_s", row.bytes_s),
+        **rate_record("gflops_s", row.flops_s),
+        **rate_record("gbytes_s", row.bytes_s),
         "usual": None if rate is None else _interval(rate),
         "error": row.error,
-    }
-
-
-def _rate(name: str, rate: Rate | None) -> dict[str, Any]:
-    """A rate in 10^9 per second: the best, that of the median, and the interval of that."""
-    if rate is None:
-        return {name: None, f"usual_{name}": None, f"usual_{name}_ci95": None}
-    low, high = rate.ci95
-    return {
-        name: rate.best / _GIGA,
-        f"usual_{name}": rate.usual / _GIGA,
-        f"usual_{name}_ci95": (low / _GIGA, high / _GIGA),
     }
 
 
@@ -118,42 +105,11 @@ def _interval(rate: Rate) -> str:
     return f"{quantity(low / _GIGA)} … {quantity(high / _GIGA)}"
 
 
-def roofline_record(entry: Estimate) -> dict[str, Any] | None:
-    """The bricks of an estimate under the roofline, for JSON; None where nothing is stored."""
-    if entry.roofline is None:
-        return None
-    ceilings, forms = entry.roofline.ceilings, _forms(entry)
-    return {
-        "dtype": ceilings.dtype,
-        "compute": None if ceilings.compute is None else _reached("gflops_s", ceilings.compute),
-        "bandwidths": [
-            {"working_set": working_set, **_reached("gbytes_s", found)} for working_set, found in ceilings.bandwidths
-        ],
-        "call_ms": ceilings.call_ms,
-        "node_ms": ceilings.node_ms,
-        "layers": [asdict(row) | {"form": _formed(forms.get(row.key))} for row in entry.roofline.layers],
-    }
-
-
-def _forms(entry: Estimate) -> dict[str, Form | None]:
-    """What the first sequence of each brick looks like."""
-    return {part.key: part.form for part in reversed(entry.sequences)}
-
-
-def _formed(form: Form | None) -> dict[str, Any] | None:
-    return None if form is None else asdict(form)
-
-
-def _reached(name: str, ceiling: Ceiling) -> dict[str, Any]:
-    rate = _rate(name, ceiling.rate)
-    return {**rate, "network": ceiling.network, "backend": ceiling.backend, "stack": ceiling.stack}
-
-
 def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
     if entry.roofline is None:
         return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
-    intervals, forms = {part.key: part.ci95_ms for part in entry.sequences}, _forms(entry)
+    intervals, forms = {part.key: part.ci95_ms for part in entry.sequences}, forms_of(entry)
     rows = [
         {
             **asdict(row),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...constructor.curve import Curve
 from ...constructor.result import Estimate
-from ...constructor.sweep import BATCH, ModelSweep, swept
-from ..findings.analyses.measured.batch import optimal
+from ...constructor.sweep import BATCH, swept
 from .plots import Reading, Sweep
 from .tables import Column, table_lines
 from .units import milliseconds, percent
 
-__all__ = ["sweep", "sweep_lines", "sweep_rows", "sweeps_of"]
+__all__ = ["drawn_sweep", "how_of", "said_of_batch", "sweep", "sweep_lines", "sweeps_of"]
 
 _DENSE = 60
 """Lengths between the first and the last that a line is drawn through."""
@@ -39,27 +38,33 @@ def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[i
 
 def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
     """A sweep as it is drawn for each that there is (``constructor.sweep``), by name."""
-    found = {}
-    for one in swept(estimates):
-        batched = one.dimension == BATCH
-        bounds = [(size, entry.lower_bound_ms) for size, entry in one.estimates.items()]
-        drawn = sweep(
-            one.curve,
-            title=one.stem,
-            label=one.dimension,
-            unit="inputs" if batched else "executions",
-            items=(lambda size: size) if batched else (lambda _: 1),
-        )
-        found[f"{one.stem}-{one.dimension}"] = replace(
-            drawn, bounds=[Reading(size, ms, None, size if batched else 1) for size, ms in bounds if ms]
-        )
-    return found
+    return {f"{one.stem}-{one.dimension}": drawn_sweep(one.record()) for one in swept(estimates)}
+
+
+def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
+    """A sweep as it is drawn, from its row (``ModelSweep.record``)."""
+    batched = row["dimension"] == BATCH
+    points = [
+        (Reading(one["size"], one["latency_ms"], one["ci95_ms"], one["size"] if batched else 1), one)
+        for one in row["points"]
+        if one["latency_ms"]
+    ]
+    return Sweep(
+        title=row["name"],
+        label=row["dimension"],
+        unit="inputs" if batched else "executions",
+        measured=[reading for reading, one in points if not one["interpolated"]],
+        between=[reading for reading, _ in points],
+        bounds=[replace(reading, ms=ms) for reading, one in points if (ms := one["lower_bound_ms"])],
+        read=[reading for reading, one in points if one["interpolated"]],
+        joined=True,
+    )
 
 
 def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
     """Latency, throughput and lower bound against what varies, as a table of each sweep, and the best batch."""
     lines: list[str] = []
-    for row in sweep_rows(estimates):
+    for row in (one.record() for one in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
         columns = [
             Column("size", str(row["dimension"])),
@@ -69,51 +74,22 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
         ]
         if any(point["interpolated"] for point in row["points"]):
             columns.append(Column("how", ""))
-        points = [{**point, "how": "interpolated" if point["interpolated"] else ""} for point in row["points"]]
+        points = [{**point, "how": how_of(point)} for point in row["points"]]
         lines += ["", f"{row['name']} against {row['dimension']}", *table_lines(points, columns)]
-        if (best := row["best_batch"]) is not None:
-            more = row["doubling_gains"]
-            gains = "every doubling gains more than 5 %" if more is None else f"twice as many gain {percent(more)}"
-            lines.append(f"best batch: {best} ({gains})")
+        lines += [said] if (said := said_of_batch(row)) else []
     return lines
 
 
-def sweep_rows(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
-    """The same as JSON has it."""
-    rows = []
-    for one in swept(estimates):
-        batched = one.dimension == BATCH
-        points = [
-            {
-                "size": size,
-                "latency_ms": entry.estimate_ms,
-                "ci95_ms": entry.ci95_ms,
-                "per_s": 1000.0 * (size if batched else 1) / entry.estimate_ms if entry.estimate_ms else None,
-                "lower_bound_ms": entry.lower_bound_ms,
-                "interpolated": entry.interpolated is not None,
-            }
-            for size, entry in one.estimates.items()
-        ]
-        best, gains = _best_batch(one) if batched else (None, None)
-        rows.append({"name": one.stem, "dimension": one.dimension, "points": points, "best_batch": best,
-                     "doubling_gains": gains})  # fmt: skip
-    return rows
+def said_of_batch(row: Mapping[str, Any]) -> str:
+    """The best batch of a sweep, in words; empty where there is none."""
+    best, more = row["best_batch"], row["doubling_gains"]
+    gains = "every doubling gains more than 5 %" if more is None else f"twice as many gain {percent(more)}"
+    return "" if best is None else f"best batch: {best} ({gains})"
 
 
-def _best_batch(one: ModelSweep) -> tuple[int | None, float | None]:
-    """The optimal batch (``findings.analyses.measured.batch``) of those that double, and what its doubling gains.
-
-    None where no batch is twice another; the gain is None where the largest is the best.
-    """
-    latencies = {point.length: point.ms for point in one.curve.points}
-    doubling = [min(latencies, default=1)]
-    while 2 * doubling[-1] in latencies:
-        doubling.append(2 * doubling[-1])
-    if len(doubling) < 2:
-        return None, None
-    best = optimal({batch: latencies[batch] for batch in doubling})
-    gain = 2 * latencies[best] / latencies[2 * best] - 1 if 2 * best in doubling else None
-    return best, gain
+def how_of(point: Mapping[str, Any]) -> str:
+    """What of a point of a sweep is interpolated; empty where nothing is."""
+    return f"{percent(point['share'])} interpolated" if point["interpolated"] else ""
 
 
 def _spaced(at: Sequence[int]) -> list[float]:

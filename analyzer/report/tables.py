@@ -5,36 +5,28 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+from ...tabular import Records, Row, finite, flattened
 from .units import half_of, margin
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "MOST",
-    "SCHEMA",
     "WIDTH",
     "Answer",
     "Column",
     "Format",
-    "nested_rows",
     "only_errors",
     "printable",
     "render",
     "table_lines",
     "unlisted",
 ]
-
-SCHEMA = 1
-"""Version of the JSON answers. 1: the first."""
 
 WIDTH = 100
 """Characters of a line where no terminal reports its own."""
@@ -46,8 +38,6 @@ _GAP = "  "
 
 _NARROWEST = (18, 9)
 """Characters that columns of words are wrapped to at least; where that does not suffice, to the second."""
-
-Row = Mapping[str, object]
 
 
 class Format(StrEnum):
@@ -79,40 +69,30 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command answers.
+class Answer(Records):
+    """What a command answers: records, and how they are shown.
 
     Attributes:
-        results: One row per result, with the keys that scripts rely on.
-        totals: What stands beside the results in JSON.
         columns: Those that the table shows; JSON and CSV hold every key.
         summary: Lines below the table.
         table: Rows of the table, where these are not the results.
-        flat: Rows of CSV, where these are not the results: one per layer or kernel.
     """
 
-    results: Sequence[Row]
-    totals: Mapping[str, object] = field(default_factory=dict)
     columns: Sequence[Column] = ()
     summary: Sequence[str] = ()
     table: Sequence[Row] | None = None
-    flat: Sequence[Row] | None = None
 
-    def frame(self, *, inner: bool = False) -> pd.DataFrame:
-        """The results as a frame: what is nested has columns of its own, an interval two, and lists stay lists.
-
-        Args:
-            inner: The rows of CSV instead: one per layer, brick, kernel or finding of each result, where it has such.
-        """
-        import pandas as pd
-
-        rows = self.flat if inner and self.flat is not None else self.results
-        return pd.DataFrame([dict(_columns(row)) for row in rows])
-
-    def record(self) -> dict[str, Any]:
-        """The object that JSON holds."""
-        totals = {str(name): _finite(value) for name, value in self.totals.items()}
-        return {"schema": SCHEMA, "results": [_finite(row) for row in self.results], **totals}
+    @classmethod
+    def of(
+        cls,
+        records: Records,
+        *,
+        columns: Sequence[Column] = (),
+        summary: Sequence[str] = (),
+        table: Sequence[Row] | None = None,
+    ) -> Self:
+        """The answer of a report: its records, and how they are shown."""
+        return cls(records.results, records.totals, records.flat, columns, summary, table)
 
 
 def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WIDTH) -> str:
@@ -121,7 +101,7 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
         case Format.JSON:
             return _json(answer)
         case Format.CSV:
-            return _csv(answer.results if answer.flat is None else answer.flat)
+            return _csv(answer.lines)
         case Format.TABLE:
             return _table(answer, width)
         case Format.MARKDOWN:
@@ -131,19 +111,6 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
 def table_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
     """A table below the table, as lines."""
     return _table(Answer(rows, columns=columns), WIDTH).splitlines()
-
-
-def nested_rows(whole: Row, name: str, inner: Iterable[Row], *, without: Collection[str]) -> list[dict[str, object]]:
-    """Rows of CSV for what a result holds: each with the result, and with what it is itself as ``name.key``.
-
-    Args:
-        whole: The result; it alone is the row where it holds nothing.
-        name: What it holds.
-        inner: These, one by one.
-        without: Keys of the result that have no place in such a row.
-    """
-    kept = {key: value for key, value in whole.items() if key not in without}
-    return [kept | {f"{name}.{key}": value for key, value in one.items()} for one in inner] or [kept]
 
 
 def printable(text: str) -> str:
@@ -177,33 +144,15 @@ def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
 
 def _json(answer: Answer) -> str:
     """One object with a result per line: to indent would take Python's own encoder, many times slower."""
-    results = ",\n".join(_encoded(row) for row in answer.results)
-    totals = "".join(f",\n{_encoded(str(name))}: {_encoded(value)}" for name, value in answer.totals.items())
-    return f'{{"schema": {SCHEMA}, "results": [{results}]{totals}}}\n'
-
-
-def _encoded(value: object) -> str:
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    """The value with NaN and infinities as null: JSON has neither, and no number is known either way."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): _finite(item) for key, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_finite(item) for item in value]
-        case None | bool() | int() | str():
-            return value
-        case _:
-            return str(value)
+    record = answer.to_json()
+    schema, results = record.pop("schema"), ",\n".join(map(json.dumps, record.pop("results")))
+    totals = "".join(f",\n{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
+    return f'{{"schema": {schema}, "results": [{results}]{totals}}}\n'
 
 
 def _csv(rows: Sequence[Row]) -> str:
     """Cells are numbers and words: of a list of records their number."""
-    flat = [{key: _cell(value) for key, value in _columns(row)} for row in rows]
+    flat = [{key: _cell(value) for key, value in flattened(row)} for row in rows]
     keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -211,19 +160,6 @@ def _csv(rows: Sequence[Row]) -> str:
     for row in flat:
         writer.writerow([row.get(key) for key in keys])
     return out.getvalue()
-
-
-def _columns(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
-    """A flat row: what is nested has columns of its own, and an interval has two."""
-    for name, raw in row.items():
-        key, value = f"{before}{name}", _finite(raw)
-        if isinstance(value, dict):
-            yield from _columns(value, f"{key}.")
-        elif "ci95" in name and (value is None or isinstance(value, list)):
-            low, high = value or (None, None)
-            yield from ((f"{key}_low", low), (f"{key}_high", high))
-        else:
-            yield key, value
 
 
 def _cell(value: object) -> object:
@@ -331,11 +267,11 @@ def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _written(row: Row, column: Column) -> str:
-    value = _finite(_reach(row, column.key))
+    value = finite(_reach(row, column.key))
     if value is None:
         return "-"
     text = printable(column.text(value))
-    bounds = None if column.bounds is None else _finite(_reach(row, column.bounds))
+    bounds = None if column.bounds is None else finite(_reach(row, column.bounds))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
         text += f" ± {margin(half_of(value, bounds))}"
     return text

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ...constructor.curve import Curve
-from ...constructor.tokens import steps_of
+from ...constructor.tokens import Generation, steps_of
 from ..report.answers.truth import caveats
 from ..report.drawing import conditions_of, draw_sweeps
 from ..report.sweeping import sweep
@@ -23,21 +21,9 @@ _MOST_REASONS = 3
 
 def tokens_answer(found: Tokens) -> Answer:
     """The answer of ``tokens``: one row per length of the prompt; beside them what was measured, as ``curves``."""
-    names = {"prompt_model": found.prompt.model.source.name, "step_model": found.step.model.source.name}
-    rows = [
-        names | asdict(one) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
-        for one, still in zip(found.answers, found.undisturbed, strict=True)
-    ]
-    curves = {"prompt": _curve(found.prompt), "step": _curve(found.step)}
-    measured = found.measured
-    return Answer(
-        rows,
-        totals={
-            "curves": curves,
-            "picked": list(found.setup.picked),
-            "measured": 0 if measured is None else measured.measured,
-            "wall_s": found.wall_s,
-        },
+    records = found.records()
+    return Answer.of(
+        records,
         columns=[
             Column("prompt", "prompt tokens"),
             Column("ttft_ms", "first token ms ±95%", milliseconds, bounds="ttft_ci95_ms"),
@@ -49,7 +35,7 @@ def tokens_answer(found: Tokens) -> Answer:
             Column("read", "interpolated", str),
         ],
         summary=list(_said(found)),
-        table=[row | {"read": _read(row)} for row in rows],
+        table=[{**row, "read": _read(one)} for row, one in zip(records.results, found.rows, strict=True)],
     )
 
 
@@ -84,30 +70,6 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
     return draw_sweeps(drawn, place, name="tokens", title=title)
 
 
-def _curve(part: Part) -> dict[str, Any]:
-    """What was measured, for JSON."""
-    points = [
-        {
-            "length": length,
-            "estimate_ms": entry.estimate_ms,
-            "ci95_ms": entry.ci95_ms,
-            "undisturbed_ms": entry.undisturbed_ms,
-            "measured_ms": entry.measured_ms,
-            "coverage": None if entry.coverage is None else entry.coverage.sequences,
-            "error": entry.error,
-        }
-        for length, entry in part.estimates.items()
-    ]
-    left_out = [asdict(one) | {"error": one.error} for one in part.curve.left_out]
-    return {
-        "model": part.model.source.name,
-        "dimension": part.model.dimension,
-        "points": points,
-        "left_out": left_out,
-        "error": part.curve.error,
-    }
-
-
 def _said(found: Tokens) -> Iterator[str]:
     """What stands below the table: what was measured, how good reading between is, what is missing."""
     for name, part in (("first token", found.prompt), ("each further token", found.step)):
@@ -131,8 +93,8 @@ def _said(found: Tokens) -> Iterator[str]:
 def _beyond(found: Tokens) -> Iterator[str]:
     """Lengths that are needed and lie beyond those that were asked for."""
     for part, needed in (
-        (found.prompt, [one.prompt for one in found.answers]),
-        (found.step, [length for one in found.answers for length in steps_of(one.prompt, one.new)]),
+        (found.prompt, [one.prompt for one in found.rows]),
+        (found.step, [length for one in found.rows for length in steps_of(one.prompt, one.new)]),
     ):
         low, high = min(part.estimates, default=0), max(part.estimates, default=0)
         beyond = [length for length in needed if not low <= length <= high]
@@ -165,11 +127,11 @@ def _missing(part: Part) -> Iterator[str]:
         yield f"{name}: {reason}"
 
 
-def _read(row: dict[str, Any]) -> str:
+def _read(one: Generation) -> str:
     """What of an answer is interpolated."""
-    parts = ["first token"] if row["ttft_interpolated"] else []
-    if row["steps_interpolated"]:
-        parts.append(f"{row['steps_interpolated']} of {counted(row['steps'], 'step')}")
+    parts = ["first token"] if one.ttft_interpolated else []
+    if one.steps_interpolated:
+        parts.append(f"{one.steps_interpolated} of {counted(one.steps, 'step')}")
     return ", ".join(parts)
 
 

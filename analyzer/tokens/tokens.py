@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ...constructor.curve import Curve, Point
 from ...constructor.result import Estimate
@@ -21,6 +22,7 @@ from ...generator.measurement.run import RunReport, run
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...models.dimensions import Kind
+from ...tabular import Records, Tabular
 from ..estimation.estimate import explained
 from ..reporting import Setup, measured_here, runtime_of, set_up, settled
 from .lengths import Lengthy, lengthy
@@ -44,15 +46,38 @@ class Part:
     curve: Curve
     undisturbed: Curve
 
+    def record(self) -> dict[str, Any]:
+        """What was measured, as a JSON object."""
+        points = [
+            {
+                "length": length,
+                "estimate_ms": entry.estimate_ms,
+                "ci95_ms": entry.ci95_ms,
+                "undisturbed_ms": entry.undisturbed_ms,
+                "measured_ms": entry.measured_ms,
+                "coverage": None if entry.coverage is None else entry.coverage.sequences,
+                "error": entry.error,
+            }
+            for length, entry in self.estimates.items()
+        ]
+        left_out = [asdict(one) | {"error": one.error} for one in self.curve.left_out]
+        return {
+            "model": self.model.source.name,
+            "dimension": self.model.dimension,
+            "points": points,
+            "left_out": left_out,
+            "error": self.curve.error,
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Tabular):
     """What a language model takes to answer prompts of several lengths.
 
     Attributes:
         prompt: The model of the prompt.
         step: The model of a step.
-        answers: One per length of the prompt.
+        rows: One per length of the prompt.
         undisturbed: The same on a quiet machine, without intervals: what to compare across runs and machines.
         setup: How it was measured.
         measured: What was measured by this call; None where everything was stored, or nothing was to be measured.
@@ -61,7 +86,7 @@ class Tokens:
 
     prompt: Part
     step: Part
-    answers: tuple[Generation, ...]
+    rows: tuple[Generation, ...]
     undisturbed: tuple[Generation, ...]
     setup: Setup
     measured: RunReport | None
@@ -70,7 +95,22 @@ class Tokens:
     @property
     def complete(self) -> bool:
         """Whether every answer is known, from start to end."""
-        return all(one.total_ms is not None for one in self.answers)
+        return all(one.total_ms is not None for one in self.rows)
+
+    def records(self) -> Records:
+        """One row per length of the prompt; beside them what was measured, as ``curves``."""
+        names = {"prompt_model": self.prompt.model.source.name, "step_model": self.step.model.source.name}
+        rows = [
+            names | asdict(one) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
+            for one, still in zip(self.rows, self.undisturbed, strict=True)
+        ]
+        totals = {
+            "curves": {"prompt": self.prompt.record(), "step": self.step.record()},
+            "picked": list(self.setup.picked),
+            "measured": 0 if self.measured is None else self.measured.measured,
+            "wall_s": self.wall_s,
+        }
+        return Records(rows, totals)
 
 
 def tokens(

@@ -13,7 +13,6 @@ from ..cost import Cost
 from ..tensor import TensorType
 from . import (
     attention,
-    control,
     elementwise,
     fused,
     linear,
@@ -36,7 +35,7 @@ __all__ = ["FORMULAS", "Cost", "layer_cost"]
 FORMULAS: dict[tuple[str, str], Formula] = {
     key: formula
     for module in (
-        attention, control, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent,
+        attention, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent,
         reduction, resampling, selection,
     )
     for key, formula in module.FORMULAS.items()

@@ -1,9 +1,10 @@
-"""Operators that move, copy or reinterpret data: bytes, no arithmetic."""
+"""Operators that move, copy or reinterpret data, and control flow around nothing: bytes, no arithmetic."""
 
 from __future__ import annotations
 
+from ...models.subgraphs import bodies
 from ..cost import Cost
-from .call import Call, Formula
+from .call import Call, Formula, UnknownCostError
 
 __all__ = ["FORMULAS", "move"]
 
@@ -41,5 +42,14 @@ def scatter(call: Call) -> Cost:
             return move(call)
 
 
+def bare(call: Call) -> Cost:
+    """No work where the bodies hold no operators; how often others run is not known here."""
+    held = list(bodies(call.node))
+    if not held or any(body.node for body in held):
+        raise UnknownCostError(f"the work of the bodies of {call.node.op_type} is not known")
+    return Cost()
+
+
+FORMULAS["", "If"] = FORMULAS["", "Loop"] = bare
 FORMULAS["", "ScatterElements"] = scatter
 FORMULAS["", "ScatterND"] = scatter

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.flow import flow_of, flow_over
 from ..graph.graph import ModelGraph
+from ..graph.reuse import with_reuse
 from ..layer import Layer, LayerState, Role
 from ..operators import DEQUANTIZE
 from ..sequence import LayerSequence
@@ -91,7 +92,7 @@ def fused_sequences(
         own = {index for unit in units[begin:end] for index in unit}
         copies = tuple(index for index in sorted(copied - own) if own.intersection(_readers(graph, index)))
         found.append(make_sequence(graph, tuple(sorted({*own, *copies})), copies=copies, copied=copied))
-    return found
+    return with_reuse(graph, found)
 
 
 def _companions(executed: ExecutedModel) -> Iterator[set[int]]:

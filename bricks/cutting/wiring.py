@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..graph.flow import Flow, flow_of
 from ..graph.graph import ModelGraph
+from ..graph.reuse import with_reuse
 from ..layer import Layer, Role
 from ..sequence import LayerSequence
 from .split import split
@@ -196,4 +197,4 @@ def sequences(
 ) -> list[LayerSequence]:
     """Cut a model (``split``) and make the sequence of each window."""
     windows = split(graph, granularity, overlap=overlap, connected=connected)
-    return [make_sequence(graph, window) for window in windows]
+    return with_reuse(graph, (make_sequence(graph, window) for window in windows))

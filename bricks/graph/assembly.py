@@ -249,8 +249,10 @@ class Assembly:
     def _describe(self, name: str) -> str:
         known = self._inference.unknown.get(name, "no type")
         maker = self._makers.get(name)
-        origin = f", from {maker.op_type} {maker.name!r}" if maker is not None and maker.name else ""
-        return f"{name!r} has no static type ({known}{origin})"
+        origin = f"from {maker.op_type} {maker.name!r}" if maker is not None and maker.name else ""
+        if known.startswith(("a ", "an ")):
+            return f"{name!r} is {known}{f' ({origin})' if origin else ''}: bricks read and write tensors only"
+        return f"{name!r} has no static type ({', '.join(filter(None, (known, origin)))})"
 
 
 def _operand(slot: Slot, position: int, node: onnx.NodeProto) -> Operand:

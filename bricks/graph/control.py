@@ -19,10 +19,10 @@ from ...models.skeleton import Skeleton
 from ...models.subgraphs import captures
 from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
-from .expansion import Carried, Expansion, Step
+from .expansion import BARE, FRAMING, Carried, Expansion, Step
 from .extent import size_of
 
-__all__ = ["ControlFlow", "WrittenOut", "given_courses", "write_out"]
+__all__ = ["BARE", "FRAMING", "ControlFlow", "WrittenOut", "given_courses", "write_out"]
 
 _OPERATORS = frozenset({"If", "Loop", "Scan"})
 

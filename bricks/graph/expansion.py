@@ -17,9 +17,15 @@ from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import is_constant, node_constant
 from ...models.control.choices import Course, body_of, label_of
 from ...models.names import is_standard
-from ...models.subgraphs import bodies, own_names
+from ...models.subgraphs import bodies, own_names, rename
 
-__all__ = ["Carried", "Expanded", "Expansion", "Step"]
+__all__ = ["BARE", "FRAMING", "Carried", "Expanded", "Expansion", "Step"]
+
+BARE = "/bare"
+"""How the name of a bare operator ends, behind that of the operator."""
+
+FRAMING = frozenset({"Gather", "Unsqueeze", "Concat"})
+"""Operators that slice what is scanned and stack what iterations made; their names are NAME/OPERATOR/VALUE."""
 
 _AXES_ARE_INPUTS = 13
 """Opset from which Unsqueeze takes its axes as an input."""
@@ -265,8 +271,8 @@ class _Part:
 
     def _bare(self, course: Course, carried: Carried) -> None:
         """The operator with bodies that do nothing."""
-        output = self.bare = self._expansion.fresh(f"{self._at}/bare")
-        name = f"{label_of(self._node)}/bare"
+        output = self.bare = self._expansion.fresh(f"{self._at}{BARE}")
+        name = f"{label_of(self._node)}{BARE}"
         if isinstance(course, str):
             branches = {}
             for branch, number in (("then", 0.0), ("else", 1.0)):
@@ -327,10 +333,7 @@ class _Part:
                 continue
             copy = NodeProto()
             copy.CopyFrom(node)
-            for slot, name in enumerate(node.input):
-                copy.input[slot] = names.get(name, name)
-            for inner in bodies(copy):
-                _rename(inner, names)
+            rename(copy, names)
             for slot, name in enumerate(node.output):
                 if name:
                     names[name] = direct.get(name) or self._expansion.fresh(f"{self._at}/{trip}{name}")
@@ -369,16 +372,3 @@ class _Part:
 
     def _constant(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> str:
         return self._expansion.keep(numpy_helper.from_array(array), f"{self._at}/{name}")
-
-
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Let a nested body read the values around it by their new names."""
-    own = own_names(graph)
-    left = {old: new for old, new in names.items() if old not in own}
-    for node in graph.node:
-        for slot, name in enumerate(node.input):
-            node.input[slot] = left.get(name, name)
-        for inner in bodies(node):
-            _rename(inner, left)
-    for value in graph.output:
-        value.name = left.get(value.name, value.name)

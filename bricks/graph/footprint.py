@@ -2,7 +2,7 @@
 
 A weight is read once per inference, so that its reuse distance is the footprint of the whole model. A brick is measured
 among others that touch about as much together, in one of three classes; a model looks up the class nearest to its own
-footprint.
+footprint. What the iterations of a loop share is read again sooner: for that there are smaller classes (``reuse``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,27 @@ from ..layer import LayerState, Role
 from ..traffic import weights_read
 from .graph import ModelGraph
 
-__all__ = ["REUSE_LEVELS", "footprint", "is_level", "level_name", "level_of", "nearest_levels", "parse_level"]
+__all__ = [
+    "REPEAT_LEVELS",
+    "REUSE_LEVELS",
+    "footprint",
+    "is_level",
+    "level_name",
+    "level_of",
+    "nearest_levels",
+    "parse_level",
+    "repeat_level_of",
+]
 
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 
 REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
 """Footprint classes, in bytes: about a core's own caches, the last level, and memory (docs/measuring.md)."""
+
+REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
+"""Smaller classes, for what a model reads several times in one inference: in a core's own caches, or just beyond."""
+
+_LEVELS = (*REPEAT_LEVELS, *REUSE_LEVELS)
 
 
 def footprint(graph: ModelGraph) -> int:
@@ -39,25 +54,38 @@ def footprint(graph: ModelGraph) -> int:
 
 def level_of(distance: int) -> int:
     """The class nearest to a footprint in bytes, by ratio."""
-    return min(REUSE_LEVELS, key=lambda level: abs(math.log(max(distance, 1) / level)))
+    return _nearest(distance, REUSE_LEVELS)
+
+
+def repeat_level_of(distance: int) -> int:
+    """The class nearest to the reuse distance of what is read several times in one inference, the smaller included."""
+    return _nearest(distance, _LEVELS)
+
+
+def _nearest(distance: int, levels: tuple[int, ...]) -> int:
+    return min(levels, key=lambda level: abs(math.log(max(distance, 1) / level)))
 
 
 def level_name(level: int) -> str:
     """How a level is spelt as a cache state, ``64MiB``."""
-    return f"{level // _MIB}MiB"
+    return f"{level // _KIB}KiB" if level < _MIB else f"{level // _MIB}MiB"
 
 
 def nearest_levels(name: str) -> list[str]:
-    """A cache state and what may stand for it: of a footprint class the others, the nearest first."""
+    """A cache state and what may stand for it: of a footprint class the others, the nearest first.
+
+    What was measured in the smaller classes is as warm as one loop has it, and stands for no model's own.
+    """
     level = parse_level(name)
     if level is None:
         return [name]
-    return [level_name(other) for other in sorted(REUSE_LEVELS, key=lambda other: abs(math.log(other / level)))]
+    others = _LEVELS if level in REPEAT_LEVELS else REUSE_LEVELS
+    return [level_name(other) for other in sorted(others, key=lambda other: abs(math.log(other / level)))]
 
 
 def parse_level(name: str) -> int | None:
     """The level of a cache state; None for a cache state that is none."""
-    return next((level for level in REUSE_LEVELS if level_name(level) == name), None)
+    return next((level for level in _LEVELS if level_name(level) == name), None)
 
 
 def is_level(name: str) -> bool:

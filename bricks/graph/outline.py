@@ -26,7 +26,7 @@ from .control import ControlFlow
 from .footprint import footprint
 from .graph import ModelGraph
 
-__all__ = ["Outline", "Table", "integers", "lists", "outline_of", "read_sequences", "record", "texts"]
+__all__ = ["Outline", "Table", "integers", "lists", "operator_of", "outline_of", "read_sequences", "record", "texts"]
 
 _LARGEST = 1 << 63
 _ROLES = tuple(Role)
@@ -204,7 +204,7 @@ def outline_of(graph: ModelGraph, alone: Sequence[LayerSequence]) -> Record:
         "names": [layer.name for layer in layers],
         "states": [_STATES.index(layer.state) for layer in layers],
         "reasons": [layer.reason for layer in layers],
-        "kinds": operators.numbers(map(_operator, layers)),
+        "kinds": operators.numbers(map(operator_of, layers)),
         "reads": [values.numbers((*layer.node.input, *captures(layer.node))) for layer in layers],
         "writes": [values.numbers(layer.outputs) for layer in layers],
         "fed": [operands.numbers(map(fed, layer.operands)) for layer in layers],
@@ -222,7 +222,8 @@ def outline_of(graph: ModelGraph, alone: Sequence[LayerSequence]) -> Record:
     }
 
 
-def _operator(layer: Layer) -> Operator:
+def operator_of(layer: Layer) -> Operator:
+    """What an outline keeps of an operator: domain, name, layout, kernel and strides."""
     known = {attribute.name: attribute for attribute in layer.node.attribute}
     kernel, strides = (tuple(known[name].ints) if name in known else () for name in _SPATIAL)
     return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
@@ -237,8 +238,10 @@ def record(sequences: Sequence[LayerSequence], values: Table[str]) -> Record:
     """
     keys = Table[str]()
     copies = {"copies": [list(one.copies) for one in sequences]} if any(one.copies for one in sequences) else {}
+    reuse = {"reuse": [one.reuse for one in sequences]} if any(one.reuse for one in sequences) else {}
     return {
         **copies,
+        **reuse,
         "layers": [list(one.layers) for one in sequences],
         "key": keys.numbers(one.key for one in sequences),
         "keys": list(keys),
@@ -265,12 +268,15 @@ def read_sequences(written: Record, values: Sequence[str], layers: int) -> tuple
     named: Callable[[list[int]], tuple[str, ...]] = lambda numbers: tuple([values[number] for number in numbers])  # noqa: E731
     return tuple(
         [
-            LayerSequence(tuple(indices), keys[key], named(inputs), named(weights), named(outputs), tuple(copies))
-            for indices, key, inputs, weights, outputs, copies in zip(
+            LayerSequence(
+                tuple(indices), keys[key], named(inputs), named(weights), named(outputs), tuple(copies), level
+            )
+            for indices, key, inputs, weights, outputs, copies, level in zip(
                 members,
                 integers(written["key"], len(keys)),
                 *(lists(written[name], len(values)) for name in ("inputs", "weights", "outputs")),
                 lists(written["copies"], layers) if "copies" in written else [[] for _ in members],
+                integers(written["reuse"]) if "reuse" in written else [0 for _ in members],
                 strict=True,
             )
         ]

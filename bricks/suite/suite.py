@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
-from ..graph.footprint import REUSE_LEVELS, level_of
+from ..graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 from .manifest import FOLDER, MANIFEST, MAX_MANIFEST_BYTES, parse_manifest, read_bounded
 
@@ -85,9 +85,14 @@ class Suite:
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
-        """Footprint classes, in bytes, of the models that a brick was found in; all of them where that is not noted."""
+        """Footprint classes, in bytes, to measure a brick in: of the models that hold it, and of their iterations.
+
+        Where that is not noted, all classes of models.
+        """
         noted = self._distances.get(key)
-        return tuple(sorted({level_of(size) for size in noted})) if noted else REUSE_LEVELS
+        if not noted:
+            return REUSE_LEVELS
+        return tuple(sorted({size if size in REPEAT_LEVELS else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
         """Variants to measure a brick in besides, since it stands where a model begins or ends (``graph.boundary``)."""

@@ -59,8 +59,8 @@ def write_suite(
         levels: Model name to its footprint class, beside ``annotations``.
         graph: Which graphs the bricks were cut from.
         bound_to: Stack and instruction set that executed graphs belong to.
-        distances: Levels of reuse distance (``footprint.REUSE_LEVELS``) to measure each brick at: those of the models
-            that hold it.
+        distances: Levels of reuse distance (``footprint``) to measure each brick at: those of the models that hold
+            it, and of their iterations.
         boundary: Variants (``graph.boundary``) to measure bricks in besides, by key.
 
     Raises:

@@ -66,13 +66,18 @@ def selection_bias(
     """
     seen: dict[str, tuple[Array, Array]] = {}
     taken: dict[str, tuple[Array, Array]] = {}
+    alike: dict[int, list[str]] = {}
     for key, values in latencies.items():
-        means = np.asarray(values, dtype=np.float64)[:, None]
-        chosen_by, read = means + errors[key], means - errors[key]
-        best = chosen_by.argmin(axis=0)[None]
-        seen[key] = np.take_along_axis(chosen_by, best, axis=0)[0], np.take_along_axis(read, best, axis=0)[0]
-        lowest = int(means.argmin())
-        taken[key] = chosen_by[lowest], read[lowest]
+        alike.setdefault(len(values), []).append(key)
+    for keys in alike.values():  # those with as many rivals at once
+        means = np.array([latencies[key] for key in keys], dtype=np.float64)[:, :, None]
+        drawn = np.stack([errors[key] for key in keys])
+        chosen_by, read = means + drawn, means - drawn
+        best = chosen_by.argmin(axis=1)[:, None]
+        lucky, honest = (np.take_along_axis(side, best, axis=1)[:, 0] for side in (chosen_by, read))
+        for number, (key, lowest) in enumerate(zip(keys, means.argmin(axis=1)[:, 0], strict=True)):
+            seen[key] = lucky[number], honest[number]
+            taken[key] = chosen_by[number, lowest], read[number, lowest]
     plain = {key: min(values) for key, values in latencies.items()}
     sums = [(_summed(cover, seen, 0), _summed(cover, seen, 1)) for cover in covers]
     sums += _cheapest([window for window in windows if window.key in seen], size, seen)

@@ -85,9 +85,9 @@ def total_of(
     Where a processor enqueues for a device, both work at the same time: what the slower of the two takes counts.
     """
     if parallel:
-        path = critical_path(quotient, [bricks.latest[part.key].latency_ns for part in parts])
+        path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
         parts = tuple(parts[index] for index in path.members)
-    members = tuple(bricks.latest[part.key] for part in parts)
+    members = tuple(one for part in parts if (one := bricks.of(part)) is not None)
     host = host_of(parts, bricks)
     if host is not None and _sum_ns(host) > _sum_ns(members):
         members = host
@@ -118,7 +118,7 @@ def executed_total(
         return Unknown(interventions.reason, remedy("runtime", state))
     bricks = stored.bricks_in(state)
     keys = {part.key for part in interventions.parts}
-    missing = sum(key not in bricks.latest for key in keys)
+    missing = len({part.key for part in interventions.parts if not bricks.of(part)})
     if missing:
         text = f"{missing} of {len(keys)} bricks of the executed graph are not measured with cache {state}"
         return Unknown(text, remedy("runtime", state))

@@ -111,7 +111,7 @@ def ceilings_of(
         compute=_best(_rates(found, backends, _products(dtype, choice), dtype, device)),
         bandwidths=bandwidths,
         levels=tuple(levels.items()),
-        call_ms=None if call is None else call.latency_ns / 1e6,
+        call_ms=None if call is None else call.latency_ms,
         node_ms=None if node is None else node / 1e6,
         single=_best(_rates(found, backends, single, NATIVE, device)),
         least=bandwidths[0][0] // 2 if bandwidths and device != "cpu" else 0,

@@ -14,6 +14,7 @@ its kernel does less than is counted, as Winograd's convolutions do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,8 @@ class LayerRoof:
         headroom: ``latency_ms / bound_ms``; None of what has no bound, or took no time that could be measured.
         bound_by: ``compute``, ``memory`` or ``overhead``: which of the three is the longest.
         note: Why it is faster than its bound, where it is; or what is not known of it.
+        reuse: Footprint class, in bytes, that its weights are found in, where an iteration before has read them; else
+            0. A brick has a row for each.
     """
 
     key: str
@@ -75,6 +78,7 @@ class LayerRoof:
     headroom: float | None = None
     bound_by: str | None = None
     note: str | None = None
+    reuse: int = 0
 
     @property
     def total_ms(self) -> float | None:
@@ -96,8 +100,9 @@ class Roofline:
 
     def bounds_ms(self, parts: Sequence[LayerSequence]) -> list[float] | None:
         """The bound of each sequence; None where the ceilings are not known."""
-        known = {row.key: row.bound_ms for row in self.layers}
-        bounds = [bound for part in parts if (bound := known[part.key]) is not None]
+        known = {(row.key, row.reuse): row.bound_ms for row in self.layers}
+        found = [known.get((part.key, part.reuse), known.get((part.key, 0))) for part in parts]
+        bounds = [bound for bound in found if bound is not None]
         return bounds if len(bounds) == len(parts) else None
 
 
@@ -109,6 +114,7 @@ def roofline(
     *,
     state: str,
     system: System,
+    repeated: Mapping[int, Mapping[str, Measurement]] | None = None,
 ) -> Roofline:
     """The bricks of a model under the ceilings of its machine.
 
@@ -119,16 +125,19 @@ def roofline(
         ceilings: Of the same system, threads and precision.
         state: Cache state of the bricks.
         system: The machine, for the size of its caches.
+        repeated: What is measured of those whose weights an iteration before has read (``stored``).
     """
-    counts: dict[str, int] = {}
-    first: dict[str, LayerSequence] = {}
-    for part in parts:
-        counts[part.key] = counts.get(part.key, 0) + 1
-        first.setdefault(part.key, part)
+    warm = repeated or {}
+    places = [(part.key, part.reuse if part.key in warm.get(part.reuse, {}) else 0) for part in parts]
+    counts, first = Counter(places), dict(zip(reversed(places), reversed(parts), strict=True))
     rows = []
-    for key, part in first.items():
-        row = _described(graph, part, counts[key], bricks.get(key), ceilings.dtype)
-        rows.append(_bounded(row, work_of(graph, part, ceilings.dtype), bricks.get(key), ceilings, state, system))
+    for key, reuse in counts:
+        part = first[key, reuse]
+        measured = warm[reuse][key] if reuse else bricks.get(key)
+        work = work_of(graph, part, ceilings.dtype)
+        row = _described(graph, part, counts[key, reuse], measured, work)
+        own = measured.conditions.cache if reuse and measured is not None else state
+        rows.append(replace(_bounded(row, work, measured, ceilings, own, system), reuse=reuse))
     rows.sort(key=lambda row: -(row.total_ms or 0.0))
     return Roofline(tuple(rows), ceilings)
 
@@ -156,12 +165,11 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
 
 
 def _described(
-    graph: ModelGraph, part: LayerSequence, count: int, measured: Measurement | None, dtype: str
+    graph: ModelGraph, part: LayerSequence, count: int, measured: Measurement | None, work: Work
 ) -> LayerRoof:
     """What a brick does, and how fast it was seen to."""
     layers = [graph.layers[index] for index in part.layers]
-    work = work_of(graph, part, dtype)
-    latency_ms = None if measured is None else measured.latency_ns / 1e6
+    latency_ms = None if measured is None else measured.latency_ms
     seen_ms = _positive(latency_ms)
     return LayerRoof(
         key=part.key,

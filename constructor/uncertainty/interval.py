@@ -16,13 +16,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.samples.statistics import block_values, student, time_blocks
+from ...db.samples.statistics import (
+    VISITS_PER_BLOCK,
+    Baseline,
+    block_values,
+    student,
+    time_blocks,
+    undisturbed_error,
+)
 from ...db.values import Block, Measurement, Stack, Subject
 from .calibration import scatters
 
@@ -42,8 +49,13 @@ _SEED = 0
 _FEW = 5
 """Time blocks of which fewer estimate their own scatter badly."""
 
+_CALIBRATED = 2
+"""Processes of the runs that show what runs differ by."""
+
 _Session = tuple[str, int, int]
 """Run, process and round: what blocks that were taken in turn have in common."""
+
+_Layout = tuple[tuple[_Session, int], ...]
 
 
 def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
@@ -71,12 +83,16 @@ class _Seen:
     """What the time blocks of a measurement differ by.
 
     Attributes:
-        residuals: Per session, what each time block adds to the error of the mean.
+        layout: Its sessions in order, each with the number of its time blocks.
+        residuals: What each of these adds to the error of the mean.
         processes: Number of its processes.
+        process_sd: What these differ by, relative.
     """
 
-    residuals: Mapping[_Session, NDArray[np.float64]]
+    layout: _Layout
+    residuals: NDArray[np.float64]
     processes: int
+    process_sd: float
 
 
 class Uncertainty:
@@ -100,6 +116,11 @@ class Uncertainty:
         self._blocks = blocks
         self._seen: dict[str, _Seen | None] = {}
         self._sessions: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
+        self._visited: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
+
+    def beside(self, others: Iterable[Measurement]) -> Uncertainty:
+        """The same with further measurements, of which no samples are known."""
+        return Uncertainty([*self.known.values(), *others], self._blocks, self.stacks)
 
     def blocks(self, id_: str) -> Sequence[Block]:
         """Raw samples of a measurement."""
@@ -112,6 +133,13 @@ class Uncertainty:
             values = block_values(filled, self.known[id_].unroll)
             self._sessions[id_] = {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
         return self._sessions[id_]
+
+    def visited(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
+        """The same, of sessions that are known to be visits."""
+        if id_ not in self._visited:
+            seen = {(block.process, block.round) for block in self.blocks(id_) if block.visits}
+            self._visited[id_] = {place: values for place, values in self.sessions(id_).items() if place in seen}
+        return self._visited[id_]
 
     def value_ns(self, weights: Weights) -> float:
         """The combination of the means; rounded once."""
@@ -139,25 +167,25 @@ class Uncertainty:
     def error_ns(self, weights: Weights) -> tuple[float, float]:
         """Standard error of the combination, and the degrees of freedom that it is known with."""
         alone = 0.0
-        sessions: dict[_Session, NDArray[np.float64]] = {}
+        alike: defaultdict[_Layout, list[tuple[float, NDArray[np.float64]]]] = defaultdict(list)
         shared: defaultdict[str, float] = defaultdict(float)
         processes: dict[str, int] = {}
         for id_, weight in weights.items():
-            seen = self._of(id_)
+            seen, one = self._of(id_), self.known[id_]
             if seen is None:
-                low, high = self.known[id_].ci95_ns
-                alone += (weight * (high - low) / 2 / NORMAL) ** 2
+                alone += (weight * one.half_ns / NORMAL) ** 2
                 continue
-            one = self.known[id_]
-            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).process_sd
+            shared[one.run] += weight * one.latency_ns * seen.process_sd
             processes[one.run] = min(seen.processes, processes.get(one.run, seen.processes))
-            for session, residuals in seen.residuals.items():
-                known = sessions.get(session)
-                if known is None:
-                    sessions[session] = weight * residuals
-                else:
+            alike[seen.layout].append((weight, seen.residuals))
+        sessions: dict[_Session, NDArray[np.float64]] = {}
+        for layout, members in alike.items():
+            together = np.array([weight for weight, _ in members]) @ np.stack([residuals for _, residuals in members])
+            for session, residuals in _split(layout, together):
+                known = sessions.setdefault(session, residuals)
+                if known is not residuals:
                     size = min(known.size, residuals.size)
-                    known[:size] += weight * residuals[:size]
+                    known[:size] += residuals[:size]
         if not sessions:
             return math.sqrt(alone), _MANY
         sums = np.concatenate(list(sessions.values()))
@@ -167,6 +195,26 @@ class Uncertainty:
         if total <= 0:
             return 0.0, _MANY
         return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
+
+    def undisturbed_error(self, id_: str, baseline: Baseline | None) -> tuple[float, float] | None:
+        """Relative standard error of one undisturbed latency, and its degrees of freedom; None where it is not known.
+
+        It is what to add to ``Scatter.run_sd``, by which undisturbed latencies of runs of two processes differ: what a
+        single one leaves in doubt beyond that is in it.
+
+        Args:
+            id_: Of the measurement.
+            baseline: That of its run: which visits were quiet.
+        """
+        one = self.known[id_]
+        found = undisturbed_error([block for block in self.blocks(id_) if block.samples], one.unroll, baseline)
+        if found is None or not one.undisturbed_ns:
+            return None
+        sampled, degrees = found[0] / one.undisturbed_ns, found[1]
+        processes = len({process for process, _ in self.sessions(id_)})
+        fewer = max(0.0, 1 / processes - 1 / _CALIBRATED)
+        total = math.hypot(sampled, scatters(self.stacks, one).process_sd * math.sqrt(fewer))
+        return total, degrees * (total / sampled) ** 4 if sampled else _MANY
 
     def draws_ns(self, ids: Sequence[str], count: int) -> NDArray[np.float64]:
         """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
@@ -180,6 +228,7 @@ class Uncertainty:
         runs = sorted({one.run for one in known})
         shared = {run: rng.normal(size=(2, count // 2)) for run in runs}
         blocks: dict[tuple[_Session, int], NDArray[np.float64]] = {}
+        drawn: dict[_Layout, NDArray[np.float64]] = {}
         rows = np.zeros((len(ids), count // 2))
         for number, one in enumerate(known):
             scatter, seen = scatters(self.stacks, one), self._of(one.id)
@@ -187,17 +236,18 @@ class Uncertainty:
             if len(runs) > 1:
                 rows[number] += of_run * (scatter.run_sd * one.latency_ns)
             if seen is None:
-                low, high = one.ci95_ns
-                rows[number] += rng.normal(size=count // 2) * ((high - low) / 2 / NORMAL)
+                rows[number] += rng.normal(size=count // 2) * (one.half_ns / NORMAL)
                 continue
-            rows[number] += of_process * (scatter.process_sd * one.latency_ns / math.sqrt(seen.processes))
-            size = sum(residuals.size for residuals in seen.residuals.values())
+            rows[number] += of_process * (seen.process_sd * one.latency_ns / math.sqrt(seen.processes))
+            size = seen.residuals.size
             wider = math.sqrt(size / max(1, size - 1)) * (student(size - 1) / NORMAL if size < _FEW else 1.0)
-            for session, residuals in sorted(seen.residuals.items()):
-                for place, residual in enumerate(residuals):
-                    if (session, place) not in blocks:
-                        blocks[session, place] = rng.normal(size=count // 2)
-                    rows[number] += blocks[session, place] * (wider * residual)
+            if seen.layout not in drawn:
+                places = [(session, place) for session, count_ in seen.layout for place in range(count_)]
+                for place in places:
+                    if place not in blocks:
+                        blocks[place] = rng.normal(size=count // 2)
+                drawn[seen.layout] = np.stack([blocks[place] for place in places])
+            rows[number] += (wider * seen.residuals) @ drawn[seen.layout]
         return np.hstack([rows, -rows])
 
     def runs_ns(self, weights: Weights, but: str | None = None) -> float:
@@ -215,18 +265,32 @@ class Uncertainty:
 
     def _of(self, id_: str) -> _Seen | None:
         if id_ not in self._seen:
-            self._seen[id_] = _described(self.known[id_].run, self.sessions(id_))
+            one = self.known[id_]
+            self._seen[id_] = _described(one.run, self.sessions(id_), scatters(self.stacks, one).process_sd)
         return self._seen[id_]
 
 
-def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]) -> _Seen | None:
+def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]], process_sd: float) -> _Seen | None:
     """None where there are too few time blocks to show anything."""
-    visits = sum(one.size for one in sessions.values())
-    means = {place: time_blocks([one]) for place, one in sessions.items()}
-    if sum(one.size for one in means.values()) < 2:
+    places = sorted(sessions)
+    values = [sessions[place] for place in places]
+    means, visits = time_blocks(values), sum(one.size for one in values)
+    if means.size < 2:
         return None
-    centre = math.fsum(float(one.sum()) for one in sessions.values()) / visits
-    residuals = {
-        (run, *place): (mean - centre) * (sessions[place].size / mean.size) / visits for place, mean in means.items()
-    }
-    return _Seen(residuals, len({process for process, _ in sessions}))
+    counts = [max(1, one.size // VISITS_PER_BLOCK) for one in values]
+    centre = math.fsum(float(one.sum()) for one in values) / visits
+    scale = np.repeat([one.size / count for one, count in zip(values, counts, strict=True)], counts)
+    return _Seen(
+        tuple(((run, *place), count) for place, count in zip(places, counts, strict=True)),
+        (means - centre) * scale / visits,
+        len({process for process, _ in sessions}),
+        process_sd,
+    )
+
+
+def _split(layout: _Layout, residuals: NDArray[np.float64]) -> Iterator[tuple[_Session, NDArray[np.float64]]]:
+    """The part of each session."""
+    begin = 0
+    for session, count in layout:
+        yield session, residuals[begin : begin + count]
+        begin += count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ _STALL = 3.0
 _FEW = 0.1
 
 Array = NDArray[np.float64]
-Sessions = dict[tuple[int, int], Array]
+Sessions = Mapping[tuple[int, int], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +73,28 @@ def paired(
     Returns:
         None where a brick was not visited in any session of the model.
     """
-    model = _sessions(truth, uncertainty)
-    together: Sessions = {}
+    model = uncertainty.visited(truth.id)
+    taken: list[tuple[float, Sessions]] = []
+    places: set[tuple[int, int]] | None = None
     constant: dict[str, float] = {}
     for id_, weight in weights.items():
         one = known[id_]
-        own = _sessions(one, uncertainty)
-        shared = {place: own[place] for place in own if place in model and _at_once(one, truth, uncertainty, place)}
+        shared = _shared(one, truth, uncertainty)
         if not shared:
             if one.subject is Subject.BRICK and one.variant not in FUSION:
                 return None
             constant[id_] = weight  # a call, what values cost, or what fusion saves: visited beside any model
             continue
         fitting = {place: values for place, values in shared.items() if values.size == model[place].size}
-        if not together:
-            together = {place: np.zeros(values.size) for place, values in fitting.items()}
-        together = {place: sums + weight * fitting[place] for place, sums in together.items() if place in fitting}
-        if not together:
+        taken.append((weight, fitting))
+        places = {*fitting} if places is None else places & fitting.keys()
+        if not places:
             return None
-    if not together:
+    if places is None:
         return None
-    places = sorted(together)
-    bricks, models = without_stalls([together[place] for place in places], [model[place] for place in places])
+    factors = np.array([weight for weight, _ in taken])
+    together = {place: factors @ np.stack([values[place] for _, values in taken]) for place in sorted(places)}
+    bricks, models = without_stalls([*together.values()], [model[place] for place in together])
     constant_ns = uncertainty.value_ns(constant)
     ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
     estimate = float(np.concatenate(bricks).mean()) + constant_ns
@@ -124,15 +125,23 @@ def ratio_spread(ours: Array, theirs: Array) -> float:
     count = ours.size
     if count < 2:
         return math.inf
-    draws = np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
+    draws = _draws(count)
     drawn = np.log(ours[draws].mean(axis=1).clip(min=1e-9)) - np.log(theirs[draws].mean(axis=1))
     return float(drawn.std()) * math.sqrt(count / (count - 1))
 
 
-def _sessions(measurement: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
-    """Latency of each visit, by process and round, of sessions that are known to be visits."""
-    seen = {(block.process, block.round) for block in uncertainty.blocks(measurement.id) if block.visits}
-    return {place: values for place, values in uncertainty.sessions(measurement.id).items() if place in seen}
+@lru_cache(maxsize=16)
+def _draws(count: int) -> NDArray[np.int64]:
+    """Which time blocks each replicate has: the same for all that have as many."""
+    return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
+
+
+def _shared(one: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
+    """The sessions of a brick that its model was visited in, too."""
+    own, model = uncertainty.visited(one.id), uncertainty.visited(truth.id)
+    if one.run == truth.run and own.keys() <= model.keys():
+        return own
+    return {place: own[place] for place in own if place in model and _at_once(one, truth, uncertainty, place)}
 
 
 def _at_once(one: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:

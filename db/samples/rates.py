@@ -119,14 +119,14 @@ def rate_of(name: str, measured: Measurement, call: Measurement | None, device: 
     flops, moved = ceiling_work(name)
     offset, offset_min, offset_half = 0.0, 0.0, 0.0
     if not flops:
-        if call is None or (device != "cpu" and measured.min_ns < _OVERLAPPED * call.min_ns):
+        if call is None or (device != "cpu" and measured.summary.min_ns < _OVERLAPPED * call.summary.min_ns):
             return None
         if device == "cpu":
-            offset, offset_min, offset_half = call.latency_ns, call.min_ns, _half_ns(call)
-    least, net = measured.min_ns - offset_min, measured.latency_ns - offset
+            offset, offset_min, offset_half = call.latency_ns, call.summary.min_ns, call.half_ns
+    least, net = measured.summary.min_ns - offset_min, measured.latency_ns - offset
     if least <= _HIDDEN * offset_min or net <= 0:
         return None
-    half, work = math.hypot(_half_ns(measured), offset_half), (flops or moved) * 1e9
+    half, work = math.hypot(measured.half_ns, offset_half), (flops or moved) * 1e9
     best = work / least
     # On a disturbed machine the interval of the mean may reach below the fastest sample, where nothing was seen.
     usual = min(work / net, best)
@@ -157,8 +157,3 @@ def level_of_cache(working_set: int, system: System, threads: int, device: str =
         if working_set <= size * (1 if shared else threads):
             return name
     return "memory"
-
-
-def _half_ns(measured: Measurement) -> float:
-    low, high = measured.ci95_ns
-    return (high - low) / 2

@@ -13,19 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values import Block, Verdict, Visit
+from ..values import Block, Run, Summary, Verdict, Visit
 
 __all__ = [
+    "BASELINE",
     "MIN_SAMPLES",
+    "VISITS_PER_BLOCK",
     "Baseline",
-    "Summary",
+    "alike",
     "block_values",
     "half_width",
+    "low_probes",
     "quiet_visits",
     "student",
     "summarise",
     "time_blocks",
     "undisturbed",
+    "undisturbed_error",
 ]
 
 MIN_SAMPLES = 10
@@ -33,6 +37,9 @@ MIN_SAMPLES = 10
 
 VISITS_PER_BLOCK = 3
 """Visits of one session that follow each other make a time block: what disturbs a machine lasts longer than one."""
+
+BASELINE = "probes_ns"
+"""Under this name a run stores its baseline: arithmetic and memory, in nanoseconds."""
 
 _TRIM = 0.2
 _STABLE = 0.02
@@ -44,9 +51,13 @@ _QUIET = 1.05, 2.5
 quiet: reading memory scatters far more. With these the estimates of two runs over 60 models differed least of the means
 that were tried (docs/results/README.md)."""
 
-_FEWEST_QUIET = 3
+_FEWEST_QUIET = 3, 1 / 8
 _LOW = 0.1
-"""Where fewer visits than that were quiet, this quantile of all of them stands for a quiet one."""
+"""Where fewer visits than that were quiet, or a smaller share of them, this quantile of all of them stands for a quiet
+one: of 96 visits it repeats to 0.2 to 1 %, and the mean of three that happened to be quiet to 1 to 15 %."""
+
+_DRAWS = 200
+"""Of the bootstrap: its standard errors are good to a twentieth."""
 
 Values = NDArray[np.float64]
 
@@ -72,36 +83,17 @@ class Baseline:
             found.append((float(np.quantile(probes[:, 0], _BASE[0])), float(np.quantile(probes[:, 1], _BASE[1]))))
         return cls(*(min(ends) for ends in zip(*found, strict=True))) if found else None
 
+    @classmethod
+    def of_run(cls, run: Run) -> Baseline | None:
+        """What a run recorded at its end; None where it has none."""
+        found = (run.after or {}).get(BASELINE)
+        if not isinstance(found, list) or len(found) != 2 or not all(isinstance(one, int | float) for one in found):
+            return None
+        return cls(float(found[0]), float(found[1]))
+
     def quiet(self, visit: Visit) -> bool:
         """Whether the machine was quiet around a visit."""
         return visit.compute_ns <= _QUIET[0] * self.compute_ns and visit.memory_ns <= _QUIET[1] * self.memory_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Statistics of one execution of the subject, in nanoseconds."""
-
-    mean_ns: float
-    median_ns: float
-    trimmed_mean_ns: float
-    min_ns: float
-    p90_ns: float
-    p99_ns: float
-    ci95_ns: tuple[float, float]
-    samples: int
-    block_medians_ns: tuple[float, ...]
-    processes: int
-
-    @property
-    def verdict(self) -> Verdict:
-        """How far the mean can be trusted."""
-        if self.samples < MIN_SAMPLES:
-            return Verdict.TIMED_OUT
-        low, high = self.ci95_ns
-        half = (high - low) / 2 / self.mean_ns if self.mean_ns else math.inf
-        if half <= _STABLE and self.processes > 1:
-            return Verdict.STABLE
-        return Verdict.NOISY if half <= _NOISY else Verdict.UNSTABLE
 
 
 def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
@@ -115,10 +107,14 @@ def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
 
 def time_blocks(values: Sequence[Values]) -> Values:
     """Means of the time blocks of some sessions; a last one that is short belongs to the one before."""
+    sizes = {one.size for one in values}
+    if len(sizes) == 1 and sizes.pop() % VISITS_PER_BLOCK == 0:  # as a rule; one by one takes longer
+        whole: Values = np.concatenate(values).reshape(-1, VISITS_PER_BLOCK).mean(axis=1)
+        return whole
     means: list[float] = []
     for one in values:
         count = max(1, one.size // VISITS_PER_BLOCK)
-        if one.size == count * VISITS_PER_BLOCK:  # as a rule; cutting it up otherwise takes longer
+        if one.size == count * VISITS_PER_BLOCK:
             means += one.reshape(count, VISITS_PER_BLOCK).mean(axis=1).tolist()
         else:
             means += [float(part.mean()) for part in np.array_split(one, count) if part.size]
@@ -151,20 +147,30 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
     half = half_width(time_blocks(values))
     if not math.isfinite(half):
         half = student(max(1, pooled.size - 1)) * float(pooled.std()) / math.sqrt(pooled.size)
+    low, high = max(0.0, mean - half), mean + half
     p90, p99 = np.quantile(pooled, (0.9, 0.99))
     cut = int(pooled.size * _TRIM)
     return Summary(
-        mean_ns=mean,
         median_ns=max(0.0, float(np.median(pooled))),
+        mean_ns=mean,
         trimmed_mean_ns=max(0.0, float(pooled[cut : pooled.size - cut].mean())),
         min_ns=max(0.0, float(pooled[0])),
         p90_ns=max(0.0, float(p90)),
         p99_ns=max(0.0, float(p99)),
-        ci95_ns=(max(0.0, mean - half), mean + half),
+        ci95_ns=(low, high),
         samples=int(pooled.size),
         block_medians_ns=tuple(float(np.median(one)) for one in values),
-        processes=len({block.process for block in filled}),
+        verdict=_verdict(pooled.size, (high - low) / 2 / mean if mean else math.inf, filled),
     )
+
+
+def _verdict(samples: int, half: float, blocks: Sequence[Block]) -> Verdict:
+    """How far a mean can be trusted, by the half-width of its interval in terms of it."""
+    if samples < MIN_SAMPLES:
+        return Verdict.TIMED_OUT
+    if half <= _STABLE and len({block.process for block in blocks}) > 1:
+        return Verdict.STABLE
+    return Verdict.NOISY if half <= _NOISY else Verdict.UNSTABLE
 
 
 def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None) -> list[NDArray[np.bool_]]:
@@ -186,9 +192,59 @@ def undisturbed(blocks: Sequence[Block], unroll: int, baseline: Baseline | None)
     values = np.concatenate(block_values(blocks, unroll))
     quiet = np.concatenate(quiet_visits(blocks, baseline))
     share = float(quiet.mean()) if quiet.size else 0.0
-    chosen = values[quiet]
-    latency = float(chosen.mean()) if chosen.size >= _FEWEST_QUIET else float(np.quantile(values, _LOW))
-    return max(0.0, latency), share
+    return max(0.0, float(_undisturbed(values[None], quiet[None])[0])), share
+
+
+def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
+    """Of each row the mean of its quiet visits, or the low quantile of all where these are too few."""
+    sizes, calm = np.isfinite(values).sum(axis=1), quiet.sum(axis=1)
+    place = _LOW * (sizes - 1)
+    below, rows = place.astype(np.intp), np.arange(len(values))
+    ordered = np.sort(values, axis=1)
+    low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, sizes - 1)]
+    fewest, share = _FEWEST_QUIET
+    means = np.where(quiet, values, 0.0).sum(axis=1) / np.maximum(calm, 1)
+    found: Values = np.where(calm >= np.maximum(fewest, share * sizes), means, low + (high - low) * (place - below))
+    return found
+
+
+def undisturbed_error(blocks: Sequence[Block], unroll: int, baseline: Baseline | None) -> tuple[float, float] | None:
+    """Standard error of the undisturbed latency in nanoseconds, and the degrees of freedom that it is known with.
+
+    By the bootstrap over time blocks (Efron and Tibshirani 1993, section 8.5), for a mean of quiet visits as for a low
+    quantile. None where there is a single time block.
+    """
+    values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline)
+    parts: list[tuple[Values, NDArray[np.bool_]]] = []
+    for one, calm in zip(values, quiet, strict=True):
+        count = max(1, one.size // VISITS_PER_BLOCK)
+        parts += zip(np.array_split(one, count), np.array_split(calm, count), strict=True)
+    if len(parts) < 2:
+        return None
+    widest = max(one.size for one, _ in parts)
+    filled, known = np.full((len(parts), widest), np.inf), np.zeros((len(parts), widest), dtype=np.bool_)
+    for number, (one, calm) in enumerate(parts):  # what is missing of a row counts as infinite, and is no visit
+        filled[number, : one.size], known[number, : one.size] = one, calm
+    drawn = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
+    draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), known[drawn].reshape(_DRAWS, -1))
+    return float(np.std(draws)) * math.sqrt(len(parts) / (len(parts) - 1)), len(parts) - 1
+
+
+def low_probes(blocks: Iterable[Block]) -> tuple[float, float] | None:
+    """Low quantiles of the probes of arithmetic and of memory around some visits; None without any."""
+    probes = [(visit.compute_ns, visit.memory_ns) for block in blocks for visit in block.visits]
+    if not probes:
+        return None
+    compute_ns, memory_ns = np.quantile(np.array(probes, dtype=np.float64), _LOW, axis=0)
+    return float(compute_ns), float(memory_ns)
+
+
+def alike(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    """Whether two machines were the same by low quantiles of their probes, as closely as quiet visits are."""
+    if one is None or other is None:
+        return False
+    pairs = zip(one, other, _QUIET, strict=True)
+    return all(max(ours, theirs) <= most * min(ours, theirs) for ours, theirs, most in pairs)
 
 
 def student(degrees: float) -> float:

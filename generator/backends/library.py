@@ -25,9 +25,9 @@ from ..machine.nvidia import lacks_of_gpu
 from ..network.network import Network
 from .algorithms import PADDED, Algorithm
 from .base import Option, Settings
+from .calling import CallingBackend
 from .clock import clock
 from .memory import Loaded, Memory
-from .package import PackagedBackend
 from .wording import Wording
 
 __all__ = ["CUPY", "MODE", "PLAN", "LibraryBackend", "computed_in", "described", "later_plans", "values_of"]
@@ -49,7 +49,7 @@ _FLOATS = {
 }
 
 
-class LibraryBackend(PackagedBackend):
+class LibraryBackend(CallingBackend):
     """A library that is given addresses on a GPU (see ``Backend``, ``StreamBackend``).
 
     Attributes:
@@ -93,14 +93,6 @@ class LibraryBackend(PackagedBackend):
     def device(self, settings: Settings) -> Device:  # noqa: ARG002
         """The GPU (see ``StreamBackend``)."""
         return open_device("cuda")
-
-    def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Always: each brick is a call of its own."""
-        return True
-
-    def optimised(self, network: Network, settings: Settings) -> Network:  # noqa: ARG002
-        """The network itself (see ``OptimisingBackend``)."""
-        return replace(network, as_is=True)
 
     def captured(self, run: Run, settings: Settings) -> Run:
         """As one CUDA graph with ``mode=graph`` (see ``StreamBackend``)."""

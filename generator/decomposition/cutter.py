@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...bricks.cutting.wiring import sequences
@@ -11,9 +12,9 @@ from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.sequence import LayerSequence
 from ...bricks.suite.manifest import GRAPHS
-from ...errors import UsageError, WorkerError
+from ...errors import UsageError
 from ...models import ModelSource
-from ..worker.standby import Standby
+from ..worker.standby import Standby, start_worker
 
 if TYPE_CHECKING:
     from ...bricks.graph.executed import ExecutedModel
@@ -136,7 +137,9 @@ class Cutter(Standby):
     """
 
     def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
-        super().__init__(cut.backend, device=cut.device, options=dict(cut.options), threads=cut.threads)
+        super().__init__(
+            partial(start_worker, cut.backend, device=cut.device, options=dict(cut.options), threads=cut.threads)
+        )
         self._cut = cut
         self._oracle = oracle
 
@@ -177,8 +180,4 @@ class Cutter(Standby):
                 f"backend {self._cut.backend} reports what it executes, but nothing of it runs by itself",
                 remedy="use --graph fused or source",
             )
-        try:
-            return executed_model(source, worker=self.worker, oracle=self._oracle)
-        except WorkerError:
-            self.close()  # the next model gets a worker of its own
-            raise
+        return executed_model(source, worker=self.worker, oracle=self._oracle)

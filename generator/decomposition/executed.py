@@ -33,16 +33,14 @@ from ..machine.system import probe_system
 from ..network.network import read_network
 from ..worker.client import Timeouts, Worker
 from ..worker.execution.extraction import EXECUTED, stage_files
-from ..worker.messages.protocol import Extract
-from ..worker.standby import Standby
+from ..worker.requests import Extract
+from ..worker.standby import start_worker
 from .named import named_origins, taken_names
 from .origins import Operator, composed, match, sharing
 from .taken import unsigned_values, with_shared_scales, with_unsigned
 
 __all__ = ["executed_model", "instruction_set", "runtime_salt"]
 
-_BYTES_PER_S = 2e7
-"""A large model may take longer to optimise than ``Timeouts.prepare``."""
 _DIGITS = 12
 _UNCHANGED = frozenset({"Cast", "Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
 """Operators that hand on what they read where they write the type that they read."""
@@ -102,8 +100,8 @@ def executed_model(
         edit = partial(_write_out, rounds=written.rounds) if written.rounds else None
         runnable = source.runnable(folder, edit=edit)
         if worker is None:
-            standby = Standby(backend, device=device, options=options, threads=threads)
-            worker = resources.enter_context(standby).worker
+            started = start_worker(backend, device=device, options=options, threads=threads)
+            worker = resources.enter_context(started)
         if worker.greeting is None:
             raise WorkerError("the worker was not greeted", remedy="start it with Worker.start")
         results = folder / "graphs"
@@ -116,7 +114,7 @@ def executed_model(
             inputs=runnable.inputs,
             seed=seed,
         )
-        worker.extract(request, timeout_s=Timeouts.prepare + skeleton.weight_bytes / _BYTES_PER_S)
+        worker.extract(request, timeout_s=Timeouts.optimising(skeleton.weight_bytes))
         stages = [read_network(path) for path in stage_files(results)]
         executed = read_network(results / EXECUTED)
         stack = worker.greeting.stack
@@ -135,7 +133,7 @@ def executed_model(
     return ExecutedModel(
         name=source.name,
         source=replace(before, control=written.control),
-        graph=after,
+        graph=replace(after, control=written.control),
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,
         duplicated=sharing(origins),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Unpack
@@ -20,6 +20,7 @@ from ...bricks.suite.suite import Suite
 from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
 from ...models import ModelSource, require_known
+from ...tabular import Records, Tabular
 from ..backends.custom_ops import adopt, asked, files_of
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.sandbox import confine
@@ -28,6 +29,9 @@ from .model_bricks import ModelBricks, SkippedLayer, model_bricks, unforeseen
 from .oracle import WorkerOracle
 
 __all__ = ["GenerateReport", "GenerateRow", "generate"]
+
+_TOTALS = ("granularity", "layers", "folded", "sequences", "unique", "decoys", "wall_s")
+"""Fields of a ``GenerateReport`` that JSON has as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class GenerateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateReport:
+class GenerateReport(Tabular):
     """What a suite was made from.
 
     Attributes:
@@ -102,6 +106,14 @@ class GenerateReport:
     def complete(self) -> bool:
         """Whether every layer of every model is in the suite."""
         return all(row.error is None and not row.skipped for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model, the suite beside them."""
+        # Keys stand in the suite's manifest; which model has which is what --annotate is for.
+        rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in self.rows]
+        suite = self.suite
+        totals = {"suite": None if suite is None else str(suite.path), "hash": None if suite is None else suite.hash}
+        return Records(rows, totals | {name: getattr(self, name) for name in _TOTALS})
 
 
 def generate(
@@ -173,7 +185,7 @@ def generate(
     distances: dict[str, set[int]] = {}
     for result in readable:
         for key in result.occurrences:
-            distances.setdefault(key, set()).add(result.distance)
+            distances.setdefault(key, set()).update((result.distance, *result.repeats.get(key, ())))
     dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
     suite = None
     if readable:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...bricks.cutting.fused import fused_units
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
-from ...bricks.graph.footprint import footprint, level_of
+from ...bricks.graph.footprint import footprint
 from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.reuse import own_level
 from ...bricks.layer import LayerState
+from ...bricks.sequence import LayerSequence
 from ...bricks.suite.brick import Brick, build_brick
 from ...errors import DlbricksError
 from ...models import ModelSource
@@ -48,6 +50,7 @@ class ModelBricks:
         apart: Layers that a runtime executes together and that bricks hold apart, and why; of a fused cut.
         eliminated: Operators of the layers that a runtime has nothing to do for, by number of layers; of a fused cut.
         distance: Level of the reuse distance of its weights.
+        repeats: Levels of reuse distance that iterations of it have, by brick, where these are not the model's.
         boundary: Variants that its bricks are measured in besides, by key; of an executed graph.
         bound: Dynamic dimensions and the values that they were given.
         control: Control flow, and what became of it.
@@ -67,6 +70,7 @@ class ModelBricks:
     apart: tuple[SkippedLayer, ...] = ()
     eliminated: Mapping[str, int] = field(default_factory=dict)
     distance: int = 0
+    repeats: Mapping[str, Collection[int]] = field(default_factory=dict)
     boundary: Mapping[str, Collection[str]] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
     control: tuple[ControlFlow, ...] = ()
@@ -114,12 +118,21 @@ def model_bricks(source: ModelSource, cutter: Cutter, *, known: Collection[str] 
         ),
         apart=apart,
         eliminated=eliminated,
-        distance=level_of(footprint(cut.graph)),
+        distance=own_level(cut.graph.control, footprint(cut.graph)),
+        repeats=_repeats(found),
         boundary=boundary_variants(cut.graph, found) if cut.graph.salt else {},
         bound=dict(graph.bound),
         control=graph.control,
         bricks=bricks,
     )
+
+
+def _repeats(parts: Iterable[LayerSequence]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for part in parts:
+        if part.reuse:
+            found.setdefault(part.key, set()).add(part.reuse)
+    return found
 
 
 def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -20,13 +21,11 @@ from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_graphs, all_nodes, bodies
 from ..backends.custom_ops import asked
 from ..worker.client import Timeouts
-from ..worker.messages.inspection import Trace, Traced
-from ..worker.standby import Standby
+from ..worker.replies import Traced
+from ..worker.requests import Trace
+from ..worker.standby import Standby, start_worker
 
 __all__ = ["observe"]
-
-_BYTES_PER_S = 2e7
-"""As for an executed graph: large models take longer than ``Timeouts.prepare``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,8 @@ def observe(
         BackendUnavailable: The runtime cannot be used here.
     """
     found = []
-    with Standby(backend, device=device, options=asked() if backend == "onnxruntime" else None) as standby:
+    options = asked() if backend == "onnxruntime" else None
+    with Standby(partial(start_worker, backend, device=device, options=options)) as standby:
         for source in sources:
             try:
                 found.append(_observed(source, standby, seed))
@@ -99,8 +99,7 @@ def _observed(source: ModelSource, standby: Standby, seed: int) -> ModelSource:
             inputs=runnable.inputs,
             seed=seed,
         )
-        timeout_s = Timeouts.prepare + skeleton.weight_bytes / _BYTES_PER_S
-        calls = standby.worker.ask(request, Traced, timeout_s).calls
+        calls = standby.worker.ask(request, Traced, Timeouts.optimising(skeleton.weight_bytes)).calls
     courses = [(one.label, _course(one, calls)) for one in seen]
     noted = [Choice(label, course, How.OBSERVED) for label, course in courses if course is not None]
     return replace(source, control=(*source.control, *noted))

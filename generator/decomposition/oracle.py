@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -12,7 +13,7 @@ from ...bricks.tensor import ELEMENT_BITS, TensorType
 from ...errors import BackendError, WorkerError
 from ...models.subgraphs import all_graphs, all_nodes
 from ..backends.custom_ops import asked
-from ..worker.standby import Standby
+from ..worker.standby import Standby, start_worker
 
 __all__ = ["WorkerOracle"]
 
@@ -34,7 +35,8 @@ class WorkerOracle(Standby):
     """
 
     def __init__(self, *, backend: str = _RUNTIME, memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0) -> None:
-        super().__init__(backend, options=asked() if backend == _RUNTIME else None, memory_bytes=memory_bytes)
+        options = asked() if backend == _RUNTIME else None
+        super().__init__(partial(start_worker, backend, options=options, memory_bytes=memory_bytes))
         self._timeout_s = timeout_s
         self.problems: list[str] = []
 
@@ -48,12 +50,8 @@ class WorkerOracle(Standby):
             path.write_bytes(model.SerializeToString())
             try:
                 found = self.worker.values(path, names, timeout_s=self._timeout_s).types
-            except BackendError as error:
+            except (BackendError, WorkerError) as error:
                 self.problems.append(str(error))
-                return {}
-            except WorkerError as error:
-                self.problems.append(str(error))
-                self.close()
                 return {}
         return {
             name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS

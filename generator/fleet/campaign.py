@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ...bricks.suite.suite import Suite
 from ...errors import UsageError
+from ...models.control.choices import read_choices
 from ..measurement.settings import CACHE_MODES, MeasurementSettings
 from .cell import NAME, NAME_RULE, Cell
 
@@ -36,6 +37,9 @@ class PlannedStack:
         options: Of the runtime, sorted.
         lock: Its PEP 751 lock file; None: the environment of the node's worker.
         lock_hash: SHA-256 of that.
+        custom_ops: Libraries of custom operators: paths on the nodes.
+        algorithms: As ``--algorithms`` has it.
+        algorithm: As ``--algorithm`` takes them.
         nodes: Where it is measured; None: everywhere.
     """
 
@@ -45,6 +49,9 @@ class PlannedStack:
     options: tuple[tuple[str, str], ...]
     lock: Path | None
     lock_hash: str | None
+    custom_ops: tuple[str, ...]
+    algorithms: bool
+    algorithm: tuple[str, ...]
     nodes: tuple[str, ...] | None
 
 
@@ -58,6 +65,8 @@ class PlannedSuite:
         models: Names of the zoo, or paths on the nodes.
         batch: As ``--batch`` takes it.
         dims: As ``--dim`` takes them.
+        branches: As ``--branch`` takes them.
+        trips: As ``--trip`` takes them.
         nodes: Where it is measured; None: everywhere.
     """
 
@@ -66,6 +75,8 @@ class PlannedSuite:
     models: tuple[str, ...]
     batch: str | None
     dims: tuple[str, ...]
+    branches: tuple[str, ...]
+    trips: tuple[str, ...]
     nodes: tuple[str, ...] | None
 
 
@@ -129,6 +140,11 @@ class Campaign:
                     budget_s=self.pace.budget_s,
                     processes=self.pace.processes,
                     sessions=self.pace.sessions,
+                    branches=suite.branches,
+                    trips=suite.trips,
+                    custom_ops=stack.custom_ops,
+                    algorithms=stack.algorithms,
+                    algorithm=stack.algorithm,
                 )
 
 
@@ -209,6 +225,9 @@ def _stack(table: _Table, nodes: tuple[str, ...]) -> PlannedStack:
         options=table.take("options", _pairs, ()),
         lock=lock,
         lock_hash=digest,
+        custom_ops=table.take("custom_ops", _texts, ()),
+        algorithms=table.take("algorithms", _whether, False),  # noqa: FBT003  (what it is where it is not said)
+        algorithm=table.take("algorithm", _texts, ()),
         nodes=_some(table, nodes),
     )
     table.end()
@@ -220,9 +239,11 @@ def _suite(table: _Table, nodes: tuple[str, ...]) -> PlannedSuite:
     suite = PlannedSuite(
         name=table.take("name", _name, None) or table.read("name", path.name, _name),
         suite=Suite.open(path),
-        models=table.take("models", lambda value: _listed(value, _text), ()),
+        models=table.take("models", _texts, ()),
         batch=table.take("batch", _spelt, None),
         dims=tuple(f"{name}={size}" for name, size in table.take("dims", _pairs, ())),
+        branches=table.take("branch", lambda value: _courses(value, branch=True), ()),
+        trips=table.take("trip", lambda value: _courses(value, branch=False), ()),
         nodes=_some(table, nodes),
     )
     table.end()
@@ -283,6 +304,26 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError("wants a text")
     return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return _listed(value, _text)
+
+
+def _whether(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("wants true or false")
+    return value
+
+
+def _courses(value: object, *, branch: bool) -> tuple[str, ...]:
+    """Courses of control flow that the command line can read, too."""
+    found = _listed(value, _spelt)
+    try:
+        read_choices(*((found, ()) if branch else ((), found)))
+    except UsageError as error:
+        raise ValueError(error.message) from error
+    return found
 
 
 def _name(value: object) -> str:

@@ -20,7 +20,10 @@ NAME_RULE = "up to 63 letters, digits, dots, dashes and underscores, a letter or
 _NAMES = ("stack", "suite")
 """What the campaign's file calls things: another name is no other cell."""
 
-_LISTS = ("models", "dims", "options")
+_LISTS = ("models", "dims", "options", "branches", "trips", "custom_ops", "algorithm")
+
+_LATER = ("branches", "trips", "custom_ops", "algorithms", "algorithm")
+"""What cells of earlier versions were without: not in a record where it says nothing, so that they stay the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class Cell:
         budget_s: Total time instead, in seconds.
         processes: Worker processes that share the visits.
         sessions: Sessions of each.
+        branches: Of the models' control flow, as ``--branch`` takes them.
+        trips: Likewise, as ``--trip`` takes them.
+        custom_ops: Libraries of custom operators: paths on the node.
+        algorithms: Whether each brick is also measured with each algorithm that the runtime offers.
+        algorithm: Those with which it is measured as well, by name.
     """
 
     campaign: str
@@ -68,6 +76,11 @@ class Cell:
     budget_s: float | None
     processes: int
     sessions: int
+    branches: tuple[str, ...] = ()
+    trips: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()
+    algorithms: bool = False
+    algorithm: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -82,7 +95,8 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        return {name: list(map(_plain, value)) if name in _LISTS else value for name, value in asdict(self).items()}
+        said = {name: value for name, value in asdict(self).items() if value or name not in _LATER}
+        return {name: list(map(_plain, value)) if name in _LISTS else value for name, value in said.items()}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -92,14 +106,14 @@ class Cell:
             StoreError: It is not one of this version.
         """
         names = {field.name for field in fields(cls)}
-        if set(record) != names:
+        if other := (set(record) ^ names).difference(_LATER):
             raise StoreError(
-                f"a job of the fleet is not of this version: {', '.join(sorted(set(record) ^ names))}",
+                f"a job of the fleet is not of this version: {', '.join(sorted(other))}",
                 remedy="bring planner and nodes to the same version of dlbricks, and plan again",
             )
         pairs = tuple((str(name), str(value)) for name, value in record["options"])
-        lists = {"models": tuple(record["models"]), "dims": tuple(record["dims"]), "options": pairs}
-        return cls(**{**record, **lists})
+        lists = {name: tuple(record[name]) for name in _LISTS if name in record}
+        return cls(**{**record, **lists, "options": pairs})
 
     def command(self, suite: Path, database: Path) -> list[str]:
         """Arguments of ``dlbricks`` that measure it, and go on where that was interrupted.
@@ -117,8 +131,12 @@ class Cell:
         ]  # fmt: skip
         words += [word for name, value in self.options for word in ("--option", f"{name}={value}")]
         words += ["--batch", self.batch] if self.batch is not None else []
-        words += [word for dim in self.dims for word in ("--dim", dim)]
-        return words + [word for model in self.models for word in ("--with", model)]
+        words += ["--algorithms"] if self.algorithms else []
+        repeated = {
+            "--dim": self.dims, "--branch": self.branches, "--trip": self.trips, "--custom-ops": self.custom_ops,
+            "--algorithm": self.algorithm, "--with": self.models,
+        }  # fmt: skip
+        return words + [word for option, values in repeated.items() for value in values for word in (option, value)]
 
 
 def _plain(value: object) -> object:

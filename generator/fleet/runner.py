@@ -28,7 +28,8 @@ _INCOMPLETE = 3
 _ATTEMPTS = 25
 """Runners of one cell that may die of a signal: each goes on where the one before was."""
 
-_PAUSE_S = 0.5
+_PAUSE_S, _LONGEST_S = 0.5, 5.0
+"""Before the next look or the next runner; between looks doubled up to the other: what has just ended ends soon."""
 
 _HOUSE = ("DLBRICKS_DB", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
 """What a runner has no use for: it measures into a file."""
@@ -80,7 +81,7 @@ def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tupl
     Returns:
         Seconds waited, and why it was in vain; empty where the machine is quiet.
     """
-    began_s = time.monotonic()
+    began_s, pause_s = time.monotonic(), _PAUSE_S
     while True:
         seen = quietness().busy
         waited_s = time.monotonic() - began_s
@@ -91,7 +92,8 @@ def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tupl
                 waited_s,
                 f"the machine was not quiet for {patience_s:.0f} s: others used {seen:.0%} of its processors",
             )
-        stopping.wait(min(5.0, patience_s - waited_s))
+        stopping.wait(min(pause_s, patience_s - waited_s))
+        pause_s = min(2 * pause_s, _LONGEST_S)
 
 
 def measure_cell(

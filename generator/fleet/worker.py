@@ -29,7 +29,6 @@ from ...errors import (
     SuiteError,
     UsageError,
 )
-from ..backends.environments import locked_environment
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
 from .cell import NAME, NAME_RULE
 from .queue import Foreign, Job, fetch, finish, give_back, heard, retry, stale, states
@@ -305,6 +304,8 @@ class _Worker:
             if data is None:
                 return None
             lock = keep_lock(folder, digest, data)
+        from ..backends.environments import locked_environment  # half of what a worker would load, and few have locks
+
         return str(locked_environment(lock))
 
     def _blob(self, digest: str) -> bytes:

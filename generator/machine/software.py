@@ -74,14 +74,17 @@ def wheel_contents(record: str) -> str:
     """
     lines = []
     for row in csv.reader(record.splitlines()):
-        path = PurePosixPath(row[0]) if row else PurePosixPath()
-        top, _, below = row[0].partition("/") if row else ("", "", "")
+        file = row[0] if row else ""
+        top, _, below = file.partition("/")
         if top.endswith(".data"):
-            below = next((below.removeprefix(scheme) for scheme in _SCHEMES if below.startswith(scheme)), "")
-            path = PurePosixPath(below)
-        own = path.parent.name.endswith(".dist-info") and path.name in _MADE_HERE
-        if path.parts and path.parts[0] not in {"..", "/"} and not own and path.suffix != ".pyc":
-            lines.append(f"{path},{row[1] if len(row) > 1 else ''}")
+            file = next((below.removeprefix(scheme) for scheme in _SCHEMES if below.startswith(scheme)), "")
+        if "//" in file or "/." in file or file[:1] in {"", ".", "/"} or file[-1] == "/":  # hardly one in a thousand
+            file = str(PurePosixPath(file))
+        folder, _, name = file.rpartition("/")
+        own = name in _MADE_HERE and folder.endswith(".dist-info")
+        compiled = name.endswith(".pyc") and name != ".pyc"
+        if file not in {".", ".."} and not file.startswith(("/", "../")) and not own and not compiled:
+            lines.append(f"{file},{row[1] if len(row) > 1 else ''}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 

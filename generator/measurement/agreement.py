@@ -7,10 +7,12 @@ crashes or hangs costs the brick alone.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,12 +24,13 @@ import psutil
 from ...bricks.suite.suite import Suite
 from ...db.values import NATIVE
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
+from ...tabular import Records, Tabular
 from ..backends.registry import get, require_available
 from ..backends.requirements import require_dtype
 from ..network.difference import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.messages.protocol import Prepare
-from ..worker.standby import Standby
+from ..worker.requests import Prepare
+from ..worker.standby import Standby, start_worker
 
 __all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Outcome", "agreements", "check_agreement", "difference"]
 
@@ -70,7 +73,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class AgreementReport:
+class AgreementReport(Tabular):
     """All bricks of a suite.
 
     Attributes:
@@ -95,6 +98,20 @@ class AgreementReport:
     def count(self, verdict: Outcome) -> int:
         """Bricks with a verdict."""
         return sum(row.verdict is verdict for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per brick that does not compute the same, counts beside them."""
+        rows = [
+            asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
+            for row in self.rows
+            if row.verdict is not Outcome.SAME
+        ]
+        totals = {name: getattr(self, name) for name in ("backend", "against", "dtype", "tolerance")} | {
+            "worst_error": max((row.error for row in self.rows if row.error is not None), default=None),
+            "counts": {str(verdict): self.count(verdict) for verdict in Outcome},
+            "reasons": dict(Counter(row.reason for row in self.rows if row.reason is not None)),
+        }
+        return Records(rows, totals)
 
 
 def check_agreement(
@@ -228,7 +245,9 @@ class _Runner(Standby):
         resolved = runtime.resolve(device, options)
         require_available(runtime, backend, device)
         memory_bytes = psutil.virtual_memory().available // 2
-        super().__init__(backend, device=device, options=resolved, memory_bytes=memory_bytes, dtype=dtype)
+        super().__init__(
+            partial(start_worker, backend, device=device, options=resolved, memory_bytes=memory_bytes, dtype=dtype)
+        )
         self.name = runtime.name
         self._place = place
         self._seed = seed
@@ -237,14 +256,10 @@ class _Runner(Standby):
     def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
         """Inputs and outputs of one execution of a brick."""
         worker = self.worker
-        try:
-            request = Prepare("brick", str(path), synthetic=True, seed=self._seed, unroll=1)
-            worker.prepare(request, timeout_s=self._timeout_s)
-            worker.outputs("brick", self._place, timeout_s=self._timeout_s)
-            worker.release("brick")
-        except WorkerError:
-            self.kill()
-            raise
+        request = Prepare(id="brick", path=str(path), synthetic=True, seed=self._seed, unroll=1)
+        worker.prepare(request, timeout_s=self._timeout_s)
+        worker.outputs("brick", self._place, timeout_s=self._timeout_s)
+        worker.release("brick")
         with np.load(self._place, allow_pickle=False) as arrays:
             return dict(arrays)
 

@@ -15,7 +15,7 @@ import psutil
 
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
-from ...db.samples.statistics import MIN_SAMPLES
+from ...db.samples.statistics import BASELINE, MIN_SAMPLES
 from ...db.store import Store
 from ...db.values import NATIVE, Conditions, Measurement, Stack, Subject, System
 from ...errors import UsageError
@@ -34,7 +34,7 @@ from ..progress import ProgressCallback
 from ..worker.client import Worker
 from .costs import RunCosts
 from .item import Item
-from .journal import BASELINE, Journal
+from .journal import Journal
 from .launch import begin_run, end_run, launch
 from .membership import Membership, companions, membership_of
 from .pending import Selection, check_again, finished, select

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...db.values import Block, Failure, Measurement, Subject
-from ..worker.messages.protocol import Prepare
+from ..worker.requests import Prepare
 
 __all__ = ["Item"]
 

@@ -17,10 +17,7 @@ from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOf
 from .costs import RunCosts
 from .item import Item
 
-__all__ = ["BASELINE", "Journal"]
-
-BASELINE = "probes_ns"
-"""Under this name a run stores what its probes took when it was quiet: arithmetic and memory."""
+__all__ = ["Journal"]
 
 _SAME_MOMENT = timedelta(hours=1)
 """Machines change: visits of a run that began longer ago are not pooled with new ones."""
@@ -42,9 +39,9 @@ class Journal:
         self._conditions = conditions
         self._costs = costs
         self._earlier = [
-            Baseline(*probes)
+            known
             for one in store.runs()
-            if (one.system, one.stack) == (run.system, run.stack) and (probes := _probes(one)) is not None
+            if (one.system, one.stack) == (run.system, run.stack) and (known := Baseline.of_run(one)) is not None
         ]
         self._visits: list[Visit] = []
 
@@ -148,7 +145,6 @@ class Journal:
             for item in items:
                 assert item.measurement is not None  # noqa: S101  # it has blocks
                 unroll = max(1, item.unroll)
-                summary = summarise(item.blocks, unroll)
                 quiet_ns, quiet = undisturbed(item.blocks, unroll, baseline)
                 item.result = Measurement(
                     id=item.measurement,
@@ -159,16 +155,7 @@ class Journal:
                     stack=self._run.stack,
                     conditions=self._of(item),
                     unroll=unroll,
-                    median_ns=summary.median_ns,
-                    mean_ns=summary.mean_ns,
-                    trimmed_mean_ns=summary.trimmed_mean_ns,
-                    min_ns=summary.min_ns,
-                    p90_ns=summary.p90_ns,
-                    p99_ns=summary.p99_ns,
-                    ci95_ns=summary.ci95_ns,
-                    samples=summary.samples,
-                    block_medians_ns=summary.block_medians_ns,
-                    verdict=summary.verdict,
+                    summary=summarise(item.blocks, unroll),
                     stop=stop,
                     load_ns=item.load_ns,
                     first_run_ns=item.first_run_ns,
@@ -205,14 +192,6 @@ class Journal:
         with self._costs.spend("store_s"):
             self._store.add_failure(item.failure, instead_of=item.measurement)
         item.measurement = None
-
-
-def _probes(run: Run) -> tuple[float, float] | None:
-    """The quiet probes of an earlier run; None where it has none."""
-    found = (run.after or {}).get(BASELINE)
-    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(one, int | float) for one in found):
-        return None
-    return float(found[0]), float(found[1])
 
 
 def _kind(error: DlbricksError) -> str:

@@ -17,6 +17,7 @@ from ..backends.base import Backend
 from ..machine.software import software_state
 from ..machine.system import machine_state
 from ..worker.client import Worker
+from ..worker.standby import start_worker
 from .settings import MeasurementSettings
 
 __all__ = ["NODE_VARIABLE", "SOFTWARE", "begin_run", "end_run", "launch"]
@@ -46,7 +47,7 @@ def launch(
     Raises:
         WorkerError: It cannot be started, or runs another stack.
     """
-    worker = Worker.start(
+    worker = start_worker(
         settings.backend,
         device=settings.device,
         options=settings.options,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Unpack
 
 from ...db.store import Store
 from ...db.values import Measurement
 from ...models import ModelSource
+from ...tabular import Records, Tabular
 from ..backends.registry import get
 from ..backends.requirements import require_walking
 from ..progress import ProgressCallback
@@ -72,7 +73,7 @@ class MeasureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureReport:
+class MeasureReport(Tabular):
     """Ground truth of several models.
 
     Attributes:
@@ -102,6 +103,13 @@ class MeasureReport:
         """Whether everything that was asked for is measured or listed."""
         unrecorded = self.kernels is not None and self.kernels.failures
         return not unrecorded and all(row.error is None and row.data_error is None for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model."""
+        totals = {name: getattr(self, name) for name in ("run", "system", "stack", "wall_s")} | {
+            "kernels": None if self.kernels is None else asdict(self.kernels)
+        }
+        return Records(list(map(asdict, self.rows)), totals | {"by_threads": [{"threads": self.threads, **totals}]})
 
 
 def measure(
@@ -209,17 +217,16 @@ def measure(
 
 
 def _row(name: str, backend: str, found: Measurement) -> MeasureRow:
-    low, high = found.ci95_ns
     return MeasureRow(
         name=name,
         key=found.key,
         backend=backend,
-        latency_ms=found.latency_ns / _NS_PER_MS,
-        ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
+        latency_ms=found.latency_ms,
+        ci95_ms=found.ci95_ms,
         undisturbed_ms=None if found.undisturbed_ns is None else found.undisturbed_ns / _NS_PER_MS,
-        p90_ms=found.p90_ns / _NS_PER_MS,
-        p99_ms=found.p99_ns / _NS_PER_MS,
+        p90_ms=found.summary.p90_ns / _NS_PER_MS,
+        p99_ms=found.summary.p99_ns / _NS_PER_MS,
         load_ms=found.load_ns / _NS_PER_MS if found.load_ns is not None else None,
         first_run_ms=found.first_run_ns / _NS_PER_MS if found.first_run_ns is not None else None,
-        verdict=str(found.verdict),
+        verdict=str(found.summary.verdict),
     )

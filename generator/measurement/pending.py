@@ -138,7 +138,7 @@ def _select(
     keys = [item.key for item in items]
     where = _of(items, system, stack, conditions)
     found = [] if "all" in again else store.measurements(where)
-    good = {entry.key: entry for entry in found if "noisy" not in again or entry.verdict is Verdict.STABLE}
+    good = {entry.key: entry for entry in found if "noisy" not in again or entry.summary.verdict is Verdict.STABLE}
     stood = [] if {"failed", "all"} & set(again) else store.failures(where)
     if since is not None:
         since_us = round(since.timestamp() * 1e6)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.suite.suite import Suite
@@ -20,8 +21,10 @@ from ...db.values import PARTS, Conditions, Stack, Subject
 from ...errors import BackendError, WorkerError
 from ..backends.base import Backend
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Timeouts, Worker
-from ..worker.messages.inspection import Profile, Profiled
+from ..worker.client import Timeouts
+from ..worker.replies import Profiled
+from ..worker.requests import Profile
+from ..worker.standby import Standby
 from .item import Item
 from .launch import launch
 from .settings import MeasurementSettings
@@ -34,9 +37,6 @@ EXECUTIONS = 5
 
 PROFILED_CACHE = "hot"
 """The cache state under which views are stored."""
-
-_BYTES_PER_S = 5e7
-"""Slowest loading of a large model that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +121,20 @@ def take_views(
         broken = inspect_bricks(suite, [item for item in left.values() if item.subject is Subject.BRICK])
         failures += [ProfileFailure(key, "", reason) for key, reason in broken.items()]
         left = {identity: item for identity, item in left.items() if item.key not in broken}
-    worker: Worker | None = None
     profiled, begun = 0, time.monotonic()
-    try:
+    start = partial(launch, settings, backend, stack, memory_bytes=memory_bytes, together=False)
+    with Standby(start) as standby:
         for number, (identity, item) in enumerate(left.items()):
             if progress is not None:
                 progress(Progress(Stage.PROFILE, number, len(left), item.label, time.monotonic() - begun))
             try:
-                if worker is None:
-                    worker = launch(settings, backend, stack, memory_bytes=memory_bytes, together=False)
-                view = worker.ask(_request(item, settings), Profiled, _timeout_s(item, settings)).view
+                view = standby.worker.ask(_request(item, settings), Profiled, _timeout_s(item, settings)).view
             except (BackendError, WorkerError) as error:
                 label = item.key if item.subject is Subject.BRICK else item.label
                 failures.append(ProfileFailure(label, item.variant, str(error)))
-                if isinstance(error, WorkerError) and worker is not None:
-                    worker.kill()
-                    worker = None
                 continue
             store.put_kernels(identity, view)
             profiled += 1
-    finally:
-        if worker is not None:
-            worker.close()
     return ProfileReport(profiled, len(known), tuple(failures))
 
 
@@ -162,4 +154,4 @@ def _request(item: Item, settings: MeasurementSettings) -> Profile:
 def _timeout_s(item: Item, settings: MeasurementSettings) -> float:
     """As for loading and measuring it; a profiler slows short operators down, but not by more than this."""
     running_s = 4 * (EXECUTIONS + 1) * item.run_ns / 1e9
-    return min(Timeouts.prepare, settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S + running_s
+    return Timeouts.loading(item.size_bytes, bound_s=settings.item_timeout_s) + running_s

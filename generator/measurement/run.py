@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Unpack
@@ -14,6 +14,7 @@ from ...bricks.suite.suite import Suite
 from ...db.store import Store
 from ...db.values import Failure
 from ...models import ModelSource
+from ...tabular import Records, Tabular
 from ..progress import ProgressCallback
 from .campaign import Campaign, conduct
 from .costs import RunCosts
@@ -21,11 +22,35 @@ from .pending import Selection
 from .profiling import ProfileReport
 from .settings import MeasurementFields, MeasurementSettings, settings_from
 
-__all__ = ["RunReport", "run"]
+__all__ = ["RunFailure", "RunReport", "run"]
+
+_TOTALS = (
+    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining",
+    "algorithms", "algorithms_reused", "algorithms_remaining", "wall_s", "timed_s", "prepare_s", "forecast_s",
+    "budget_s", "dry_run", "run", "system", "stack",
+)  # fmt: skip
+"""Fields of a ``RunReport`` that JSON has as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
+class RunFailure:
+    """What a run could not measure.
+
+    Attributes:
+        key: Key of the brick, or name of the model.
+        reason: Why.
+        variant: Name of the algorithm; empty for none.
+        threads: Threads of the runtime.
+    """
+
+    key: str
+    reason: str
+    variant: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport(Tabular):
     """What a run did.
 
     ``bricks`` is the sum of ``measured``, ``reused``, ``failed`` and ``remaining``.
@@ -104,6 +129,24 @@ class RunReport:
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
         unrecorded = self.kernels is not None and self.kernels.failures
         return not self.failures and not broken and not unrecorded and (self.dry_run or not left)
+
+    @property
+    def rows(self) -> tuple[RunFailure, ...]:
+        """What could not be measured: bricks and models, then bricks with other algorithms."""
+        failures = [(*failure, "") for failure in self.failures]
+        failures += [(failure.key, failure.reason, failure.variant) for failure in self.algorithm_failures]
+        return tuple(RunFailure(*failure, self.threads) for failure in failures)
+
+    def records(self) -> Records:
+        """One row per failure, what was done beside them."""
+        totals = {name: getattr(self, name) for name in _TOTALS} | {
+            "verdicts": dict(self.verdicts),
+            "algorithms_failed": len(self.algorithm_failures),
+            "kernels": None if self.kernels is None else asdict(self.kernels),
+            "costs": asdict(self.costs),
+            "bound": {name: dict(bound) for name, bound in self.bound.items()},
+        }
+        return Records(list(map(asdict, self.rows)), totals | {"by_threads": [{"threads": self.threads, **totals}]})
 
 
 def run(
@@ -230,4 +273,4 @@ def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> Run
 def _verdicts(*selections: Selection) -> dict[str, int]:
     taken = [item.result for selection in selections for item in selection.pending if item.result is not None]
     reused = [found for selection in selections for found in selection.reused]
-    return dict(Counter(str(found.verdict) for found in (*reused, *taken)))
+    return dict(Counter(str(found.summary.verdict) for found in (*reused, *taken)))

@@ -14,7 +14,8 @@ from ...db.values import HOST, INNER, PARTS, Block, Stop
 from ...errors import BackendError, DlbricksError, WorkerError
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker, refused
-from ..worker.messages import protocol as messages
+from ..worker.requests import Pack, Visit
+from ..worker.standby import Standby
 from .costs import RunCosts
 from .item import Item
 from .journal import Journal
@@ -25,9 +26,6 @@ from .settings import MeasurementSettings
 from .throttling import Throttling
 
 __all__ = ["Session"]
-
-_BYTES_PER_S = 5e7
-"""A large model may take longer to load than ``Timeouts.prepare``: slowest disk and packing that we wait for."""
 
 _MEMBER_S = 0.5
 """Most time that one more brick of a pack takes to load."""
@@ -81,7 +79,7 @@ class Session:
         self._costs = costs
         self._progress = progress
         self.throttling = Throttling(settings.device, pace, costs)
-        self._worker: Worker | None = None
+        self._standby = Standby(self._started)
         self._process = self._round = -1
         self._running: Subject | None = None
         self._parts: dict[tuple[str, str], Item] = {}
@@ -94,9 +92,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._worker is not None:
-            with self._costs.spend("start_s"):
-                self._worker.close() if kind is None else self._worker.kill()
+        with self._costs.spend("start_s"):
+            self._standby.__exit__(kind, error, trace)
 
     def measure(self, groups: Sequence[Group]) -> None:
         """Measure the groups; each item ends with ``result`` or ``failure``, or stays open where the time was short."""
@@ -142,8 +139,7 @@ class Session:
         group = waiting.group
         while (visits := self._missing(group)) > 0 and waiting.sessions > until and not self._pace.expired:
             try:
-                if self._worker is None:
-                    self._restart()
+                _ = self._standby.worker  # with its number, by which orders are drawn
                 singles = self._load([item for item in group.all if item.open and not item.packed])
                 while visits > 0 and waiting.sessions > until and not self._pace.expired:
                     if self._session(group, waiting.packs, singles, -(-visits // waiting.sessions)):
@@ -197,7 +193,6 @@ class Session:
 
     def _visit(self, subject: Subject) -> Taken | None:
         """One visit; None where the runtime failed over a single item, which has failed with it."""
-        assert self._worker is not None  # noqa: S101
         self._tell(Stage.SAMPLE, subject)
         cold = isinstance(subject, Item) and (subject.cache or self._settings.cache) == "cold"
         loops = 1 if cold else loops_of(subject.run_ns)  # only the first of several would be cold
@@ -206,12 +201,12 @@ class Session:
         if subject.id in self._fresh:  # memory that was just written elsewhere, and buffers that were never used
             self._fresh.discard(subject.id)
             warmups += 1
-        request = messages.Visit(subject.id, loops, warmups, "cold" if cold else "hot")
+        request = Visit(subject.id, loops, warmups, "cold" if cold else "hot")
         self._running = subject
         try:
             with self._costs.spend("sample_s"):
                 timeout_s = self._settings.item_timeout_s + 2 * (1 + warmups) * run_ns / 1e9
-                visited = self._worker.visit(request, timeout_s=timeout_s)
+                visited = self._standby.worker.visit(request, timeout_s=timeout_s)
         except BackendError as error:
             if not isinstance(subject, Item):
                 raise
@@ -227,10 +222,9 @@ class Session:
 
     def _unpack(self, plan: PackPlan, taken: Sequence[Taken]) -> list[tuple[Item, Block]]:
         """The blocks of a pack's bricks and their parts, each sample the mean over the loops of a visit."""
-        assert self._worker is not None  # noqa: S101
         self._running = plan
         with self._costs.spend("unpack_s"):
-            reply = self._worker.unpack(plan.id, timeout_s=self._settings.item_timeout_s + Timeouts.prepare)
+            reply = self._standby.worker.unpack(plan.id, timeout_s=self._settings.item_timeout_s + Timeouts.prepare)
         self._running = None
         self._costs.watched_s += reply.watched_ns / 1e9
         self._costs.unwatched_s += reply.unwatched_ns / 1e9
@@ -250,15 +244,14 @@ class Session:
 
     def _load(self, items: Sequence[Item]) -> list[Item]:
         """Load what is run by itself; what the runtime refuses has failed."""
-        assert self._worker is not None  # noqa: S101
         loaded: list[Item] = []
         for item in items:
             self._tell(Stage.PREPARE, item)
             self._running = item
-            timeout_s = min(Timeouts.prepare, self._settings.item_timeout_s) + item.size_bytes / _BYTES_PER_S
+            timeout_s = Timeouts.loading(item.size_bytes, bound_s=self._settings.item_timeout_s)
             try:
                 with self._costs.spend("prepare_s"):
-                    reply = self._worker.prepare(item.request(self._settings.seed), timeout_s=timeout_s)
+                    reply = self._standby.worker.prepare(item.request(self._settings.seed), timeout_s=timeout_s)
             except BackendError as error:
                 self._running = None
                 self._fail(item, error)
@@ -276,13 +269,12 @@ class Session:
 
     def _pack(self, plan: PackPlan) -> bool:
         """Load a pack in the order of this session; False where none of its bricks can be run in it."""
-        assert self._worker is not None  # noqa: S101
         plan.items = [item for item in plan.items if not item.failure and not item.alone]
         if not plan.items:
             return False
         first = plan.items[0]
         self._tell(Stage.PREPARE, plan)
-        request = messages.Pack(
+        request = Pack(
             id=plan.id,
             members=tuple(
                 (item.id, str(item.path), plan.copies.get(item.id, 1))
@@ -295,10 +287,10 @@ class Session:
             memory_reuse=plan.shares_memory(self._process + self._round),
         )
         self._running = plan
-        timeout_s = min(Timeouts.prepare, self._settings.item_timeout_s) + _MEMBER_S * len(plan.items)
-        timeout_s += sum(item.size_bytes for item in plan.items) / _BYTES_PER_S
+        size_bytes = sum(item.size_bytes for item in plan.items)
+        timeout_s = Timeouts.loading(size_bytes, bound_s=self._settings.item_timeout_s) + _MEMBER_S * len(plan.items)
         with self._costs.spend("prepare_s"):
-            reply = self._worker.pack(request, timeout_s=timeout_s)
+            reply = self._standby.worker.pack(request, timeout_s=timeout_s)
         self._running = None
         self._costs.load_s += reply.loading_ns / 1e9
         items = {item.id: item for item in plan.items}
@@ -341,7 +333,7 @@ class Session:
     def _alone(self, item: Item) -> None:
         """Measure an item in workers that hold nothing else; it fails where it ends one."""
         item.alone = True
-        self._restart()
+        _ = self._standby.worker
         try:
             singles = self._load([item])
             item.footprint_bytes = 0
@@ -355,11 +347,10 @@ class Session:
 
     def _release(self, subjects: Iterable[Subject]) -> None:
         """Drop what a group loaded; a worker that dies of it costs nothing, since all that it held is committed."""
-        assert self._worker is not None  # noqa: S101
         try:
             with self._costs.spend("prepare_s"):
                 for subject in subjects:
-                    self._worker.release(subject.id)
+                    self._standby.worker.release(subject.id)
         except (WorkerError, BackendError):
             self._end_worker()
 
@@ -373,19 +364,16 @@ class Session:
         return [self._parts[item.id, name] for name in PARTS if (item.id, name) in self._parts]
 
     def _end_worker(self) -> None:
-        if self._worker is not None:
-            with self._costs.spend("start_s"):
-                self._worker.close()
-            self._worker = None
-
-    def _restart(self) -> None:
-        """Replace the worker; the new one has the next process number."""
-        self._end_worker()
         with self._costs.spend("start_s"):
-            self._running = None
-            self._worker = self._launch()
-            self._process += 1
-            self._round = -1
+            self._standby.close()
+
+    def _started(self) -> Worker:
+        """A new worker; it has the next process number."""
+        with self._costs.spend("start_s"):
+            worker = self._launch()
+        self._process += 1
+        self._round = -1
+        return worker
 
     def _tell(self, stage: Stage, subject: Subject) -> None:
         if self._progress is None:

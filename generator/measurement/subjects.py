@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.footprint import footprint, level_name
+from ...bricks.graph.footprint import REUSE_LEVELS, footprint, level_name
 from ...bricks.graph.graph import ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.suite.suite import Suite
@@ -78,8 +78,8 @@ def brick_items(suite: Suite, *, unroll: int = 0, cache: str = "hot", packed: bo
         for key in suite.keys
         for size in (suite.footprints(key) if cache == "model" else (0,))
     ]
-    outer = [item.in_variant(variant) for item in found if packed for variant in suite.boundary(item.key)]
-    return [*found, *(item for item in outer if item.footprint)]
+    models = [item for item in found if packed and item.footprint in REUSE_LEVELS]
+    return [*found, *(item.in_variant(variant) for item in models for variant in suite.boundary(item.key))]
 
 
 def inspect_bricks(suite: Suite, items: Iterable[Item]) -> dict[str, str]:

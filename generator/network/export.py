@@ -54,7 +54,7 @@ def export_model(
         seed: Of the weights.
         force: Replace another file that is there.
         opened: Leave its lengths open, so that a loop can execute it; decoders with a cache only.
-        attention: Have ONNX Runtime's optimiser for transformers make attention one operator (``deployed``).
+        attention: Make attention one operator (``deployed``).
         weights: Have its quantizer store the weights of products in this; None: as they are.
 
     Returns:

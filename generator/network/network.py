@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import bodies, reads
+from ...models.subgraphs import reads
+from .copies import add_copy, add_value
 from .inputs import InputType, make_inputs
 from .shared import shared_buffers
 from .synthetic.weights import synthesise
@@ -134,7 +136,7 @@ def synthetic_network(
         outputs: Values to be the outputs in place of the model's own; what they do not need is dropped.
 
     Raises:
-        BackendError: The model cannot be assembled (an attribute or type that ONNX GraphSurgeon cannot carry).
+        BackendError: The model cannot be assembled (a subgraph or type that ONNX GraphSurgeon cannot read).
         UnboundDimension: An input has no static shape.
     """
     weights: dict[str, Array] = dict(synthesise(model, seed=seed))
@@ -146,15 +148,12 @@ def synthetic_network(
         feeds |= {_renamed(name, copy): weights[name].copy() for name in pinned}
     constants = {name: array for name, array in weights.items() if name not in pinned}
     assembled = _assemble(model, constants, unroll=unroll, outputs=outputs)
-    external = {
-        tensor.name for tensor in assembled.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL
-    }
-    copied = ((_renamed(name, copy), array) for copy in range(unroll) for name, array in constants.items())
+    copied = {_renamed(name, copy): array for copy in range(unroll) for name, array in constants.items()}
     declared = {value.name for value in assembled.graph.input}
     return Network(
         model=assembled,
         path=None,
-        weights={name: array for name, array in copied if name in external},
+        weights=outside(assembled.graph, copied),
         feeds={name: array for name, array in feeds.items() if name in declared},
         outputs=tuple(value.name for value in assembled.graph.output),
         unroll=unroll,
@@ -240,52 +239,43 @@ def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
 def _assemble(
     model: onnx.ModelProto, weights: Mapping[str, Array], *, unroll: int, outputs: Sequence[str] | None
 ) -> onnx.ModelProto:
-    if unroll == 1 and outputs is None and _all_needed(model.graph):
-        return _filled(model, weights)
-    import onnx_graphsurgeon as gs
-
-    tagged = deepcopy(model)
-    for index, node in enumerate(tagged.graph.node):
-        node.name = f"n{index}"
-        if not any(bodies(node)):
-            del node.attribute[:]  # see _restore_attributes
-    log = gs.logger.G_LOGGER
-    try:
-        with log.suppress(log.ERROR):  # it prints; what it warns of is restored below
-            graph = gs.import_onnx(tagged)
-            tensors = graph.tensors()
-            for name, array in weights.items():
-                if name in tensors:
-                    tensors[name].to_constant(gs.ir.tensor.LazyValues(initializer(name, array)))
-            graph.inputs = [tensor for tensor in graph.inputs if tensor.name not in weights]
-            if outputs is not None:
-                graph.outputs = [tensors[name] for name in outputs]
-            # Nodes that nothing needs go. The file's order stays: it is topological, and the copies follow each other.
-            graph.cleanup()
-            tensors = graph.tensors()
-            copies = [_copy(graph, tensors, copy) for copy in range(1, unroll)]
-            for nodes, own_inputs, own_outputs in copies:
-                graph.nodes.extend(nodes)
-                graph.inputs.extend(own_inputs)
-                graph.outputs.extend(own_outputs)
-            assembled: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
-    except Exception as error:  # GraphSurgeon raises whatever its parts raise
-        raise BackendError(f"the network cannot be assembled: {error}") from error
-    assembled.ir_version = max(model.ir_version, _IR_VERSION)
-    _restore_attributes(assembled, model)
+    """The model with its weights as initializers, as many copies of it as asked for, one behind the other."""
+    assembled = _filled(model, weights, outputs)
+    graph = assembled.graph
+    first = deepcopy(graph) if unroll > 1 else graph
+    for copy in range(1, unroll):
+        name_of = partial(_renamed, copy=copy)
+        add_copy(graph, first, name_of)
+        for declared, values in ((graph.input, first.input), (graph.output, first.output)):
+            for value in values:
+                add_value(declared, value, name_of(value.name))
     return assembled
 
 
-def _filled(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
-    """The model itself with its weights as initializers: most bricks need no more."""
+def _filled(
+    model: onnx.ModelProto, weights: Mapping[str, Array], outputs: Sequence[str] | None = None
+) -> onnx.ModelProto:
+    """The model with its weights as initializers, and without what none of its outputs, or of those named, needs."""
     filled = deepcopy(model)
-    kept = (value for value in model.graph.input if value.name not in weights)
-    inputs = [onnx.ValueInfoProto(name=value.name, type=value.type) for value in kept]  # no longer marked as weights
-    del filled.graph.input[:]
-    filled.graph.input.extend(inputs)
-    read = {name for node in model.graph.node for name in reads(node)}
-    filled.graph.initializer.extend(initializer(name, array) for name, array in weights.items() if name in read)
-    for node in filled.graph.node:
+    graph = filled.graph
+    if outputs is not None:
+        known = {value.name: value for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
+        del graph.output[:]
+        graph.output.extend(known.get(name) or helper.make_empty_tensor_value_info(name) for name in outputs)
+    inputs = [  # no longer marked as weights
+        onnx.ValueInfoProto(name=value.name, type=value.type) for value in graph.input if value.name not in weights
+    ]
+    if outputs is not None or not _all_needed(graph):
+        nodes = _needed(filled)
+        del graph.node[:]
+        graph.node.extend(nodes)
+    read = {value.name for value in graph.output}.union(*map(reads, graph.node))
+    constants = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.input[:], graph.initializer[:]
+    graph.input.extend(inputs)
+    graph.initializer.extend(constants)
+    graph.initializer.extend(initializer(name, array) for name, array in weights.items() if name in read)
+    for node in graph.node:
         node.ClearField("name")
     filled.ir_version = max(model.ir_version, _IR_VERSION)
     return filled
@@ -297,51 +287,30 @@ def _all_needed(graph: onnx.GraphProto) -> bool:
     return all(not needed.isdisjoint(filter(None, node.output)) for node in graph.node)
 
 
-def _copy(graph: Any, tensors: Mapping[str, Any], copy: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Nodes, inputs and outputs of one more copy, all values renamed."""
-    import onnx_graphsurgeon as gs
+def _needed(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes that a model's outputs need, in its order.
 
-    def twin_of(tensor: Any) -> Any:
-        if tensor.is_empty():
-            return gs.Variable.empty()
-        return twins[tensor.name]
-
-    def renamed(tensor: Any) -> Any:
-        name = _renamed(tensor.name, copy)
-        if isinstance(tensor, gs.Constant):
-            return _constant(name, tensor)
-        return gs.Variable(name, dtype=tensor.dtype, shape=tensor.shape, type=tensor.type)
-
-    twins = {name: renamed(tensor) for name, tensor in tensors.items()}
-    nodes = []
-    for node in graph.nodes:
-        inputs, outputs = map(twin_of, node.inputs), map(twin_of, node.outputs)
-        twin = node.copy(inputs=list(inputs), outputs=list(outputs), tensor_map=twins)
-        twin.name = _renamed(node.name, copy)
-        nodes.append(twin)
-    return nodes, [twin_of(tensor) for tensor in graph.inputs], [twin_of(tensor) for tensor in graph.outputs]
-
-
-def _constant(name: str, tensor: Any) -> Any:
-    """The same constant under another name; its values are not read."""
-    import onnx_graphsurgeon as gs
-
-    proto = deepcopy(gs.exporters.onnx_exporter.OnnxExporter.export_tensor_proto(tensor))
-    return gs.Constant(name, gs.ir.tensor.LazyValues(proto))
-
-
-def _restore_attributes(assembled: onnx.ModelProto, source: onnx.ModelProto) -> None:
-    """Give nodes their own attributes back, byte for byte.
-
-    GraphSurgeon converts attributes to Python values and cannot carry all (an empty list, bytes that are not
-    UTF-8, types), so it is given none. Only those of a node with a subgraph go through it, for their outer values
-    are renamed in copies.
+    ONNX GraphSurgeon finds them. It converts attributes to Python values and cannot carry all (an empty list, bytes
+    that are not UTF-8, types), so it gets none but subgraphs, which read values too, and what it leaves is taken by
+    number.
     """
-    for node in assembled.graph.node:
-        original = source.graph.node[int(node.name.partition("@")[0].removeprefix("n"))]
-        if not any(bodies(original)):
-            node.attribute.extend(original.attribute)
-        node.ClearField("name")
+    import onnx_graphsurgeon as gs
+
+    numbered = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    numbered.graph.CopyFrom(model.graph)
+    for index, node in enumerate(numbered.graph.node):
+        node.name = str(index)
+        with_bodies = [attribute for attribute in node.attribute if attribute.HasField("g") or attribute.graphs]
+        del node.attribute[:]
+        node.attribute.extend(with_bodies)
+    log = gs.logger.G_LOGGER
+    try:
+        with log.suppress(log.ERROR):  # it prints
+            graph = gs.import_onnx(numbered).cleanup()
+    except Exception as error:  # GraphSurgeon raises whatever its parts raise
+        raise BackendError(f"the network cannot be assembled: {error}") from error
+    kept = {int(node.name) for node in graph.nodes}
+    return [node for index, node in enumerate(model.graph.node) if index in kept]
 
 
 def initializer(name: str, array: Array) -> onnx.TensorProto:
@@ -351,6 +320,12 @@ def initializer(name: str, array: Array) -> onnx.TensorProto:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="in-memory")
     return tensor
+
+
+def outside(graph: onnx.GraphProto, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Of the values of initializers, those that do not stand in the protobuf (see ``initializer``)."""
+    names = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
+    return {name: array for name, array in values.items() if name in names}
 
 
 def _unreached_weights(model: onnx.ModelProto) -> set[str]:

@@ -29,7 +29,7 @@ from ...bricks.canonical import ANY
 from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
 from ...errors import BackendError
 from ...models.subgraphs import reads
-from .copies import distinct, renamed
+from .copies import add_copy, add_value, distinct
 from .network import Network
 from .opsets import common_ranges, opset_ranges
 from .shared import shared_buffers
@@ -295,24 +295,15 @@ class _Assembly:
     def splice(self, network: Network, prefix: str, *, copy: int = 0) -> list[str]:
         """Add a network's nodes and weights under new names; returns the names of the nodes."""
         graph = _model(network).graph
-        names = {name: prefix + name for name in network.feeds}
         for tensor in graph.initializer:
-            names[tensor.name] = own = prefix + tensor.name
-            twin = self._model.graph.initializer.add()
-            twin.CopyFrom(tensor)
-            twin.name = own
             if tensor.name in network.weights:
                 array = network.weights[tensor.name]
                 turned = self._alike(array) if array.nbytes >= _SHARED_BYTES else copy
-                self._weights[own] = distinct(array, turned) if turned else array
-        names.update({value: prefix + value for node in graph.node for value in node.output if value})
-        added = []
-        for place, node in enumerate(graph.node):
-            twin_node = renamed(node, names)
-            twin_node.name = f"{prefix}{place}"
-            self._model.graph.node.append(twin_node)
-            added.append(twin_node.name)
-        return added
+                self._weights[prefix + tensor.name] = distinct(array, turned) if turned else array
+        added = add_copy(self._model.graph, graph, prefix.__add__)
+        for place, node in enumerate(added):
+            node.name = f"{prefix}{place}"
+        return [node.name for node in added]
 
     def _alike(self, array: Array) -> int:
         """How many equal weights came before, of whichever brick: weights are drawn by shape and seed."""
@@ -329,9 +320,7 @@ class _Assembly:
 
     def give(self, value: onnx.ValueInfoProto, name: str) -> None:
         """Make a value an output."""
-        output = self._model.graph.output.add()
-        output.CopyFrom(value)
-        output.name = name
+        add_value(self._model.graph.output, value, name)
 
     def network(self) -> Network:
         return Network(

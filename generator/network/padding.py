@@ -25,7 +25,7 @@ from ...errors import UnsupportedBrick
 from ...models.names import is_standard
 from ...models.subgraphs import bodies
 from .channels import Channels, Shape, find_channels
-from .network import Network, initializer, synthetic_network
+from .network import Network, initializer, outside, synthetic_network
 
 __all__ = ["brick_network", "padded_network"]
 
@@ -108,13 +108,12 @@ class _Padder:
         read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
         graph.initializer.extend(tensor for name, tensor in self._tensors.items() if name in read)
         graph.initializer.extend(initializer(name, array) for name, array in self._constants.items())
-        known = {**self._network.weights, **self._constants}
-        external = (item.name for item in graph.initializer if item.data_location == onnx.TensorProto.EXTERNAL)
+        weights = outside(graph, {**self._network.weights, **self._constants})
         feeds = {
             name: _padded(array, self._target(name), 0.0) if self._is_padded(name) else array
             for name, array in self._network.feeds.items()
         }
-        return replace(self._network, model=model, weights={name: known[name] for name in external}, feeds=feeds)
+        return replace(self._network, model=model, weights=weights, feeds=feeds)
 
     def _node(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """The node as it reads and writes padded values."""

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from ...bricks.suite.suite import Suite
 from ...errors import BackendError, UnsupportedBrick, UsageError, WorkerError
+from ...tabular import Records, Tabular
 from ..backends.cudnn.device import Gpu, find_gpu
 from ..backends.cudnn.library import require_library
 from ..backends.cudnn.lowering import DTYPES
 from ..backends.cudnn.plans import Plan
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Worker
-from ..worker.messages.protocol import Done
+from ..worker.replies import Done
 from ..worker.standby import Standby
 from .planner import COMMAND, AskPlans, OfferedPlans, Start
 
 __all__ = ["BrickPlans", "Layout", "PlanReport", "library_plans"]
+
+_TENSOR_CORE = "TENSOR_CORE"
 
 _START_S = 120.0
 """Loading the library reads gigabytes."""
@@ -63,7 +69,7 @@ class BrickPlans:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReport:
+class PlanReport(Tabular):
     """The plans of a suite.
 
     Attributes:
@@ -80,6 +86,64 @@ class PlanReport:
     def complete(self) -> bool:
         """Whether the library answered for every brick."""
         return not any(row.failed for row in self.rows)
+
+    @property
+    def by_operators(self) -> list[dict[str, object]]:
+        """A row for all bricks of the same operators in one precision and layout."""
+        groups: dict[tuple[tuple[str, ...], str, str], list[BrickPlans]] = {}
+        for row in self.rows:
+            groups.setdefault((row.operators, row.dtype, str(row.layout or "")), []).append(row)
+        return [_together(rows) for _, rows in sorted(groups.items())]
+
+    def records(self) -> Records:
+        """One row per brick, precision and layout."""
+        totals = {
+            "gpu": self.gpu.name,
+            "versions": dict(self.versions),
+            "bricks": len({row.key for row in self.rows}),
+            "offered": len({row.key for row in self.rows if row.plans}),
+            "by_operators": self.by_operators,
+        }
+        return Records(list(map(_result, self.rows)), totals)
+
+
+def _result(row: BrickPlans) -> dict[str, object]:
+    return {
+        "key": row.key,
+        "operators": list(row.operators),
+        "dtype": row.dtype,
+        "layout": str(row.layout) if row.layout else None,
+        "operations": list(row.operations),
+        "plans": [_plan(plan) for plan in row.plans],
+        "reason": row.reason or None,
+        "failed": row.failed,
+        "planning_ms": None if row.planning_ns is None else row.planning_ns / 1e6,
+    }
+
+
+def _plan(plan: Plan) -> dict[str, object]:
+    return {**asdict(plan), "knobs": dict(plan.knobs), "reason": plan.reason or None}
+
+
+def _together(rows: Sequence[BrickPlans]) -> dict[str, object]:
+    """One row for bricks of the same operators in one precision and layout; medians are over those with plans."""
+    offered = [row for row in rows if row.plans]
+    reasons = Counter(row.reason for row in rows if not row.plans)
+    return {
+        "operators": list(rows[0].operators),
+        "dtype": rows[0].dtype,
+        "layout": str(rows[0].layout) if rows[0].layout else None,
+        "bricks": len(rows),
+        "offered": len(offered),
+        "plans": _median([len(row.plans) for row in offered]),
+        "engines": _median([len({plan.engine for plan in row.plans}) for row in offered]),
+        "tensor_cores": sum(_TENSOR_CORE in row.plans[0].notes for row in offered) if offered else None,
+        "reason": next((reason for reason, _ in reasons.most_common(1)), None),
+    }
+
+
+def _median(counts: Sequence[int]) -> float | None:
+    return statistics.median(counts) if counts else None
 
 
 def library_plans(
@@ -134,8 +198,7 @@ class _Library(Standby):
     """The process that asks."""
 
     def __init__(self, gpu: Gpu, timeout_s: float) -> None:
-        super().__init__()
-        self._gpu = gpu
+        super().__init__(partial(_started, gpu))
         self._timeout_s = timeout_s
 
     def plans(
@@ -152,8 +215,6 @@ class _Library(Standby):
             except UnsupportedBrick as error:
                 return [replace(row, layout=None, reason=str(error))]
             except (BackendError, WorkerError) as error:
-                if isinstance(error, WorkerError):
-                    self.kill()
                 rows.append(replace(row, reason=str(error), failed=True))
                 continue
             rows.append(
@@ -170,11 +231,12 @@ class _Library(Standby):
                 break
         return rows
 
-    def _started(self) -> Worker:
-        worker = Worker(command=COMMAND)
-        try:
-            worker.ask(Start(self._gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
-        except BaseException:
-            worker.kill()
-            raise
-        return worker
+
+def _started(gpu: Gpu) -> Worker:
+    worker = Worker(command=COMMAND)
+    try:
+        worker.ask(Start(gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
+    except BaseException:
+        worker.kill()
+        raise
+    return worker

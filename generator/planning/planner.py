@@ -1,6 +1,6 @@
 """The process that asks cuDNN for plans: a brick is untrusted, and a library may crash.
 
-It speaks as a worker does (``worker.messages``): one JSON object per line, a request and then its reply.
+It speaks as a worker does (``worker.requests``): one JSON object per line, a request and then its reply.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import IO, Any, ClassVar
 from ...errors import BackendUnavailable, WorkerError
 from ..backends.cudnn.plans import Plan
 from ..machine.memory import limit_memory
-from ..worker.messages.message import Reply, Request
-from ..worker.messages.protocol import Bye, Done, parse_request
+from ..worker.replies import Done, Reply
+from ..worker.requests import Bye, Request, parse_request
 from ..worker.serving import answer_all, confined
 
 __all__ = ["COMMAND", "AskPlans", "OfferedPlans", "Start"]

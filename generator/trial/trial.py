@@ -22,8 +22,8 @@ from ..measurement.sampling.pace import loops_of, warmups_of
 from ..network.difference import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
-from ..worker.messages.protocol import Prepare, Visit
-from ..worker.standby import MODEL_MEMORY_BYTES
+from ..worker.requests import Prepare, Visit
+from ..worker.standby import start_worker
 
 __all__ = ["Array", "Contender", "Trial", "started", "try_out", "visited"]
 
@@ -31,9 +31,6 @@ Array = npt.NDArray[np.float64]
 
 _MODULE = ("-E", "-P", "-m", "dlbricks.generator.worker")
 """The worker of another environment; settings of the caller's Python stay out of it."""
-
-_BYTES_PER_S = 5e7
-"""Slowest loading of a model that we wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +159,7 @@ def _loaded(contenders: Sequence[Contender], resources: ExitStack, folder: Path,
             unroll=1,
             feeds=feeds,
         )
-        size = one.runnable.path.stat().st_size
-        worker.prepare(request, timeout_s=Timeouts.prepare + size / _BYTES_PER_S)
+        worker.prepare(request, timeout_s=Timeouts.loading(one.runnable.path.stat().st_size))
         if not feeds:
             path = folder / "first.npz"
             worker.outputs(str(number), path)
@@ -173,18 +169,17 @@ def _loaded(contenders: Sequence[Contender], resources: ExitStack, folder: Path,
 
 
 def started(one: Contender) -> Worker:
-    """A worker for a contender, its model not loaded; raises as ``Worker.start``."""
+    """A worker for a contender, its model not loaded; raises as ``start_worker``."""
     backend = get(one.backend)
     options = backend.resolve(one.device, one.options)
-    return Worker.start(
+    return start_worker(
         one.backend,
         device=one.device,
         options=one.options,
         threads=one.threads,
-        memory_bytes=MODEL_MEMORY_BYTES,
         together=in_turn(backend, options),
         dtype=one.dtype,
-        command=backend.command() if one.python is None else (str(one.python), *_MODULE),
+        command=None if one.python is None else (str(one.python), *_MODULE),
     )
 
 

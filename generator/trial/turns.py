@@ -14,7 +14,7 @@ from ...errors import BackendError
 from ..machine.lock import machine_lock
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Worker
-from ..worker.messages.protocol import Prepare, Visit
+from ..worker.requests import Prepare, Visit
 from .trial import Array, Contender, started, visited
 
 __all__ = ["Turns", "take_turns"]

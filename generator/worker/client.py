@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,37 +26,40 @@ from ...errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from ..backends.base import WORKER_COMMAND
 from ..backends.custom_ops import files_of
 from .environment import worker_environment
-from .messages.protocol import (
-    Bye,
+from .redaction import redact_paths
+from .replies import (
     Done,
-    Examine,
     Examined,
-    Extract,
     Greeting,
-    Hello,
     LeftOut,
-    Limits,
-    Outputs,
-    Pack,
     Packed,
-    Prepare,
     Prepared,
     Refusal,
     Refused,
-    Release,
     Reply,
-    Request,
     Types,
-    Unpack,
     Unpacked,
-    Values,
-    Visit,
     Visited,
     parse_reply,
 )
-from .redaction import redact_paths
+from .requests import (
+    Bye,
+    Examine,
+    Extract,
+    Hello,
+    Limits,
+    Outputs,
+    Pack,
+    Prepare,
+    Release,
+    Request,
+    Unpack,
+    Values,
+    Visit,
+)
 
 __all__ = ["Timeouts", "Worker", "refused"]
 
@@ -65,14 +68,14 @@ _RING_BYTES = 4096
 _READ_BYTES = 1 << 16
 _LONGEST_REPLY = 1 << 28
 """A reply longer than this is no reply but a runaway."""
+_LOADED_BYTES_PER_S = 5e7
+"""Slowest disk and packing that is waited for..."""
+_OPTIMISED_BYTES_PER_S = 2e7
+"""...and slowest optimiser beside them."""
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 """No answer takes a week; what a damaged file says of its size may be more than the system can wait for."""
 
 _R = TypeVar("_R", bound=Reply)
-
-
-_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
-"""``-P``: nothing is imported from the working folder."""
 
 
 class Timeouts:
@@ -86,6 +89,16 @@ class Timeouts:
     """One execution."""
     bye = 2.0
 
+    @classmethod
+    def loading(cls, size_bytes: int, *, bound_s: float = math.inf) -> float:
+        """``prepare``, or a lower bound that the caller was given, and more for what is large."""
+        return min(cls.prepare, bound_s) + size_bytes / _LOADED_BYTES_PER_S
+
+    @classmethod
+    def optimising(cls, weight_bytes: int) -> float:
+        """``prepare``, and more for a large model that is written as the runtime executes it, or run while watched."""
+        return cls.prepare + weight_bytes / _OPTIMISED_BYTES_PER_S
+
 
 class Worker:
     """A worker process, from its start to its end.
@@ -97,11 +110,15 @@ class Worker:
     Args:
         command: Program and arguments; a runtime with pins of its own lives in an environment of its own.
 
+    Attributes:
+        greeting: What it answered first; None before that.
+        failed: Whether it died, did not answer in time, or hit its memory limit: it is best replaced.
+
     Raises:
         WorkerCrashed: It could not be started.
     """
 
-    def __init__(self, *, command: Sequence[str] = _COMMAND) -> None:
+    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="dlbricks-worker-"))
         work, temporary = self._folder / "work", self._folder / "tmp"
         work.mkdir()
@@ -133,6 +150,7 @@ class Worker:
             self._ending = os.pidfd_open(self._process.pid)
             self._selector.register(self._ending, selectors.EVENT_READ)
         self._killed = False
+        self.failed = False
         self.greeting: Greeting | None = None
 
     @classmethod
@@ -146,7 +164,7 @@ class Worker:
         memory_bytes: int | None = None,
         together: bool = False,
         dtype: str = "float32",
-        command: Sequence[str] = _COMMAND,
+        command: Sequence[str] = WORKER_COMMAND,
     ) -> Self:
         """Start a worker and greet it.
 
@@ -262,12 +280,16 @@ class Worker:
         assert self._process.stdin is not None  # noqa: S101
         deadline = time.monotonic() + timeout_s
         try:
-            self._process.stdin.write(request.to_json().encode() + b"\n")
-        except (BrokenPipeError, ValueError) as error:
-            raise self._exit_error() from error
-        reply = parse_reply(self._read_line(deadline, request.op), expected)
-        if isinstance(reply, Refused):
-            raise _refusal(reply)
+            try:
+                self._process.stdin.write(request.to_json().encode() + b"\n")
+            except (BrokenPipeError, ValueError) as error:
+                raise self._exit_error() from error
+            reply = parse_reply(self._read_line(deadline, request.op), expected)
+            if isinstance(reply, Refused):
+                raise _refusal(reply)
+        except WorkerError:
+            self.failed = True
+            raise
         return reply
 
     def _read_line(self, deadline: float, op: str) -> str:

@@ -19,7 +19,8 @@ from .execution.executed import Executed, executed_bricks
 from .execution.packing import LoadedPack, load_pack
 from .execution.probe import Probe
 from .execution.timing import undisturbed
-from .messages.protocol import LeftOut, Pack, Packed, Unpacked, Visit, Visited
+from .replies import LeftOut, Packed, Unpacked, Visited
+from .requests import Pack, Visit
 from .serving import refusal
 
 __all__ = ["KeptPack", "Packs"]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import IO
 
 from ...errors import BackendUnavailable, DlbricksError, UnsupportedBrick, UsageError
-from .messages.protocol import Bye, Refusal, Refused, Reply, Request
 from .redaction import redact_paths
+from .replies import Refusal, Refused, Reply
+from .requests import Bye, Request
 from .sandbox import confine, take_streams
 
 __all__ = ["answer_all", "confined", "refusal"]

@@ -1,8 +1,8 @@
-"""A worker that starts when it is first needed, again after one that died, and ends with its context."""
+"""A worker that starts when it is first needed, again after one that failed, and ends with its context."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -11,14 +11,24 @@ from ...db.values import NATIVE
 if TYPE_CHECKING:
     from .client import Worker
 
-__all__ = ["MODEL_MEMORY_BYTES", "Standby"]
+__all__ = ["MODEL_MEMORY_BYTES", "Standby", "start_worker"]
 
 MODEL_MEMORY_BYTES = 16 << 30
 """Memory limit of a worker that loads whole models."""
 
 
-class Standby:
-    """Keeps one worker from one question to the next; ``close`` and ``kill`` end it, and the next starts another.
+def start_worker(
+    backend: str = "onnxruntime",
+    *,
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    threads: int = 1,
+    memory_bytes: int = MODEL_MEMORY_BYTES,
+    together: bool = False,
+    dtype: str = NATIVE,
+    command: Sequence[str] | None = None,
+) -> Worker:
+    """A worker, greeted.
 
     Args:
         backend: Name of the runtime.
@@ -26,66 +36,64 @@ class Standby:
         options: Its own options.
         threads: Of the runtime; 0: all physical cores.
         memory_bytes: Limit of the worker.
+        together: Whether its networks are visited in turn: they share threads.
         dtype: Precision that it computes in.
+        command: Starts the process; None: as the backend says.
+
+    Raises:
+        UsageError: An option has a wrong value, or no backend has the name.
+        BackendUnavailable: The runtime cannot be used here.
+        WorkerError: It could not be started.
+    """
+    from ..backends.registry import get  # most models are decomposed without a worker: keep its imports away
+    from .client import Worker
+
+    return Worker.start(
+        backend,
+        device=device,
+        options=options,
+        threads=threads,
+        memory_bytes=memory_bytes,
+        together=together,
+        dtype=dtype,
+        command=get(backend).command() if command is None else command,
+    )
+
+
+class Standby:
+    """Keeps one worker from one question to the next.
+
+    Where a worker died, hung or hit its memory limit (``Worker.failed``), the next question finds another one; so it
+    does after ``close`` and ``kill``.
+
+    Args:
+        start: Gives a new worker, ready to be asked.
     """
 
-    def __init__(
-        self,
-        backend: str = "onnxruntime",
-        *,
-        device: str = "cpu",
-        options: Mapping[str, str] | None = None,
-        threads: int = 1,
-        memory_bytes: int = MODEL_MEMORY_BYTES,
-        dtype: str = NATIVE,
-    ) -> None:
-        self._backend = backend
-        self._device = device
-        self._options = dict(options or {})
-        self._threads = threads
-        self._memory_bytes = memory_bytes
-        self._dtype = dtype
-        self._worker: Worker | None = None
+    def __init__(self, start: Callable[[], Worker]) -> None:
+        self._start = start
+        self._kept: Worker | None = None
 
     @property
     def worker(self) -> Worker:
-        """The worker, greeted; started now where there is none.
-
-        Raises:
-            UsageError: An option has a wrong value, or no backend has the name.
-            BackendUnavailable: The runtime cannot be used here.
-            WorkerError: It could not be started.
-        """
-        if self._worker is None:
-            self._worker = self._started()
-        return self._worker
-
-    def _started(self) -> Worker:
-        """A new worker, greeted."""
-        from ..backends.registry import get  # most models are decomposed without a worker: keep its imports away
-        from .client import Worker
-
-        return Worker.start(
-            self._backend,
-            device=self._device,
-            options=self._options,
-            threads=self._threads,
-            memory_bytes=self._memory_bytes,
-            dtype=self._dtype,
-            command=get(self._backend).command(),
-        )
+        """The worker; started now where there is none, which raises as ``start_worker``."""
+        if self._kept is not None and self._kept.failed:
+            self.kill()
+        if self._kept is None:
+            self._kept = self._start()
+        return self._kept
 
     def close(self) -> None:
         """End the worker in order."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def kill(self) -> None:
         """End the worker now."""
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+        if self._kept is not None:
+            self._kept.kill()
+            self._kept = None
 
     def __enter__(self) -> Self:
         return self

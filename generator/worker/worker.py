@@ -1,7 +1,7 @@
 """The isolated worker: runs untrusted networks, times them, answers on one pipe.
 
 Started as ``python -P -m dlbricks.generator.worker`` in an empty folder. It reads requests from its standard input
-and writes one reply for each; ``protocol`` says what they are. Standard output belongs to the protocol alone: its
+and writes one reply for each; ``requests`` says what they are. Standard output belongs to the protocol alone: its
 descriptor is moved away at the start and descriptor 1 becomes standard error, so that a library that prints cannot
 break a reply. The worker ends when its input closes, and the kernel kills it when the parent's thread that started
 it dies, even in the middle of an execution.
@@ -38,34 +38,26 @@ from .execution.streaming import device_of
 from .execution.timing import time_once
 from .execution.unroll import choose_unroll
 from .execution.values import executed_types, read_feeds, write_arrays
-from .messages.protocol import (
+from .packs import Packs
+from .replies import Done, Examined, Greeting, Packed, Prepared, Profiled, Reply, Traced, Types, Visited
+from .requests import (
     Bye,
-    Done,
     Examine,
-    Examined,
     Extract,
-    Greeting,
     Hello,
+    NetworkRequest,
     Outputs,
     Pack,
-    Packed,
     Prepare,
-    Prepared,
     Profile,
-    Profiled,
     Release,
-    Reply,
     Request,
     Trace,
-    Traced,
-    Types,
     Unpack,
     Values,
     Visit,
-    Visited,
     parse_request,
 )
-from .packs import Packs
 from .serving import answer_all, confined
 
 __all__ = ["main", "serve"]
@@ -263,7 +255,7 @@ class _Worker:
         backend = require_profiling(self._greeted())
         settings = self._settings_of(request)
         network = padded_network(replace(_model_network(request), as_is=request.as_is), settings.channels)
-        return Profiled.of(backend.kernels(network, settings, request.executions))
+        return Profiled(backend.kernels(network, settings, request.executions))
 
     def _trace(self, request: Trace) -> Traced:
         backend = require_tracing(self._greeted())
@@ -299,14 +291,14 @@ def _repeat(executable: Executable, times: int) -> None:
         executable.run()
 
 
-def _model_network(request: Extract | Examine | Profile | Trace) -> Network:
+def _model_network(request: NetworkRequest) -> Network:
     """The network of a model, with its own weights or with synthetic ones."""
     if request.synthetic:
         return synthetic_network(read_network(Path(request.path), values=True), seed=request.seed)
     return _whole_model(request)
 
 
-def _whole_model(request: Prepare | Extract | Examine | Profile | Trace) -> Network:
+def _whole_model(request: NetworkRequest) -> Network:
     """The network of a model file with its own weights."""
     return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
 

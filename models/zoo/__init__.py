@@ -9,6 +9,5 @@ Nothing is downloaded; weights are synthetic, made where a model is executed. do
 """
 
 from .catalog import fingerprint, names, open_structure, structure
-from .entry import ZooEntry
 
-__all__ = ["ZooEntry", "fingerprint", "names", "open_structure", "structure"]
+__all__ = ["fingerprint", "names", "open_structure", "structure"]

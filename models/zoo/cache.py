@@ -1,8 +1,8 @@
 """Architectures exported from ``transformers`` on demand, kept as skeletons in a folder of the user's.
 
 The folder is ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``. A file's name carries a digest of everything that made
-it: recipe, dimensions, and the versions of this tool, torch, transformers and onnxscript. Files hold no weights (some
-hundred kilobytes each) and appear whole or not at all.
+it: recipe, dimensions, the exporter's own source, and the versions of this tool, torch, transformers and onnxscript.
+Files hold no weights (some hundred kilobytes each) and appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from ...errors import ModelError
 from ...version import __version__
 from ..skeleton import Skeleton
 from .entry import ZooEntry
-from .recipes import Recipe
+from .recipe import Recipe
 from .writer import constant_bytes
 
 __all__ = ["cache_folder", "digest", "exported", "exported_open"]
 
-_EXPORTER = Path(__file__).with_name("exports.py")
+_EXPORTER = tuple(Path(__file__).with_name(name) for name in ("exports.py", "calls.py"))
+"""What decides, beside the recipe, what an export is."""
+
 _NEEDED = ("torch", "transformers", "onnxscript")
 _CHILD = {
     "HF_HUB_OFFLINE": "1",  # a recipe that would download is a mistake
@@ -81,7 +83,7 @@ def _kept(recipe: Recipe, batch: int, dims: Sequence[str], path: Path) -> onnx.M
     """The file in the cache; where there is none that can be read, it is exported."""
     model = _cached(path)
     if model is None:
-        _export(recipe.entry.name, "crossed" if recipe.cache == "crossed" else "exports", batch, dims, path)
+        _export(recipe.entry.name, batch, dims, path)
         model = onnx.load(path)
     return model
 
@@ -110,7 +112,7 @@ def _versions() -> tuple[str, ...]:
 
 @cache
 def _exporter() -> str:
-    return _EXPORTER.read_text()
+    return "".join(file.read_text() for file in _EXPORTER)
 
 
 def _cached(path: Path) -> onnx.ModelProto | None:
@@ -120,13 +122,13 @@ def _cached(path: Path) -> onnx.ModelProto | None:
         return None
 
 
-def _export(name: str, module: str, batch: int, dims: Sequence[str], path: Path) -> None:
+def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
             made = Path(folder) / "model.onnx"
             done = subprocess.run(
-                [sys.executable, "-P", "-m", f"{__package__}.{module}", name, str(made), str(batch), *dims],
+                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *dims],
                 env={**os.environ, **_CHILD},
                 capture_output=True,
                 text=True,

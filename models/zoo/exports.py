@@ -1,4 +1,4 @@
-"""The child process that turns a recipe into a skeleton: the only module that imports torch and transformers.
+"""The child process that turns a recipe into a skeleton: it alone, with ``calls``, imports torch and transformers.
 
 Run as ``python -m dlbricks.models.zoo.exports NAME OUT BATCH [DIMENSION=VALUE...]``; a question mark behind a VALUE
 says that it is an example, and the dimension stays open. No weight is ever stored: each parameter is one "not a number"
@@ -7,7 +7,7 @@ and everything else is a true constant of the architecture: masks, positions, in
 payload bits, so that the exporter does not merge equal-looking ones.
 """
 
-# ruff: noqa: TID251 - the one module of the zoo that runs torch, in a process of its own
+# ruff: noqa: TID251 - runs torch, in a process of its own
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from onnx import numpy_helper
 from ...errors import ModelError
 from ..skeleton import mark_weight
 from ..subgraphs import rename
-from .recipes import RECIPES, Recipe
+from .calls import call_of
+from .recipe import Recipe
+from .recipes import RECIPES
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +37,6 @@ __all__ = ["export"]
 _OPSET = 18  # the newest that the exporter writes without converting
 _IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
 _QUIET_NAN = 0x7FC00000
-_CACHED = ("key", "value")
 
 
 def export(recipe: Recipe, batch: int, dims: Mapping[str, int], opened: Collection[str] = ()) -> onnx.ModelProto:
@@ -61,20 +62,10 @@ def export(recipe: Recipe, batch: int, dims: Mapping[str, int], opened: Collecti
     if recipe.part:
         model = model.get_submodule(recipe.part)
     _forget(model)
-    values = {"batch": batch, **dims}
-    call = _as_function(model, recipe).eval()
-    names, tensors = [value.name for value in recipe.inputs], _example(recipe, values)
-    shapes = [value.shape for value in recipe.inputs]
-    outputs = list(recipe.outputs)
-    parts = [f"{layer}.{part}" for layer in range(config.num_hidden_layers if recipe.cache else 0) for part in _CACHED]
-    outputs += [f"present.{part}" for part in parts]
-    if recipe.cache == "extended":
-        names += [f"past.{part}" for part in parts]
-        tensors += _past(config, batch, dims["past_length"])
-        shapes += [("batch", "heads", "past_length", "width")] * len(parts)
+    call = call_of(model, config, recipe, {"batch": batch, **dims})
     program = torch.onnx.export(
-        call, tuple(tensors), input_names=names, output_names=outputs, dynamo=True, opset_version=_OPSET, verbose=False,
-        dynamic_shapes=_open_axes(shapes, opened) if opened else None,
+        call.module, tuple(call.tensors), input_names=call.inputs, output_names=call.outputs, dynamo=True,
+        opset_version=_OPSET, verbose=False, dynamic_shapes=_open_axes(call.shapes, opened) if opened else None,
     )  # fmt: skip
     skeleton = _skeleton(program)
     onnx.checker.check_model(skeleton, full_check=True)
@@ -114,61 +105,6 @@ def _forget(model: torch.nn.Module) -> None:
         tensor.requires_grad_(requires_grad=False)
         unknown = torch.tensor(_QUIET_NAN + 1 + index, dtype=torch.int32).view(torch.float32)
         tensor.data = unknown.to(tensor.dtype).expand(tensor.shape)
-
-
-def _as_function(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
-    """The model as a module that takes and returns tensors alone, which is what an exporter wants."""
-    import torch
-    import transformers
-
-    class Function(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            named = dict(zip((value.name for value in recipe.inputs), tensors, strict=False))
-            past = tensors[len(recipe.inputs) :]
-            options = dict(recipe.options)
-            if recipe.cache == "extended":
-                cache = transformers.DynamicCache(config=model.config)
-                for layer in range(len(past) // 2):
-                    cache.update(past[2 * layer], past[2 * layer + 1], layer)
-                options |= {"past_key_values": cache, "use_cache": True}
-            result = self.model(**named, **options)
-            found = [result[name] for name in recipe.outputs]
-            if recipe.cache:
-                found += [part for layer in result.past_key_values.layers for part in (layer.keys, layer.values)]
-            return tuple(found)
-
-    return Function()
-
-
-def _example(recipe: Recipe, values: Mapping[str, int]) -> list[torch.Tensor]:
-    """Inputs of the right types; the exporter looks at nothing else."""
-    import torch
-
-    tensors = []
-    for value in recipe.inputs:
-        shape = [_size(dimension, values) for dimension in value.shape]
-        tensors.append(torch.zeros(shape) if value.dtype == "float32" else torch.ones(shape, dtype=torch.int64))
-    return tensors
-
-
-def _size(dimension: int | str, values: Mapping[str, int]) -> int:
-    if isinstance(dimension, int):
-        return dimension
-    return sum(values[part] if part in values else int(part) for part in dimension.split("+"))
-
-
-def _past(config: Any, batch: int, length: int) -> list[torch.Tensor]:
-    """Empty keys and values of every layer: (batch, heads of the cache, length, width of a head)."""
-    import torch
-
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    shape = (batch, getattr(config, "num_key_value_heads", None) or heads, length, width)
-    return [torch.zeros(shape) for _ in range(2 * config.num_hidden_layers)]
 
 
 def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, Any]:

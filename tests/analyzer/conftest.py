@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -93,10 +93,8 @@ class Bench:
             found = summarise(blocks, 1)
             measurement = Measurement(
                 id=str(uuid.uuid4()), run=id_, subject=subject, key=key, system=system.key, stack=stack.key,
-                conditions=conditions, unroll=1, median_ns=found.median_ns, mean_ns=found.mean_ns,
-                trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns, p90_ns=found.p90_ns, p99_ns=found.p99_ns,
-                ci95_ns=found.ci95_ns, samples=found.samples, block_medians_ns=found.block_medians_ns,
-                verdict=Verdict.STABLE, stop=Stop.CONVERGED, reference_ns=reference_ns,
+                conditions=conditions, unroll=1, summary=replace(found, verdict=Verdict.STABLE),
+                stop=Stop.CONVERGED, reference_ns=reference_ns,
                 variant="" if subject is Subject.REFERENCE else variant,
                 load_ns=None if start_ms is None else int(start_ms[0] * 1e6),
                 first_run_ns=None if start_ms is None else int(start_ms[1] * 1e6),

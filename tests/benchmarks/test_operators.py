@@ -47,3 +47,21 @@ def test_what_decomposes_was_counted(operators: ModuleType) -> None:
     assert all(one["decomposed"] <= one["layers"] for one in counts.values())
     assert all(one.get("measured", 0) <= one.get("bricks", 0) for one in counts.values())
     assert sum(one["decomposed"] for one in counts.values()) >= 0.95 * sum(one["layers"] for one in counts.values())
+
+
+def test_of_every_class_of_files_nearly_all_layers_decompose(operators: ModuleType) -> None:
+    found = json.loads((TOP / operators.classes.RESULT).read_text())["classes"]
+
+    assert list(found) == [name for name in operators.classes.CLASSES if name in found]
+    assert {"language models", "swept shapes", "control flow", "custom operators"} <= found.keys()
+    assert "quantised and low-precision files" in found
+    for name, rows in found.items():
+        for row in rows:
+            assert row["decomposed"] + sum(row["reasons"].values()) == row["layers"], name
+            assert row["decomposed"] >= 0.95 * row["layers"], (name, row["graph"])
+
+
+def test_reasons_are_told_without_the_names_of_a_model(operators: ModuleType) -> None:
+    assert operators.classes._plain("output 'secret' has no static type (int64[2, k], from Loop 'mine') | x") == (
+        "output … has no static type (int64[…], from Loop …)   x"
+    )

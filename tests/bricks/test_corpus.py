@@ -29,7 +29,7 @@ FILES = tuple(
 GRANULARITIES = (1, 2, 3, 4)
 
 WITHOUT_LIVE_LAYERS = {f"test_sequence_model{number}": "a sequence" for number in range(1, 9)}
-"""Models that cannot be decomposed, with the reason: values that are sequences of tensors have no static type."""
+"""Models that cannot be decomposed, with the reason: values that are sequences of tensors are no values of a brick."""
 
 WITHOUT_COST = {"StringNormalizer", "Gradient"}
 """Operators of the corpus whose work is not known: text, and a training operator that no runtime here executes."""

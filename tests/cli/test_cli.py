@@ -18,6 +18,7 @@ from typing import Any
 
 import onnx
 import pytest
+from dlbricks.cli import main
 from dlbricks.db import Store, Subject
 from dlbricks.generator.machine.nvidia import has_driver
 
@@ -46,11 +47,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory, write_branches: Callable[
     """A folder with a model, its suite, and a database that holds its bricks and itself."""
     folder = tmp_path_factory.mktemp("measured")
     write_branches(folder / "branches.onnx")
-    for line in ("generate branches.onnx -g 1 -o suite", "run suite --with branches.onnx"):
-        done = subprocess.run(
-            [sys.executable, "-m", "dlbricks", *line.split()], cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for line in ("generate branches.onnx -g 1 -o suite", "run suite --with branches.onnx"):
+            patch.setattr(sys, "argv", ["dlbricks", *line.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
     return folder
 
 
@@ -133,8 +136,8 @@ def test_processes_and_sessions_can_be_asked_for(cli: Cli, branches: Path) -> No
     assert done.code == 0
     with Store.open("new.db", read_only=True) as store:
         (found,) = store.measurements(subject=Subject.MODEL)
-        assert found.samples == 4
-        assert len(found.block_medians_ns) == 1
+        assert found.summary.samples == 4
+        assert len(found.summary.block_medians_ns) == 1
 
 
 def test_plots_are_drawn_into_a_folder_or_a_file(cli: Cli, branches: Path) -> None:

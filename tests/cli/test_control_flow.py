@@ -56,6 +56,23 @@ def test_iterations_are_counted(cli: Cli, tmp_path: Path) -> None:
     assert [(flow["course"], flow["times"]) for flow in row["control"]] == [("4", 1)]
 
 
+def test_an_estimate_says_what_control_flow_takes_by_itself(cli: Cli, tmp_path: Path) -> None:
+    path, suite, db = tmp_path / "loop.onnx", tmp_path / "suite", tmp_path / "kept.db"
+    onnx.save(generation(width=64), path)
+    cli("generate", path, "--trip", 3, "-g", 1, "-o", suite)
+    cli("run", suite, "--db", db, "--visits", 2, "--option", "pinning=off")
+
+    told = cli("estimate", path, "--trip", 3, "--db", db)
+    (row,) = cli("estimate", path, "--trip", 3, "--db", db, "--explain", "--json").json["results"]
+
+    (flow,) = row["control"]
+    assert flow["own_ms"] > 0
+    assert flow["moved_ms"] > 0
+    assert "beyond its body" in told.out
+    assert "slices and stacks" in told.out
+    assert {part["cache"] for part in row["parts"]} == {row["level"]} == {"256KiB"}
+
+
 def test_no_course(cli: Cli, detector: Path, tmp_path: Path) -> None:
     done = cli("generate", detector, "--branch", "both", "-g", 1, "-o", tmp_path / "suite")
     assert done.code == 2

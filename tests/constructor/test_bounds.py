@@ -14,7 +14,7 @@ from dlbricks.constructor.composition.bound import Cover
 from dlbricks.constructor.composition.composition import contract
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty
-from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Subject
 from dlbricks.db.samples.statistics import summarise
 
 STACK = Stack("onnxruntime", "cpu", ())
@@ -35,12 +35,9 @@ def taken(name, times_ns) -> tuple[Measurement, list[Block]]:
         Block(number // 2, number % 2, tuple((round(ns), 1) for ns in session))
         for number, session in enumerate(times_ns)
     ]
-    found = summarise(blocks, 1)
     measurement = Measurement(
         id=name, run="run", subject=Subject.BRICK, key=name, system="s", stack=STACK.key, conditions=Conditions(1),
-        unroll=1, median_ns=found.median_ns, mean_ns=found.mean_ns, trimmed_mean_ns=found.trimmed_mean_ns,
-        min_ns=found.min_ns, p90_ns=found.p90_ns, p99_ns=found.p99_ns, ci95_ns=found.ci95_ns, samples=found.samples,
-        block_medians_ns=found.block_medians_ns, verdict=Verdict.STABLE, stop=Stop.VISITS,
+        unroll=1, summary=summarise(blocks, 1), stop=Stop.VISITS,
     )  # fmt: skip
     return measurement, blocks
 

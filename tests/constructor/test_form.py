@@ -17,7 +17,7 @@ def test_layers_have_the_names_of_their_source(
 ) -> None:
     models = find_models([str(write_branches(tmp_path / "branches.onnx"))])
     with Store.open("sqlite://") as store:
-        own = estimate(models, store=store)[0].sequences
+        own = estimate(models, store=store).rows[0].sequences
         (found,) = estimate(models, store=store, graph=graph)
 
     layers = [name for part in found.sequences if part.form is not None for name in part.form.source_layers]

@@ -30,7 +30,8 @@ from dlbricks.db.place import WRITING, Place, engine
 from dlbricks.db.revision import mark
 from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
 from dlbricks.db.store import Opened
-from dlbricks.db.values import Visit
+from dlbricks.db.values import Summary, Visit
+from lab import changed
 from servers import Server, server, url
 from sqlalchemy import MetaData, Table, insert
 
@@ -74,23 +75,25 @@ class Bench:
             stack=self.stack,
             conditions=self.conditions,
             unroll=4,
-            median_ns=median_ns,
-            mean_ns=median_ns * 1.01,
-            trimmed_mean_ns=median_ns,
-            min_ns=median_ns * 0.9,
-            p90_ns=median_ns * 1.1,
-            p99_ns=median_ns * 1.2,
-            ci95_ns=(median_ns * 0.99, median_ns * 1.01),
-            samples=24,
-            block_medians_ns=(median_ns * 0.99, median_ns, median_ns * 1.01),
-            verdict=Verdict.STABLE,
+            summary=Summary(
+                median_ns=median_ns,
+                mean_ns=median_ns * 1.01,
+                trimmed_mean_ns=median_ns,
+                min_ns=median_ns * 0.9,
+                p90_ns=median_ns * 1.1,
+                p99_ns=median_ns * 1.2,
+                ci95_ns=(median_ns * 0.99, median_ns * 1.01),
+                samples=24,
+                block_medians_ns=(median_ns * 0.99, median_ns, median_ns * 1.01),
+                verdict=Verdict.STABLE,
+            ),
             stop=Stop.VISITS,
             load_ns=5_000_000,
             footprint_bytes=32 << 20,
             undisturbed_ns=median_ns * 0.95,
             quiet=0.75,
         )
-        return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+        return changed(made, **changes)
 
     def begin(self, measurement: Measurement) -> None:
         opened = Opened(measurement.id, measurement.run, Identity.of(measurement), measurement.unroll)

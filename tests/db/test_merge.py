@@ -48,7 +48,7 @@ def test_merging_brings_everything_over(two):
     for mine, theirs in zip(merged[2:4], brought[2:4], strict=True):
         assert all(value in mine for value in theirs)
     assert brought[4].items() <= merged[4].items()
-    assert [m.median_ns for m in one.store.measurements(keys=[one.measurement("b").key])] == [1000.0, 2000.0]
+    assert [m.summary.median_ns for m in one.store.measurements(keys=[one.measurement("b").key])] == [1000.0, 2000.0]
 
 
 def test_merging_twice_adds_nothing(two):
@@ -76,7 +76,7 @@ def test_the_newest_measurement_of_an_item_wins_wherever_it_comes_from(tmp_path,
     one.measure("a", 3.0)
     other.measure("b", 5.0)
     merge(one.store, other.path)
-    assert sorted(m.median_ns for m in one.store.measurements()) == [3.0, 5.0]
+    assert sorted(m.summary.median_ns for m in one.store.measurements()) == [3.0, 5.0]
     assert len(one.store.measurements(latest=False)) == 5
     assert len(one.store.systems()) == 1
 

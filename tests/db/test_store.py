@@ -263,7 +263,7 @@ def test_latest_is_the_newest_finished_one_of_each_identity(bench):
     bench.begin(bench.measurement("a"))
     assert bench.store.measurements() == [newest]
     assert bench.store.measurements(variant=None) == [newest, winograd]
-    assert [m.median_ns for m in bench.store.measurements(latest=False)] == [900.0, 1100.0]
+    assert [m.summary.median_ns for m in bench.store.measurements(latest=False)] == [900.0, 1100.0]
 
 
 def test_filters(bench):
@@ -289,6 +289,8 @@ def test_filters(bench):
     ]
     assert [one.stack for one in bench.store.combinations(Subject.BRICK, [a.key])] == [bench.stack, other.key]
     assert bench.store.combinations(Subject.BRICK, ["0" * 64]) == []
+    (one,) = bench.store.combinations(Subject.BRICK, among=Filter(backend="openvino"))
+    assert (one.stack, one.count) == (other.key, 1)
 
 
 def test_more_keys_than_one_statement_takes(bench, key_of):
@@ -330,6 +332,8 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     assert [(one.stack, one.variant, one.latency_ns) for (one,) in found.values()] == [
         (other.key, "winograd", pytest.approx(70.7))
     ]
+    several = bench.store.contenders(wanted, reach=2.0, most=2)[key]
+    assert [(one.stack, one.variant) for one in several] == [(other.key, "winograd"), (other.key, "")]
     found = bench.store.contenders(wanted, without=[other.key])
     assert [(one.variant, one.latency_ns) for (one,) in found.values()] == [("", pytest.approx(90.9))]
 

@@ -10,7 +10,8 @@ import onnxruntime as ort
 import pytest
 from dlbricks.errors import BrokenModel, ModelError, UnsupportedModel
 from dlbricks.generator.network.synthetic.weights import synthesise
-from dlbricks.models import Runnable, find_models
+from dlbricks.models import find_models
+from dlbricks.models.runnable import Runnable
 from dlbricks.models.skeleton import is_weight
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 

@@ -26,7 +26,7 @@ from dlbricks.db import (
     Verdict,
 )
 from dlbricks.db.samples.statistics import summarise
-from dlbricks.db.values import Visit
+from dlbricks.db.values import Summary, Visit
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -55,6 +55,18 @@ chain (float[2, 3] x) => (float[2, 3] y) {
 """
 
 
+def summary_of(ns: float) -> Summary:
+    """Statistics of samples that all took about as long."""
+    return Summary(*[ns] * 6, (ns * 0.99, ns * 1.01), 10, (ns * 0.99, ns, ns * 1.01), Verdict.STABLE)
+
+
+def changed(made: Measurement, **changes: object) -> Measurement:
+    """The same with other values of some fields, be they its own or those of its statistics."""
+    figures = {name: changes.pop(name) for name in Summary.__slots__ if name in changes}
+    summary = dataclasses.replace(made.summary, **figures)  # type: ignore[arg-type]
+    return dataclasses.replace(made, summary=summary, **changes)  # type: ignore[arg-type]
+
+
 @dataclass
 class Lab:
     """A store, and ways to put latencies into it."""
@@ -77,12 +89,10 @@ class Lab:
         ns = ms * 1e6
         made = Measurement(
             id=str(uuid.uuid4()), run=self.run, subject=Subject.BRICK, key=key, system=self.system.key,
-            stack=self.stack.key, conditions=self.conditions, unroll=1, median_ns=ns, mean_ns=ns, trimmed_mean_ns=ns,
-            min_ns=ns, p90_ns=ns, p99_ns=ns, ci95_ns=(ns * 0.99, ns * 1.01), samples=10,
-            block_medians_ns=(ns * 0.99, ns, ns * 1.01), verdict=Verdict.STABLE, stop=Stop.CONVERGED,
+            stack=self.stack.key, conditions=self.conditions, unroll=1, summary=summary_of(ns), stop=Stop.CONVERGED,
             reference_ns=100_000.0,
         )  # fmt: skip
-        return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+        return changed(made, **changes)
 
     def put(self, latencies: Iterable[tuple[str, float]], **changes: object) -> None:
         self.store.add((self.measurement(key, ms, **changes), ()) for key, ms in latencies)

@@ -2,8 +2,9 @@
 
 ``@pytest.mark.sweep(n)`` keeps n of the cases of a function (of each class of cases, where ``by`` names a parameter),
 drawn with ``--seed``, which defaults to a constant: the same tests for everybody, every time. ``@pytest.mark.thorough``
-marks a test whose kind of check runs elsewhere in a smaller form, and the fixture ``thorough`` shows a test with a loop
-of its own how much to do. Properties try fewer examples, too. ``--sweep rest`` runs what ``--sweep sample`` leaves out.
+marks a test whose kind of check runs elsewhere in a smaller form, or that takes many seconds, and the fixture
+``thorough`` shows a test with a loop of its own how much to do. Properties try fewer examples, too. ``--sweep rest``
+runs what ``--sweep sample`` leaves out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep(n, by=None): of its cases, n run by default (of each value of 'by')")
-    config.addinivalue_line("markers", "thorough: its kind of check runs elsewhere in a smaller form")
+    config.addinivalue_line("markers", "thorough: runs elsewhere in a smaller form, or takes many seconds")
     hypothesis.settings.register_profile("sample", max_examples=40)
     if config.getoption("sweep") == "sample":
         hypothesis.settings.load_profile("sample")

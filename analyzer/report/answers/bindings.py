@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..units import counted
+from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
     from ....bricks.graph.control import ControlFlow
+    from ....constructor.result import Framing
 
 __all__ = ["bound_lines", "control_lines", "values_of"]
 
@@ -40,11 +41,30 @@ def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
     return lines
 
 
-def control_lines(models: Iterable[tuple[str, Sequence[ControlFlow]]]) -> list[str]:
-    """One line per operator of control flow: its course, where that is known from, and what it became."""
-    lines = [f"{name}: {_told(flow)}" for name, control in models for flow in control]
+def control_lines(
+    models: Iterable[tuple[str, Sequence[ControlFlow]]], framing: Iterable[Sequence[Framing]] = ()
+) -> list[str]:
+    """One line per operator of control flow: its course, where that is known from, and what it became.
+
+    Args:
+        models: Name and control flow of each.
+        framing: What each of these operators takes beyond its body, model by model; nothing where that is not known.
+    """
+    known = iter(framing)
+    lines = []
+    for name, control in models:
+        own = next(known, ()) or (None,) * len(control)
+        lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
     rest = len(lines) - _LINES
     return [*lines[:_LINES], *([f"and {rest} more of control flow (--json lists all)"] if rest > 0 else [])]
+
+
+def _taking(own: Framing | None) -> str:
+    """What control flow takes by itself, as far as that is measured apart."""
+    if own is None or (own.own_ms is None and own.moved_ms is None):
+        return ""
+    parts = (("beyond its body", own.own_ms), ("slices and stacks", own.moved_ms))
+    return "".join(f"; {words} {milliseconds(ms)} ms" for words, ms in parts if ms is not None)
 
 
 def _told(flow: ControlFlow) -> str:

@@ -23,8 +23,6 @@ from .kernels import view_lines, view_records
 
 __all__ = ["brick_answer", "bricks_answer", "find_key"]
 
-_NS_PER_MS = 1e6
-
 
 def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
     """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
@@ -152,10 +150,10 @@ def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[st
 
 def _measured(entry: Measurement) -> dict[str, object]:
     return {
-        "latency_ms": entry.latency_ns / _NS_PER_MS,
-        "ci95_ms": [bound / _NS_PER_MS for bound in entry.ci95_ns],
-        "samples": entry.samples,
-        "verdict": entry.verdict,
+        "latency_ms": entry.latency_ms,
+        "ci95_ms": entry.ci95_ms,
+        "samples": entry.summary.samples,
+        "verdict": entry.summary.verdict,
         "reason": None,
     }
 
@@ -204,9 +202,7 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
 
 
 def _fastest(found: Measurement | None) -> dict[str, object]:
-    if found is None:
-        return {"latency_ms": None, "ci95_ms": None}
-    return {"latency_ms": found.latency_ns / _NS_PER_MS, "ci95_ms": [bound / _NS_PER_MS for bound in found.ci95_ns]}
+    return {name: None if found is None else getattr(found, name) for name in ("latency_ms", "ci95_ms")}
 
 
 def _exists(database: str) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ...shell import shell_command
 from ..forms import FORM, form_cells
-from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..tables import MOST, Answer, Column, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
     from ...advice import Advice, Mixed, ModelAdvice
     from ...comparison.compare import Comparison, ModelComparison
     from ...comparison.side_by_side import LayerComparison
-    from ...comparison.sides import Side
 
 __all__ = ["advice_answer", "comparison_answer"]
 
@@ -41,7 +39,6 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         layers: List bricks below the table; JSON holds them anyway.
         most: Bricks that are listed; None: all.
     """
-    rows = [row.record() | _decided_by(row) for row in comparison.rows]
     base = comparison.sides[0].name if comparison.sides else None
     summary: list[str] = []
     if len(comparison.sides) > 1:
@@ -57,14 +54,8 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             if row.layers:
                 summary += ["", *_by_layer(row, most)]
     other_bases = {row.basis for row in comparison.rows} - {"measured", None}
-    return Answer(
-        rows,
-        totals={
-            "base": base,
-            "by": str(comparison.by),
-            "minimum_effect": comparison.minimum_effect,
-            "sides": [_described(side) for side in comparison.sides],
-        },
+    return Answer.of(
+        comparison.records(),
         columns=[
             Column("name", "model"),
             Column("other", "other side"),
@@ -76,14 +67,12 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
         summary=summary,
-        flat=[line for row in rows for line in nested_rows(row, "layer", row["layers"], without={"layers", "missing"})],
     )
 
 
 def advice_answer(advice: Advice) -> Answer:
     """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
     several = len(advice.rows) > 1
-    rows = [row.record() for row in advice.rows]
     ranked = [
         {"model": row.name, **one.record(), "rank": place if one.latency_ms is not None else None}
         for row in advice.rows
@@ -92,9 +81,8 @@ def advice_answer(advice: Advice) -> Answer:
     summary: list[str] = []
     for row in advice.rows:
         summary += [*([""] if summary else []), *_advice(row)]
-    return Answer(
-        rows,
-        totals={"system": advice.system},
+    return Answer.of(
+        advice.records(),
         columns=[
             *([Column("model", "model")] if several else []),
             Column("rank", "rank"),
@@ -107,34 +95,6 @@ def advice_answer(advice: Advice) -> Answer:
         summary=summary,
         table=ranked,
     )
-
-
-def _decided_by(row: ModelComparison) -> dict[str, object]:
-    """The latencies that the ratio is of."""
-    measured = "measured" in (row.basis or "measured")
-    kinds = ("undisturbed", "measured", "estimate") if measured else ("estimate", "measured")
-    found: dict[str, object] = {}
-    for side in ("base", "other"):
-        kind = next((kind for kind in kinds if getattr(row, f"{side}_{kind}_ms") is not None), kinds[-1])
-        found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
-    return found
-
-
-def _described(side: Side) -> dict[str, object]:
-    place = side.choice
-    return {
-        "name": side.name,
-        "system": place.system_key,
-        "stack": place.stack_key,
-        "backend": place.stack.backend,
-        "device": place.stack.device,
-        "versions": dict(place.stack.versions),
-        "options": dict(place.stack.options),
-        **asdict(place.conditions),
-        "run": None if side.run is None else side.run.id,
-        "started": None if side.run is None else side.run.started,
-        "variant": side.variant,
-    }
 
 
 def _remarks(row: ModelComparison) -> list[str]:

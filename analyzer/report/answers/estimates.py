@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...shell import spelled, why_unbounded, with_command
+from ...shell import with_command
 from ..causes import written
 from ..elsewhere import advised_for
 from ..forms import form_cells, form_columns
-from ..roofs import roofline_lines, roofline_record
-from ..sweeping import sweep_lines, sweep_rows
-from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..roofs import roofline_lines
+from ..sweeping import sweep_lines
+from ..tables import MOST, Answer, Column, table_lines, unlisted
 from ..units import counted, milliseconds, percent, short
 from .bindings import bound_lines, control_lines, values_of
 from .truth import COLUMNS, above_estimate, caveats, table_row
 
 if TYPE_CHECKING:
-    from ....constructor.result import Coverage, Estimate, Interpolation, Missing, SequenceLatency, Term
+    from ....constructor.result import Estimate, Interpolation, SequenceLatency
+    from ...estimation.estimates import Estimates
 
-__all__ = ["estimate_record", "estimates_answer"]
-
-_EXPLANATION = frozenset({"path", "attribution", "attribution_absolute_ms"})
-_UNSPELLED = frozenset({"roofline", "ratio_remedy", "roofline_remedy"})
-"""What a record leaves out: the bricks' roofline has rows of its own, and remedies stand in the reasons."""
-
-_NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution", "control"})
-"""What has rows of its own in JSON, and no place in a row of CSV."""
+__all__ = ["estimates_answer"]
 
 _SAME_SHAPES = 0.5
 """Share of sequences that are measured: below it, the suite may have been generated in other shapes."""
@@ -40,30 +33,21 @@ _OPERATORS = 12
 
 
 def estimates_answer(
-    estimates: Sequence[Estimate], *, explain: bool = False, layers: bool = False, most: int | None = MOST
+    estimates: Estimates, *, explain: bool = False, layers: bool = False, most: int | None = MOST
 ) -> Answer:
     """The answer of ``estimate``: one row per model.
 
     Args:
         estimates: The estimates.
-        explain: Add to the rows every sequence (``parts``), the critical path (``path``) and what lies between bricks
-            and model (``attribution``); and all of that to the table.
-        layers: Add every brick under the machine's ceilings (``roofline``).
+        explain: As for ``Estimates.records``, and all of that below the table.
+        layers: Likewise.
         most: Layers that the table lists; None: all.
     """
-    rows = []
-    for entry in estimates:
-        row = estimate_record(entry, explained=explain)
-        if explain:
-            row |= {"parts": [asdict(part) for part in entry.sequences]}
-            row["attribution_reason"] = None if entry.attribution else entry.error or "not every brick is measured"
-        if layers:
-            row["roofline"] = roofline_record(entry)
-        rows.append(row)
-    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates)]
+    records = estimates.records(explain=explain, layers=layers)
+    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
     summary += bound_lines((entry.name, entry.bound) for entry in estimates)
-    summary += sweep_lines(estimates)
-    summary += control_lines((entry.name, entry.control) for entry in estimates)
+    summary += sweep_lines(estimates.rows)
+    summary += control_lines(((one.name, one.control) for one in estimates), [one.framing for one in estimates])
     if explain:
         for entry in estimates:
             if entry.sequences:
@@ -71,9 +55,8 @@ def estimates_answer(
     if layers:
         for entry in estimates:
             summary += [*([""] if summary else []), *roofline_lines(entry, most=most)]
-    return Answer(
-        rows,
-        totals={"sweeps": sweep_rows(estimates)},
+    return Answer.of(
+        records,
         columns=[
             Column("name", "model"),
             Column("layers", "layers", spare=True),
@@ -89,58 +72,8 @@ def estimates_answer(
             Column("coverage.sequences", "coverage", percent),
         ],
         summary=summary,
-        table=[table_row(entry, row) for entry, row in zip(estimates, rows, strict=True)],
-        flat=[
-            line
-            for entry, row in zip(estimates, rows, strict=True)
-            for line in nested_rows(row, "layer", map(asdict, entry.sequences), without=_NOT_FLAT)
-        ],
+        table=[table_row(entry, row) for entry, row in zip(estimates, records.results, strict=True)],
     )
-
-
-def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any]:
-    """An estimate as a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
-
-    Args:
-        entry: The estimate.
-        explained: With the path, and with what lies between bricks and model.
-    """
-    left_out = _UNSPELLED if explained else _UNSPELLED | _EXPLANATION
-    record = {name: value for name, value in _shallow(entry).items() if name not in left_out}
-    record |= {
-        "dims": dict(entry.dims),
-        "bound": dict(entry.bound),
-        "coverage": None if entry.coverage is None else _shallow(entry.coverage),
-        "ratio_reason": with_command(entry.ratio_reason, entry),
-        "benanza_ratio_reason": with_command(entry.benanza_ratio_reason, entry),
-        "roofline_reason": why_unbounded(entry),
-        "missing": [_formed(one) for one in entry.missing],
-        "sequences": len(entry.sequences),
-        "interpolated": None if entry.interpolated is None else _interpolation(entry.interpolated),
-        "control": [asdict(flow) for flow in entry.control],
-    }
-    if not explained:
-        return record
-    terms = {
-        name: spelled(_shallow(term), remedy="command") | {"reason": with_command(term.reason, entry)}
-        for name, term in (entry.attribution or {}).items()
-    }
-    attribution = None if entry.attribution is None else terms
-    return record | {"path": [_formed(one) for one in entry.path], "attribution": attribution}
-
-
-def _interpolation(found: Interpolation) -> dict[str, Any]:
-    left_out = [asdict(one) | {"error": one.error} for one in found.left_out]
-    return asdict(found) | {"left_out": left_out}
-
-
-def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
-    return spelled(_shallow(value), remedy="command") | {"form": None if value.form is None else asdict(value.form)}
-
-
-def _shallow(value: Estimate | Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
-    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
-    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _remarks(entry: Estimate) -> list[str]:
@@ -148,7 +81,7 @@ def _remarks(entry: Estimate) -> list[str]:
         return [f"{entry.name}: {entry.error}"]
     lines = []
     if entry.interpolated is not None:
-        lines.append(_read_between(entry.name, entry.interpolated))
+        lines.append(_read_between(entry, entry.interpolated))
     elif entry.missing:
         if entry.interpolation_reason is not None:
             lines.append(f"{entry.name}: not interpolated, since {entry.interpolation_reason}; nothing is extrapolated")
@@ -180,16 +113,21 @@ def _remarks(entry: Estimate) -> list[str]:
     return lines
 
 
-def _read_between(name: str, found: Interpolation) -> str:
+def _read_between(entry: Estimate, found: Interpolation) -> str:
     """How an interpolated estimate came about, and how far it can be trusted."""
     low, high = found.between
-    text = f"{name}: interpolated between {found.dimension}={low} and {high}"
+    text = (
+        f"{entry.name}: {percent(found.share)} of it is interpolated between {found.dimension}={low} and {high}, "
+        f"{found.bricks} of {counted(entry.unique or 0, 'brick')}"
+    )
     if found.error is None:
         return f"{text}; nothing says how good that is, which takes at least three sizes"
+    if not found.left_out:
+        return text
     worst = max(abs(one.error) for one in found.left_out)
     return (
-        f"{text}, on a curve through {counted(len(found.measured), 'size')}; each that is left out is read from the "
-        f"others within {worst:.1%}, hence ± {found.error:.1%}"
+        f"{text}, on curves through {counted(len(found.measured), 'size')}; their sum at a size that is left out is "
+        f"read from the others within {worst:.1%}, hence ± {found.error:.1%} of that part"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...shell import shell_command
 from ..tables import MOST, Answer, Column
@@ -26,10 +26,8 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
         report: What models miss.
         most: Findings that the table lists of each model; None: all.
     """
-    table = [_cells(row, found) for row in report.rows for found in row.findings[:most]]
-    return Answer(
-        results=[row.record() for row in report.rows],
-        totals={"minimum_share": report.minimum_share},
+    return Answer.of(
+        report.records(),
         columns=(
             Column("name", "model"),
             Column("kind", "finding"),
@@ -40,35 +38,8 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
             Column("title", "what is missed"),
         ),
         summary=[line for row in report.rows for line in _lines(row, most)],
-        table=table,
-        flat=[{**_model(row), **_cells(row, found), "evidence": found.evidence} for row in report.rows
-              for found in (*row.findings, *row.tried)],
-    )  # fmt: skip
-
-
-def _model(row: ModelFindings) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("latency_ms", "basis", "system", "stack", "threads", "dtype")}
-
-
-def _cells(row: ModelFindings, found: Finding) -> dict[str, Any]:
-    proof = found.proof
-    return {
-        "name": row.name,
-        "kind": found.kind,
-        "title": found.title,
-        "layers": found.layers,
-        "current_ms": found.current_ms,
-        "achievable_ms": found.achievable_ms,
-        "saving_ms": found.saving_ms,
-        "ci95_ms": found.ci95_ms,
-        "share": found.share,
-        "proven_ms": found.proven_ms,
-        "proven_share": found.proven_share,
-        "unproven": found.unproven,
-        "at_most": found.at_most,
-        "remedy": found.remedy.text,
-        "artefact": None if proof is None else proof.artefact,
-    }
+        table=[row.cells(found) for row in report.rows for found in row.findings[:most]],
+    )
 
 
 def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:

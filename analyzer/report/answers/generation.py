@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..tables import Answer, Column
@@ -17,8 +16,6 @@ __all__ = ["generate_answer"]
 
 def generate_answer(report: GenerateReport) -> Answer:
     """The answer of ``generate``: one row per model, the suite beside them."""
-    # Keys stand in the suite's manifest; which model has which is what --annotate is for.
-    rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in report.rows]
     suite = None if report.suite is None else str(report.suite.path)
     unique_share = report.unique / report.sequences if report.sequences else 0.0
     decoys = f", and {report.decoys} decoys" if report.decoys else ""
@@ -33,19 +30,8 @@ def generate_answer(report: GenerateReport) -> Answer:
             summary.append(f"{row.name}: work unknown for {operators}")
     summary += bound_lines((row.name, row.bound) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
-    return Answer(
-        rows,
-        totals={
-            "suite": suite,
-            "hash": None if report.suite is None else report.suite.hash,
-            "granularity": report.granularity,
-            "layers": report.layers,
-            "folded": report.folded,
-            "sequences": report.sequences,
-            "unique": report.unique,
-            "decoys": report.decoys,
-            "wall_s": report.wall_s,
-        },
+    return Answer.of(
+        report.records(),
         columns=[
             Column("name", "model"),
             Column("layers", "layers"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...history.series import MEAN, UNDISTURBED
 from ..forms import FORM, form_cells
-from ..tables import MOST, Answer, Column, nested_rows, table_lines, unlisted
+from ..tables import MOST, Answer, Column, table_lines, unlisted
 from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         runs: List every run below the table; JSON and CSV hold them anyway.
         most: Runs and bricks that are listed, the newest and those to blame; None: all.
     """
-    rows = [row.record() for row in report.rows]
+    records = report.records()
     places = {row.name: sum(other.name == row.name for other in report.rows) for row in report.rows}
     several = any(count > 1 for count in places.values())
     table = [
         {**record, "place": report.place_of(row), "last": _last(row.changes), "count": len(row.changes)}
-        for row, record in zip(report.rows, rows, strict=True)
+        for row, record in zip(report.rows, records.results, strict=True)
     ]
     summary: list[str] = []
     for row in report.rows:
@@ -48,9 +48,8 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         of_quiet = "latencies are those while the machine was quiet (undisturbed)"
         of_means = "latencies are means: not every run knows what it takes on a quiet machine"
         summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
-    return Answer(
-        rows,
-        totals={"minimum_effect": report.minimum_effect, "since": report.since},
+    return Answer.of(
+        records,
         columns=[
             Column("name", "model"),
             *([Column("place", "measured")] if several else []),
@@ -62,11 +61,6 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         ],
         summary=summary,
         table=table,
-        flat=[
-            line
-            for row in rows
-            for line in nested_rows(row, "run", row["points"], without={"points", "changes", "machine"})
-        ],
     )
 
 

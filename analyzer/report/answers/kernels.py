@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ...kernels.shares import KernelShare, matrix_share, shares_of
-from ...kernels.units import Use
+from ...kernels.shares import KernelShare, shares_of, use_shares
 from ...shell import shell_command
 from ..forms import form_cells
-from ..tables import MOST, Answer, Column, nested_rows
+from ..tables import MOST, Answer, Column
 from ..units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
     from ....db import KernelView, Stack
     from ....db.identity import Identity
-    from ...kernels.kernels import ModelKernels
+    from ...kernels.kernels import Kernels, ModelKernels
 
 __all__ = ["kernels_answer", "view_lines", "view_records"]
 
@@ -28,19 +26,16 @@ _LISTED = 20
 _LONGEST_NAME = 72
 """Characters of a kernel's name in a table; those of CUDA are a page long."""
 
-_NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
-"""What has rows of its own in JSON, and no place in a row of CSV."""
-
 _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
 
 
-def kernels_answer(found: Sequence[ModelKernels], *, most: int | None = MOST) -> Answer:
+def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
     layered = any(kernel.layers for one in found for kernel in one.kernels)
     fell_back = any(one.elsewhere for one in found)
-    return Answer(
-        [_record(one) for one in found],
+    return Answer.of(
+        found.records(),
         columns=[
             *([Column("model", "model")] if len(found) > 1 else []),
             *([] if layered else [Column("kernel.operator", "operator", _cut)]),
@@ -54,55 +49,12 @@ def kernels_answer(found: Sequence[ModelKernels], *, most: int | None = MOST) ->
             Column("kernel.place", "ran on", spare=not fell_back),
         ],
         table=[
-            {"model": one.name, "kernel": _kernel_record(kernel), "form": _layers(kernel)}
+            {"model": one.name, "kernel": kernel.record(), "form": _layers(kernel)}
             for one in found
             for kernel in one.kernels[:most]
         ],
         summary=[line for one in found for line in _remarks(one, most)],
-        flat=[
-            line
-            for one in found
-            for line in nested_rows(_record(one), "kernel", map(_kernel_record, one.kernels), without=_NOT_FLAT)
-        ],
     )
-
-
-def _record(one: ModelKernels) -> dict[str, object]:
-    choice = one.choice
-    return {
-        "name": one.name,
-        "batch": one.batch,
-        "whole": one.whole,
-        "system": None if choice is None else choice.system_key,
-        "stack": None if choice is None else choice.stack_key,
-        "backend": None if choice is None else choice.stack.backend,
-        "device": None if choice is None else choice.stack.device,
-        "threads": None if choice is None else choice.conditions.threads,
-        "dtype": None if choice is None else choice.conditions.dtype,
-        "source": one.source or None,
-        "profiled_ms": one.time_ms,
-        "matrix_shares": _shares(one.kernels),
-        "kernels": [_kernel_record(kernel) for kernel in one.kernels],
-        "elsewhere": [_kernel_record(kernel) for kernel in one.elsewhere],
-        "missing": [asdict(missing) for missing in one.missing],
-        "command": None if one.remedy is None else shell_command(one.remedy),
-        "error": one.error,
-    }
-
-
-def _kernel_record(one: KernelShare) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "operator": one.operator or None,
-        "place": one.place,
-        "calls": one.calls,
-        "time_ms": one.time_ms,
-        "share": one.share,
-        "matrix": str(one.units.matrix),
-        "units": one.units.name or None,
-        "elsewhere": one.elsewhere,
-        "layers": [asdict(layer) for layer in one.layers],
-    }
 
 
 def _layers(one: KernelShare) -> str | None:
@@ -112,10 +64,6 @@ def _layers(one: KernelShare) -> str | None:
     first, rest = one.layers[0], len(one.layers) - 1
     form = form_cells(first.op_types, first.names, first.form)["form"]
     return f"{form}, and {counted(rest, 'other brick')}" if rest else str(form)
-
-
-def _shares(kernels: Sequence[KernelShare]) -> dict[str, float | None]:
-    return {str(use): matrix_share(kernels, use) for use in Use}
 
 
 def _remarks(one: ModelKernels, most: int | None) -> list[str]:
@@ -152,7 +100,7 @@ def _in_words(kernels: Sequence[KernelShare]) -> str:
     """The shares of time by what the names say of matrix units."""
     if not kernels:
         return "no kernels"
-    shares = _shares(kernels)
+    shares = use_shares(kernels)
     if shares["yes"] is None:
         return "times are not known"
     words = {"yes": "with matrix units", "no": "without", "unknown": "unknown from the names"}
@@ -178,8 +126,8 @@ def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stac
                 "source": view.source,
                 "executions": view.executions,
                 "wall_ms": view.wall_ns / _NS_PER_MS,
-                "matrix_shares": _shares(kernels),
-                "kernels": [_kernel_record(one) for one in kernels],
+                "matrix_shares": use_shares(kernels),
+                "kernels": [one.record() for one in kernels],
             }
         )
     return records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,6 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
         found: The reproduction.
         most: Bricks that are listed, those that are farthest off first; None: all.
     """
-    rows = [row.record() for row in found.rows]
     shares = {str(verdict): found.verdicts.get(verdict, 0) for verdict in Relation}
     ranked = sorted(found.rows, key=_distance, reverse=True)
     summary = []
@@ -92,17 +90,8 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
         more = ", …" if len(found.missing) > _NAMED else ""
         summary.append(f"not in the manifest: {counted(len(found.missing), 'brick')} of the suite ({listed}{more})")
     summary += _different(found.differences, nothing="nothing differs in hardware, software, data or settings")
-    return Answer(
-        rows,
-        totals={
-            "environment": found.environment,
-            "minimum_effect": found.minimum_effect,
-            "verdicts": None if found.environment is None else shares,
-            "ratio": found.ratio,
-            "machine": dict(found.machine),
-            "missing": list(found.missing),
-            "differences": [asdict(one) for one in found.differences],
-        },
+    return Answer.of(
+        found.records(),
         columns=[
             Column("brick", "brick"),
             Column("manifest_ms", "manifest ms", milliseconds),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -186,27 +185,10 @@ def system_answer() -> Answer:
 
 def agreement_answer(report: AgreementReport) -> Answer:
     """The answer of ``backends check``: one result per brick that does not compute the same."""
-    rows = [
-        asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
-        for row in report.rows
-        if row.verdict is not Outcome.SAME
-    ]
-    counts = {str(verdict): report.count(verdict) for verdict in Outcome}
-    worst = max((row.error for row in report.rows if row.error is not None), default=None)
-    verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
+    verdicts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Outcome)
     sides = f"{report.backend} in {report.dtype} beside {report.against}"
-    reasons = Counter(row.reason for row in report.rows if row.reason is not None)
-    return Answer(
-        rows,
-        totals={
-            "backend": report.backend,
-            "against": report.against,
-            "dtype": report.dtype,
-            "tolerance": report.tolerance,
-            "worst_error": worst,
-            "counts": counts,
-            "reasons": dict(reasons),
-        },
+    return Answer.of(
+        report.records(),
         columns=[
             Column("key", "brick", short),
             Column("operators", "operators", " ".join),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ....tabular import Row
 from ..tables import Answer, Column
 from ..units import counted, duration, milliseconds, percent, short
 from .bindings import bound_lines
@@ -37,14 +37,6 @@ _UNWATCHED = 0.05
 """Relative difference between profiled passes and others that a run reports."""
 
 
-_COUNTED = (
-    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining",
-    "algorithms", "algorithms_reused", "algorithms_remaining", "wall_s", "timed_s", "prepare_s", "forecast_s",
-    "budget_s", "dry_run", "run", "system", "stack",
-)  # fmt: skip
-"""Fields of a ``RunReport`` that JSON has as they are."""
-
-
 def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
     """The answer of ``run``: one row per failure, what was done beside them.
 
@@ -52,13 +44,12 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
         reports: One per number of threads.
         budget_s: Total time of several reports.
     """
-    failures = [failure for report in reports for failure in _failures(report)]
-    totals = [_totals(report) for report in reports]
+    parts = [report.records() for report in reports]
+    failures = [failure for part in parts for failure in part.results]
     several, varied = len(reports) > 1, any(report.algorithm_failures for report in reports)
-    whole = _together(totals, budget_s) if several else totals[0]
     return Answer(
         failures,
-        totals=whole | _by_threads(reports, totals),
+        totals=_together([part.totals for part in parts], budget_s) if several else parts[0].totals,
         columns=[
             Column("key", "not measured", _brick_or_model),
             *([Column("threads", "threads")] if several else []),
@@ -68,10 +59,6 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
         summary=_in_parts(reports, _said),
         table=_summed(failures),
     )
-
-
-def _by_threads(reports: Sequence[Report], totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"by_threads": [{"threads": one.threads, **whole} for one, whole in zip(reports, totals, strict=True)]}
 
 
 def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) -> list[str]:
@@ -85,7 +72,7 @@ def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) ->
     return lines
 
 
-def _together(totals: Sequence[dict[str, Any]], budget_s: float | None) -> dict[str, Any]:
+def _together(totals: Sequence[Mapping[str, Any]], budget_s: float | None) -> dict[str, Any]:
     """Counts and times of several runs as one; what each has of its own is null."""
     return {
         **_in_all(totals),
@@ -96,14 +83,17 @@ def _together(totals: Sequence[dict[str, Any]], budget_s: float | None) -> dict[
     }
 
 
-def _in_all(totals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _in_all(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What ``run`` and ``measure`` report of a run, of several."""
     counts = [name for name, value in totals[0].items() if type(value) in {int, float}]
     kernels = [one["kernels"] for one in totals if one["kernels"] is not None]
     views = _added([{name: one[name] for name in ("taken", "known")} for one in kernels])
     profiled = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
     summed = _added([{name: one[name] for name in counts} for one in totals])
-    return {**totals[0], **summed, "run": None, "kernels": profiled if kernels else None}
+    threads = [own for one in totals for own in one["by_threads"]]
+    return {
+        **totals[0], **summed, "run": None, "kernels": profiled if kernels else None, "by_threads": threads,
+    }  # fmt: skip
 
 
 def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,29 +122,10 @@ def _said(report: RunReport) -> list[str]:
     return summary + bound_lines(report.bound.items())
 
 
-def _failures(report: RunReport) -> list[dict[str, Any]]:
-    failures = [{"key": key, "reason": reason, "variant": ""} for key, reason in report.failures]
-    failures += [
-        {"key": failure.key, "reason": failure.reason, "variant": failure.variant}
-        for failure in report.algorithm_failures
-    ]
-    return [{**failure, "threads": report.threads} for failure in failures]
-
-
-def _totals(report: RunReport) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in _COUNTED} | {
-        "verdicts": dict(report.verdicts),
-        "algorithms_failed": len(report.algorithm_failures),
-        "kernels": None if report.kernels is None else asdict(report.kernels),
-        "costs": asdict(report.costs),
-        "bound": {name: dict(bound) for name, bound in report.bound.items()},
-    }
-
-
-def _summed(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _summed(failures: Sequence[Row]) -> list[Row]:
     """Rows of failures, those of an algorithm for one reason as a single row: it may not be for most bricks."""
     alike = Counter((row["threads"], row["variant"], row["reason"]) for row in failures)
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rows: dict[tuple[object, ...], Row] = {}
     for row in failures:
         kind = (row["threads"], row["variant"], row["reason"])
         if row["variant"] and alike[kind] > 1:
@@ -225,14 +196,12 @@ def _brick_or_model(name: str) -> str:
 
 def measure_answer(*reports: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
-    rows = [row for of_model in zip(*(report.rows for report in reports), strict=True) for row in of_model]
-    examined = any(row.data_effect_ms is not None for row in rows)
+    examined = any(row.data_effect_ms is not None for report in reports for row in report.rows)
     data = [Column("data_effect_ms", "data ms ±95%", milliseconds, bounds="data_ci95_ms")]
-    totals = [_measured_totals(report) for report in reports]
-    whole = _in_all(totals) if len(reports) > 1 else totals[0]
+    parts = [report.records() for report in reports]
     return Answer(
-        [asdict(row) for row in rows],
-        totals=whole | _by_threads(reports, totals),
+        [row for of_model in zip(*(part.results for part in parts), strict=True) for row in of_model],
+        totals=_in_all([part.totals for part in parts]) if len(parts) > 1 else parts[0].totals,
         columns=[
             Column("name", "model"),
             Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
@@ -246,16 +215,6 @@ def measure_answer(*reports: MeasureReport) -> Answer:
         ],
         summary=_in_parts(reports, _remarks),
     )
-
-
-def _measured_totals(report: MeasureReport) -> dict[str, Any]:
-    return {
-        "run": report.run,
-        "system": report.system,
-        "stack": report.stack,
-        "wall_s": report.wall_s,
-        "kernels": None if report.kernels is None else asdict(report.kernels),
-    }
 
 
 def _remarks(report: MeasureReport) -> list[str]:

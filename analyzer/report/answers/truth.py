@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....tabular import Row
 from ..tables import Column
 from ..units import counted, milliseconds, percent, ratio_within
 
@@ -27,10 +28,10 @@ COLUMNS = (
 """What of that the tables of estimates show."""
 
 
-def table_row(entry: Estimate, row: dict[str, object]) -> dict[str, object]:
+def table_row(entry: Estimate, row: Row) -> Row:
     """The row of an estimate as tables show it."""
     within = None if entry.ratio is None else ratio_within(entry.ratio, entry.ratio_ci95)
-    return row | {_RATIO: within, "lower_bound_sequential_ms": entry.lower_bound_ms}
+    return {**row, _RATIO: within, "lower_bound_sequential_ms": entry.lower_bound_ms}
 
 
 def above_estimate(entry: Estimate) -> bool:

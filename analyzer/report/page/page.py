@@ -20,6 +20,7 @@ from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
 from .headline import Operator, headline, operators
 from .overview import overview_data, recurring
 from .payload import clipped, data_of
+from .sweeps import shown_sweeps
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,6 +68,7 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
             data=data,
             places=[*places],
             recurring=recurring(sections),
+            sweeps=[*shown_sweeps([section.estimate for section in sections])],
             analysed=any(section.findings is not None for section in sections),
             notes=notes,
             version=__version__,

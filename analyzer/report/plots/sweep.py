@@ -51,6 +51,8 @@ class Sweep:
         measured: Where it was measured, in order.
         between: What is read between, the measured lengths among it, in order.
         bounds: The lower bound where it is known, in order.
+        read: Lengths of which bricks were read between others; in order, and among ``between``.
+        joined: ``between`` holds nothing else: the line only joins them.
     """
 
     title: str
@@ -59,13 +61,15 @@ class Sweep:
     measured: Sequence[Reading]
     between: Sequence[Reading]
     bounds: Sequence[Reading] = ()
+    read: Sequence[Reading] = ()
+    joined: bool = False
 
 
 def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
-    """Latency above and throughput below, one column per sweep; dots are measured, lines and bands interpolated.
+    """Latency above and throughput below, one column per sweep; dots are measured, rings, lines and bands interpolated.
 
     Args:
-        found: The sweeps, each with at least one measured length.
+        found: The sweeps, each with at least one length.
         title: What was measured.
     """
     figure = new_figure(5.2 * len(found), 6.4, title=title)
@@ -89,19 +93,20 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     between = sweep.between
     axes.plot([one.length for one in between], [_height(one, rate=rate) for one in between], color=BLUE, linewidth=1.2,
-              label="interpolated")  # fmt: skip
+              label="_" if sweep.joined else "interpolated")  # fmt: skip
     known = [(one.length, _bounds(one, one.ci95_ms, rate=rate)) for one in between if one.ci95_ms is not None]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
     if sweep.bounds:
         lowest = [(one.length, _height(one, rate=rate)) for one in sweep.bounds]
-        axes.plot(*zip(*lowest, strict=True), "--", color=GREY, linewidth=1.0, label="lower bound")
-    dots = [(one.length, _height(one, rate=rate)) for one in sweep.measured]
-    axes.plot(
-        *zip(*dots, strict=True), "o", color=BLUE, markeredgecolor=GREY, markersize=5, label="from measured bricks"
-    )
-    axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * max(height for _, height in dots)))
+        axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=1.6, label="lower bound")
+    for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
+        dots = [(one.length, _height(one, rate=rate)) for one in some]
+        if dots:
+            axes.plot(*zip(*dots, strict=True), "o", color=BLUE, markerfacecolor=filled, markersize=5, label=label)
+    highest = max(_height(one, rate=rate) for one in (*sweep.measured, *sweep.read))
+    axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * highest))
 
 
 def _height(one: Reading, *, rate: bool) -> float:

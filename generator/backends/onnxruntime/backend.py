@@ -217,15 +217,6 @@ class OrtBackend(PackagedBackend):
             raise meaning from error
         return found
 
-    def fallbacks(self, network: Network, settings: Settings) -> tuple[str, ...]:
-        """Types of the operators of a network that run on the CPU, and of the copies to it and back, sorted.
-
-        On the CPU these are all operators. From the profile of one execution; raises as ``kernels``.
-        """
-        from .kernels import fallbacks
-
-        return fallbacks(self.kernels(network, settings, 1))
-
 
 def _in_precision(network: Network, settings: Settings) -> Network:
     """The network in the precision that was asked for; what runs as it stands is so already."""

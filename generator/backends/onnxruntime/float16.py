@@ -20,7 +20,7 @@ from ....errors import BackendError
 from ....models.names import is_standard, plain_domain
 from ....models.shapes import infer_shapes
 from ....models.subgraphs import all_graphs, bodies
-from ...network.network import Network, initializer
+from ...network.network import Network, initializer, outside
 
 __all__ = ["float16_network", "rounded"]
 
@@ -110,12 +110,11 @@ def _converted(network: Network) -> Network:
     del model.graph.initializer[:]
     model.graph.initializer.extend(initializer(name, array) for name, array in narrowed.items())
     _convert(model.graph, scope, {})
-    external = {tensor.name for tensor in model.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
     return replace(
         network,
         model=model,
         path=None,
-        weights={name: array for name, array in narrowed.items() if name in external},
+        weights=outside(model.graph, narrowed),
         feeds={
             name: rounded(array) if array.dtype == np.float32 else array for name, array in network.feeds.items()
         },

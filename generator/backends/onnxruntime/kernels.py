@@ -31,14 +31,11 @@ if TYPE_CHECKING:
 
     from ..base import Executable
 
-__all__ = ["fallbacks", "launches", "profiled", "traced"]
+__all__ = ["launches", "profiled", "traced"]
 
 _SOURCE = "onnxruntime profiling"
 _INLINE_BYTES = 1024
 _NS_PER_US = 1000
-
-_COPY = "Memcpy"
-"""Begins the names of the operators that the runtime puts where a value is needed on another device."""
 
 _CONTAINERS = frozenset({"If", "Loop", "Scan"})
 """Their time is that of the nodes in their bodies, which are listed themselves."""
@@ -105,11 +102,6 @@ def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Exe
     if not executions:
         raise BackendError("ONNX Runtime's profile has no execution")
     return dict(Counter(node["name"].removesuffix(KERNEL) for node in executions[-1]))
-
-
-def fallbacks(view: KernelView) -> tuple[str, ...]:
-    """Operators that ran on the CPU, and the copies between it and the GPU (``Memcpy...``), sorted."""
-    return tuple(sorted({one.operator for one in view.kernels if one.place == CPU or one.operator.startswith(_COPY)}))
 
 
 def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:

@@ -31,7 +31,7 @@ from ...network.network import Network
 from ..wording import Wording
 from .operators.call import Call
 from .operators.generation import GENERATORS
-from .operators.table import find
+from .operators.registry import operators
 from .recorder import Recorder
 from .types import tensor_of, type_of
 
@@ -147,7 +147,7 @@ class _Walk:
     ) -> Sequence[torch.Tensor]:
         if node.op_type == "Constant" and is_standard(node):
             return (tensor_of(_constant(node), self.float_type, self.device),)
-        function = find(node.op_type) if is_standard(node) else None
+        function = operators().get(node.op_type) if is_standard(node) else None
         if function is None:
             raise UnsupportedBrick(f"PyTorch has no {f'{node.domain}.' if node.domain else ''}{node.op_type}")
         constant = tuple(value is None or self.recorder.is_constant(value) for value in inputs)

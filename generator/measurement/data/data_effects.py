@@ -30,7 +30,8 @@ from ...decomposition.oracle import WorkerOracle
 from ...machine.lock import machine_lock
 from ...machine.system import probe_system
 from ...progress import Progress, ProgressCallback, Stage
-from ...worker.messages.protocol import Examine, LayerEffect
+from ...worker.replies import LayerEffect
+from ...worker.requests import Examine
 from ...worker.standby import MODEL_MEMORY_BYTES
 from ..item import Item
 from ..launch import begin_run, end_run, launch

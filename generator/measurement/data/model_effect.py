@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from ....db.samples.statistics import student
-from ....db.values import DATA, Block, Conditions, Measurement, Run, Stop, Subject, Verdict
-from ...worker.messages.protocol import LayerEffect
+from ....db.values import DATA, Block, Conditions, Measurement, Run, Stop, Subject, Summary, Verdict
+from ...worker.replies import LayerEffect
 
 __all__ = ["DataLayer", "DataRow", "data_row", "effect_of"]
 
@@ -95,15 +95,7 @@ def effect_of(
         half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     model_ns = median(sum(layer.own_ns for layer in layers) for layers in processes)
     relative = half / model_ns
-    measurement = Measurement(
-        id=str(uuid.uuid4()),
-        run=run.id,
-        subject=Subject.MODEL,
-        key=key,
-        system=run.system,
-        stack=run.stack,
-        conditions=conditions,
-        unroll=1,
+    summary = Summary(
         median_ns=median(values),
         mean_ns=centre,
         trimmed_mean_ns=centre,
@@ -114,6 +106,17 @@ def effect_of(
         samples=len(values),
         block_medians_ns=tuple(sums.values()),
         verdict=Verdict.STABLE if relative <= _STABLE else Verdict.NOISY if relative <= _NOISY else Verdict.UNSTABLE,
+    )
+    measurement = Measurement(
+        id=str(uuid.uuid4()),
+        run=run.id,
+        subject=Subject.MODEL,
+        key=key,
+        system=run.system,
+        stack=run.stack,
+        conditions=conditions,
+        unroll=1,
+        summary=summary,
         stop=Stop.BUDGET,
         variant=DATA,
     )
@@ -138,12 +141,11 @@ def _cleaned(seen: Sequence[LayerEffect]) -> list[float]:
 
 def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: Measurement, name: str) -> DataRow:
     """The row of a model that was examined."""
-    low, high = measurement.ci95_ns
     return DataRow(
         name=name,
         key=measurement.key,
-        effect_ms=measurement.latency_ns / _NS_PER_MS,
-        ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
+        effect_ms=measurement.latency_ms,
+        ci95_ms=measurement.ci95_ms,
         examined=len(processes[0]),
         layers=_notable(processes),
     )

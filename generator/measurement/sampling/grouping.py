@@ -12,7 +12,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....bricks.graph.footprint import REUSE_LEVELS
+from ....bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS
 from ..item import Item
 
 __all__ = ["MOST_MODELS", "Group", "PackPlan", "grouped", "packs_of"]
@@ -152,7 +152,8 @@ def grouped(
             loose.append(model)
             continue
         classes.setdefault(footprint, []).append(model)
-        members[model.key] = [item for key in sorted(wanted) for item in by_class[footprint][key]]
+        sizes = sorted({footprint, *_beside_it(footprint, by_class)})
+        members[model.key] = [item for key in sorted(wanted) for size in sizes for item in by_class[size].get(key, ())]
     groups: list[Group] = []
     for footprint, found in sorted(classes.items()):
         groups += _with_models(_chained(found, members), members, footprint, memory_bytes, most_models)
@@ -167,6 +168,14 @@ def _class_of(own: int, wanted: Collection[str], by_class: Mapping[int, Mapping[
     """The footprint class that has all bricks of a model and is nearest to its own; None where none has."""
     able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in wanted)]
     return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / own)), default=None)
+
+
+def _beside_it(footprint: int, by_class: Collection[int]) -> list[int]:
+    """Classes that a model's estimate may be of besides: of its iterations; and the least that models without have."""
+    found = [size for size in REPEAT_LEVELS if size in by_class]
+    if footprint in REPEAT_LEVELS:
+        found += sorted(size for size in by_class if size not in REPEAT_LEVELS)[:1]
+    return found
 
 
 def _chained(models: Sequence[Item], members: Mapping[str, Sequence[Item]]) -> list[Item]:

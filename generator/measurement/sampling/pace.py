@@ -76,7 +76,7 @@ def forecast_s(
     packed: list[float] = []
     for item in items:
         earlier = (known or {}).get(item.key)
-        run_ns = earlier.mean_ns if earlier is not None else (item.macs or 0) * _NS_PER_MAC
+        run_ns = earlier.latency_ns if earlier is not None else (item.macs or 0) * _NS_PER_MAC
         weights = item.weight_bytes or item.size_bytes // 2  # a runtime keeps a packed copy
         load_s = _LOAD_S + weights * _LOAD_S_PER_BYTE
         if not item.packed and earlier is not None and earlier.load_ns is not None:

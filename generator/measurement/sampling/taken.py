@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....db.values import Block, Visit
-from ...worker.messages.protocol import Visited
+from ...worker.replies import Visited
 
 __all__ = ["Taken", "block_of"]
 

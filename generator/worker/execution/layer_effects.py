@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ...backends.base import Backend, Executable, Settings
 from ...network.network import Network
-from ..messages.protocol import LayerEffect
+from ..replies import LayerEffect
 from .timing import undisturbed
 from .walk import walk
 

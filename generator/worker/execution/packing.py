@@ -18,7 +18,7 @@ from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, PackingBackend, Settings, is_packing
 from ...network.network import synthetic_network
 from ...network.packed import Member, Packed, grouped, pack
-from ..messages.packs import Times
+from ..replies import Times
 from .executed import Executed
 from .reading import STALL, Array, Reading, by_visit, rounded, without_stalls
 from .streaming import StreamedPack

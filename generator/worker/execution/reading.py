@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..messages.packs import Times
+from ..replies import Times
 
 __all__ = ["STALL", "Array", "Reading", "by_visit", "rounded", "without_stalls"]
 

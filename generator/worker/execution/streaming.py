@@ -25,7 +25,7 @@ from ...backends.streams import SharingExecutable, StreamBackend, StreamedExecut
 from ...device.device import Device, Event, Over, Run
 from ...device.opening import open_device
 from ...network.network import Network, synthetic_network
-from ..messages.packs import Times
+from ..replies import Times
 from .executed import Executed
 from .reading import Array, Reading, by_visit, rounded, without_stalls
 

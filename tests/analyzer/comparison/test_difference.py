@@ -9,7 +9,7 @@ import pytest
 from dlbricks.analyzer.comparison.difference import Relation, difference, discoveries, relation, two_sided
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty, student
-from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
 from dlbricks.db.samples.statistics import summarise
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,12 +111,9 @@ def measured(rng: np.random.Generator, name: str, truth: float = 1e6, visit_sd: 
     blocks = [
         Block(number // 2, number % 2, tuple((int(ns), 1) for ns in session)) for number, session in enumerate(times)
     ]
-    found = summarise(blocks, 1)
     measurement = Measurement(
         id=name, run=name, subject=Subject.MODEL, key="m", system="s", stack="t", conditions=Conditions(1), unroll=1,
-        median_ns=found.median_ns, mean_ns=found.mean_ns, trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns,
-        p90_ns=found.p90_ns, p99_ns=found.p99_ns, ci95_ns=found.ci95_ns, samples=found.samples,
-        block_medians_ns=found.block_medians_ns, verdict=Verdict.STABLE, stop=Stop.VISITS,
+        summary=summarise(blocks, 1), stop=Stop.VISITS,
     )  # fmt: skip
     return measurement, blocks
 

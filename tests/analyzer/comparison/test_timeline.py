@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 from dlbricks.analyzer.comparison.timeline import Timeline, visited_in_turn
 from dlbricks.constructor.uncertainty.calibration import scatter_of
-from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
+from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
 from dlbricks.db.values import Block, Visit
+from lab import changed, summary_of
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
 STACK = Stack("onnxruntime", "cpu", (("onnxruntime", "1.31.0"),))
@@ -36,11 +37,9 @@ def run(store):
         store.begin_run(Run(id_, started, "0", "run", None, SYSTEM.key, STACK.key))
         made = Measurement(
             id=str(uuid.uuid4()), run=id_, subject=Subject.BRICK, key=uuid.uuid4().hex, system=SYSTEM.key,
-            stack=STACK.key, conditions=Conditions(1), unroll=1, median_ns=1e6, mean_ns=1e6, trimmed_mean_ns=1e6,
-            min_ns=1e6, p90_ns=1e6, p99_ns=1e6, ci95_ns=(0.99e6, 1.01e6), samples=10, block_medians_ns=(1e6,),
-            verdict=Verdict.STABLE, stop=Stop.VISITS,
+            stack=STACK.key, conditions=Conditions(1), unroll=1, summary=summary_of(1e6), stop=Stop.VISITS,
         )  # fmt: skip
-        return dataclasses.replace(made, **changes)
+        return changed(made, **changes)
 
     return begun
 
@@ -48,7 +47,7 @@ def run(store):
 def test_what_one_run_measured_was_visited_in_turn(store, run) -> None:
     one = run(undisturbed_ns=0.8e6, quiet=0.5)
 
-    standing = Timeline(store).between(one, dataclasses.replace(one, mean_ns=2e6), in_turn=True)
+    standing = Timeline(store).between(one, changed(one, mean_ns=2e6), ((), ()), in_turn=True)
 
     assert (standing.base_ns, standing.other_ns, standing.apart) == (1e6, 2e6, 0.0)
 
@@ -56,7 +55,7 @@ def test_what_one_run_measured_was_visited_in_turn(store, run) -> None:
 def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(store, run) -> None:
     one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=0.81e6, quiet=0.1, mean_ns=1.6e6)
 
-    standing = Timeline(store).between(one, other, in_turn=False)
+    standing = Timeline(store).between(one, other, ((), ()), in_turn=False)
 
     assert (standing.base_ns, standing.other_ns) == (0.8e6, 0.81e6)
     assert standing.apart == pytest.approx(APART)
@@ -66,23 +65,38 @@ def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(store, run) -> Non
 def test_a_run_that_was_never_quiet_is_compared_by_its_mean_and_in_more_doubt(store, run, quiet) -> None:
     one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=1e6, quiet=quiet, mean_ns=1.6e6)
 
-    standing = Timeline(store).between(one, other, in_turn=False)
+    standing = Timeline(store).between(one, other, ((), ()), in_turn=False)
 
     assert (standing.base_ns, standing.other_ns) == (1e6, 1.6e6)
     assert standing.apart == pytest.approx(math.hypot(APART, 0.25 / 2, 0.6 / 2))
 
 
+@pytest.mark.parametrize("slower", [(1.04, 2.0), (1.2, 1.0), (1.0, 3.0)])
+def test_what_was_never_quiet_counts_as_quiet_where_probes_say_that_the_machine_was_the_same(
+    store, run, slower
+) -> None:
+    one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=0.81e6, quiet=0.0, mean_ns=1.6e6)
+    ours, theirs = (
+        [Block(0, 0, ((10**6, 1),) * 9, 0, tuple(Visit(0, 20_000 * c, 30_000 * m) for _ in range(9)))]
+        for c, m in ((1.0, 1.0), slower)
+    )
+
+    standing = Timeline(store).between(one, other, (ours, theirs), in_turn=False)
+
+    assert standing.undisturbed is (slower == (1.04, 2.0))
+
+
 def test_what_is_not_known_to_be_disturbed_is_as_far_apart_as_runs_are(store, run) -> None:
-    assert Timeline(store).between(run(), run(5), in_turn=False).apart == pytest.approx(APART)
+    assert Timeline(store).between(run(), run(5), ((), ()), in_turn=False).apart == pytest.approx(APART)
 
 
 def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store, run) -> None:
     """The machine drifts within a run as well: nothing says that it stood still."""
     one = run(undisturbed_ns=1e6, quiet=0.5)
     later = dataclasses.replace(one, undisturbed_ns=1.03e6)
-    timeline = Timeline(store)
+    timeline, apart = Timeline(store), ([block(0)], [block(100)])
 
-    standing = timeline.between(one, later, in_turn=visited_in_turn(one, later, [block(0)], [block(100)]))
+    standing = timeline.between(one, later, apart, in_turn=visited_in_turn(one, later, *apart))
 
     assert standing.apart == pytest.approx(APART)
     assert timeline.apart(one, later, in_turn=False) == pytest.approx(APART)

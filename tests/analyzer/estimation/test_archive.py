@@ -13,18 +13,20 @@ import onnx
 import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation import survey as survey_module
-from dlbricks.analyzer.report.answers.estimates import estimate_record
+from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.uncertainty.pairing import FUSION
-from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject, Verdict
+from dlbricks.db import Conditions, Measurement, Run, Stop, Store, Subject
 from dlbricks.errors import DiskFull
 from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition import cutter as cutter_module
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models
+from lab import summary_of
+from sqlalchemy import Engine, event
 
 MODELS = find_models(["squeezenet", "bert_base"])
 
@@ -100,9 +102,7 @@ def home(tmp_path_factory):
             ns = rng.uniform(1e4, 1e6)
             return Measurement(
                 id=str(uuid.uuid4()), run=run, subject=subject, key=key, system=system.key, stack=stack.key,
-                conditions=Conditions(1, cache), unroll=1, median_ns=ns, mean_ns=ns, trimmed_mean_ns=ns, min_ns=ns,
-                p90_ns=ns, p99_ns=ns, ci95_ns=(ns * 0.99, ns * 1.01), samples=10,
-                block_medians_ns=(ns * 0.99, ns, ns * 1.01), verdict=Verdict.STABLE, stop=Stop.CONVERGED,
+                conditions=Conditions(1, cache), unroll=1, summary=summary_of(ns), stop=Stop.CONVERGED,
                 reference_ns=1e5, variant=variant,
             )  # fmt: skip
 
@@ -144,6 +144,33 @@ def test_a_printed_answer_is_the_same(home, tmp_path, cli, monkeypatch):
     assert len(kept.json["results"]) == 2
 
 
+def test_many_models_take_no_more_queries_than_few(lab, counted):
+    """On a server every query is a way there and back."""
+    texts = [SIGNED.replace("float[4,8]", f"float[4,{size}]") for size in range(9, 18)]
+    sources = [lab.source(text, f"model{number}") for number, text in enumerate(texts)]
+    for source in sources:
+        old(source.path)
+    estimate(sources, store=lab.store)
+    assert len(counted) == len(sources)
+    asked: list[str] = []
+
+    def note(_connection, _cursor, statement, *_rest):
+        asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        counts = []
+        for some in (sources[:2], sources):
+            asked.clear()
+            assert all(one.error is None for one in estimate(some, store=lab.store))
+            counts.append(len(asked))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    assert counts[0] == counts[1]
+    assert len(counted) == len(sources)
+
+
 def test_each_cut_is_kept_for_itself(lab, settled, counted):
     for options in ({}, {"granularity": 2}, {"granularity": 2, "overlap": True}, {"granularity": 2, "connected": True}):
         estimate([settled], store=lab.store, **options)
@@ -173,9 +200,9 @@ def test_what_libraries_of_operators_showed_is_kept_for_them(lab, settled, count
         given.setattr(custom_ops, "_files", {})
         custom_ops.register_custom_ops(library)
         for _ in range(2):
-            assert estimate([settled], store=lab.store) == [first]
+            assert estimate([settled], store=lab.store).rows == (first,)
     assert len(counted) == 2
-    assert estimate([settled], store=lab.store) == [first]
+    assert estimate([settled], store=lab.store).rows == (first,)
     assert len(counted) == 2
 
 
@@ -214,7 +241,7 @@ def test_batches_and_dimensions_are_kept_apart(lab, counted):
 def test_a_file_that_moved_or_was_touched_is_the_same_model(lab, settled, counted):
     (first,) = estimate([settled], store=lab.store)
     old(settled.path, 50)
-    assert estimate([settled], store=lab.store) == [first]
+    assert estimate([settled], store=lab.store).rows == (first,)
     moved = shutil.move(settled.path, lab.folder / "elsewhere.onnx")
     (answer,) = estimate(find_models([moved]), store=lab.store)
     assert (answer.name, answer.unique) == ("elsewhere", first.unique)
@@ -289,7 +316,7 @@ def test_a_database_opened_for_reading_answers_all_the_same(lab, settled, counte
     with Store.open(lab.store.place.path, read_only=True) as store:
         assert estimate([settled], store=store) == first
         for _ in range(2):
-            assert estimate([other], store=store)[0].error is None
+            assert estimate([other], store=store).rows[0].error is None
     assert counted == ["fork", "other", "other"]
 
 
@@ -297,7 +324,7 @@ def test_a_database_that_is_locked_answers_all_the_same(lab, settled, counted):
     holder = sqlite3.connect(lab.store.place.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with Store.open(lab.store.place.path, read_only=True, busy_timeout_s=0.1) as store:
-        assert estimate([settled], store=store)[0].error is None
+        assert estimate([settled], store=store).rows[0].error is None
     holder.close()
     assert rows(lab) == []
 

@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 from dlbricks import estimate
-from dlbricks.analyzer.report.answers.estimates import estimate_record
+from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.shell import shell_command
 from dlbricks.db import Conditions, Run, Stack, Store, Subject, System
 from dlbricks.errors import UsageError

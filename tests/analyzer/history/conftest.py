@@ -15,9 +15,10 @@ import pytest
 from dlbricks.bricks.cutting.wiring import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
-from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
 from dlbricks.db.values import Visit
 from dlbricks.models import ModelSource, find_models
+from lab import changed, summary_of
 
 WARM = Conditions(1, "model")
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -73,10 +74,10 @@ class Nights:
             made = Measurement(
                 id=str(uuid.uuid4()), run=id_, subject=subject, key=key, system=SYSTEM.key, stack=used.key,
                 conditions=dataclasses.replace(conditions, cache="hot") if subject is Subject.REFERENCE else conditions,
-                unroll=1, median_ns=ns, mean_ns=1.2 * ns, trimmed_mean_ns=ns, min_ns=ns, p90_ns=ns, p99_ns=ns,
-                ci95_ns=(1.19 * ns, 1.21 * ns), samples=12, block_medians_ns=(ns,), verdict=Verdict.STABLE,
-                stop=Stop.VISITS, undisturbed_ns=ns if undisturbed else None, quiet=quiet if undisturbed else None,
+                unroll=1, summary=summary_of(ns), stop=Stop.VISITS,
+                undisturbed_ns=ns if undisturbed else None, quiet=quiet if undisturbed else None,
             )  # fmt: skip
+            made = changed(made, mean_ns=1.2 * ns, ci95_ns=(1.19 * ns, 1.21 * ns), samples=12)
             return made, [Block(0, 0, ((int(ns), 1),) * 12, visits=when if probe else ())]
 
         wanted = [taken(Subject.MODEL, self.key, ms)]

@@ -84,7 +84,7 @@ def test_a_real_difference_is_confirmed_and_says_which_brick(nights, alarmed, py
     assert set(made.old) == set(made.new) == {"onnxruntime"}
     assert len(found.alarms) == 1
     assert "confirmed: visited in turn" in render(history_answer(found))
-    assert json.dumps(dlbricks.to_json(found))
+    assert json.dumps(found.to_json())
 
 
 def test_two_environments_that_do_not_differ_confirm_nothing(nights, alarmed, pythons):

@@ -151,7 +151,7 @@ def test_the_frame_has_a_row_per_series_or_per_run(place) -> None:
     with dlbricks.Store.open(database) as store:
         found = dlbricks.history(dlbricks.find_models([model]), store=store)
 
-    assert len(dlbricks.frame(found)) == 1
-    assert list(dlbricks.frame(found, inner=True)["run.run"]) == [point.run for point in found.rows[0].points]
-    assert dlbricks.to_json(found)["results"][0]["changes"][0]["cause"] == "versions"
+    assert len(found.frame()) == 1
+    assert list(found.frame(inner=True)["run.run"]) == [point.run for point in found.rows[0].points]
+    assert found.to_json()["results"][0]["changes"][0]["cause"] == "versions"
     assert dlbricks.to_markdown(found).startswith("| model |")

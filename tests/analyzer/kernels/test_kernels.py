@@ -66,7 +66,7 @@ def test_cache_states_are_no_choice(lab, chain, keys_of, put_views):
         lab.put([(key, 1.0) for key in set(keys_of(chain))], conditions=Conditions(threads=1, cache=cache))
     put_views({key: view(kernel("relu")) for key in keys_of(chain)})
 
-    assert kernels([chain], store=lab.store)[0].complete
+    assert kernels([chain], store=lab.store).complete
 
 
 def test_several_stacks_are_never_guessed_among(lab, chain, keys_of, put_views):

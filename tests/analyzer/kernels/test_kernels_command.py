@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dlbricks.analyzer.kernels.kernels import MissingView, ModelKernels
+from dlbricks.analyzer.kernels.kernels import Kernels, MissingView, ModelKernels
 from dlbricks.analyzer.report.answers.kernels import kernels_answer, view_lines
 from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
 from dlbricks.db.identity import Identity
@@ -139,7 +139,7 @@ def test_missing_views_are_counted_by_their_operators():
         *(MissingView(name, (name,), 2) for name in names),
         MissingView(None, ("Loop",), 1),
     )
-    lines = kernels_answer([ModelKernels("m", whole=False, batch=None, missing=missing)]).summary
+    lines = kernels_answer(Kernels((ModelKernels("m", whole=False, batch=None, missing=missing),))).summary
 
     assert lines == [
         "m: the kernels of 17 sequences are not known",

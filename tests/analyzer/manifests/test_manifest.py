@@ -185,6 +185,10 @@ def test_what_was_changed_is_refused(stated, tmp_path):
         ("measurements.0.error", -1.0),
         ("measurements.0.error", None),
         ("measurements.0.degrees", 0),
+        ("measurements.0.undisturbed_error", []),
+        ("measurements.0.undisturbed_error", 0.1),
+        ("measurements.0.undisturbed_error", [-0.1, 3.0]),
+        ("measurements.0.undisturbed_error", [0.1, 0.0]),
         ("measurements.0.later", 1),
     ],
 )

@@ -20,6 +20,7 @@ from dlbricks.errors import BackendUnavailable, UsageError, WorkerError
 from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import find_models
+from lab import changed
 from wheels import write_wheel
 
 from .conftest import FEW
@@ -37,10 +38,21 @@ def scaled(manifest: Manifest, factor: float) -> Manifest:
 
     def times(one):
         own = one.measurement
-        longer = {name: getattr(own, name) * factor for name in ("mean_ns", "undisturbed_ns")}
-        return dataclasses.replace(one, measurement=dataclasses.replace(own, **longer))
+        longer = changed(own, mean_ns=own.latency_ns * factor, undisturbed_ns=own.undisturbed_ns * factor)
+        return dataclasses.replace(one, measurement=longer)
 
     return dataclasses.replace(manifest, measurements=tuple(times(one) for one in manifest.measurements))
+
+
+def with_errors(manifest: Manifest, quiet: tuple[float, float] | None) -> Manifest:
+    """The same, all of it on a quiet machine, with a hopeless mean and this error of the undisturbed latency."""
+
+    def known(one):
+        own = one.measurement
+        quietly = changed(own, mean_ns=1e6, undisturbed_ns=1e6, quiet=0.5)
+        return dataclasses.replace(one, measurement=quietly, error=0.5, degrees=50.0, undisturbed=quiet)
+
+    return dataclasses.replace(manifest, measurements=tuple(known(one) for one in manifest.measurements))
 
 
 def timed(rows):
@@ -107,6 +119,16 @@ def test_measured_again_here(stated, file):
     assert found.manifest is not None
     assert found.manifest.log["run"] != stated.run
     assert {name: found.manifest.settings[name] for name in FEW} == FEW
+
+
+def test_undisturbed_latencies_are_as_sure_as_quiet_visits_make_them(stated):
+    def verdicts(one: tuple[float, float] | None, other: tuple[float, float] | None):
+        base, again = with_errors(stated.manifest, one), with_errors(stated.manifest, other)
+        return {row.verdict for row in module._compared(base, again, stated.suite, 0.15)}
+
+    assert verdicts((0.01, 50.0), (0.01, 50.0)) == {Relation.SAME}
+    assert verdicts((0.01, 50.0), (0.2, 50.0)) == {Relation.UNCLEAR}
+    assert verdicts((0.01, 50.0), None) == {Relation.UNCLEAR}  # the means decide
 
 
 @pytest.fixture
@@ -334,6 +356,6 @@ def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):
 def test_it_is_a_report_like_others(stated):
     found = Reproduction(module._compared(stated.manifest, stated.manifest, stated.suite, 0.15), (), "here", 0.15)
 
-    assert len(dlbricks.frame(found)) == len(found.rows)
-    assert dlbricks.to_json(found)["environment"] == "here"
+    assert len(found.frame()) == len(found.rows)
+    assert found.to_json()["environment"] == "here"
     assert "nothing differs" in dlbricks.to_markdown(found)

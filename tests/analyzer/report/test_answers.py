@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
@@ -34,7 +35,7 @@ def test_explain_shows_what_is_faster_than_the_stack_itself() -> None:
         name="m", granularity=1, stack=own, sequences=parts, coverage=Coverage(1.0, None), benanza_note="it is faster"
     )
 
-    summary = estimates_answer([entry], explain=True).summary
+    summary = estimates_answer(Estimates((entry,)), explain=True).summary
 
     begin = summary.index("m: faster than this stack, in the lower bound")
     assert summary[begin + 1].split() == ["5.000", "ms", "less", "in", "1", "sequence:", "stack", "bbbbbbbbbbbb"]
@@ -51,7 +52,7 @@ def test_explain_shows_what_is_faster_than_the_stack_itself() -> None:
         "extended",
     ]
     assert "m: it is faster" in summary
-    assert not any("faster than this stack" in line for line in estimates_answer([entry]).summary)
+    assert not any("faster than this stack" in line for line in estimates_answer(Estimates((entry,))).summary)
 
 
 def test_a_run_counts_algorithms_by_themselves_and_names_those_that_failed() -> None:
@@ -116,7 +117,9 @@ def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimat
 
 
 def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> None:
-    answer = estimates_answer([_beside("m"), _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)])
+    without = _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)
+
+    answer = estimates_answer(Estimates((_beside("m"), without)))
 
     header, _, first, second = render(answer, width=200).splitlines()
 
@@ -131,7 +134,7 @@ def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> 
 def test_a_machine_that_was_disturbed_is_one_line_whatever_the_number_of_models() -> None:
     disturbed = [_beside(f"m{n}", disturbed=True, disturbance=0.2 + n / 10) for n in range(6)]
 
-    (line,) = estimates_answer([_beside("calm"), *disturbed]).summary
+    (line,) = estimates_answer(Estimates((_beside("calm"), *disturbed))).summary
 
     assert line.startswith(
         "disturbed: the machine slowed 6 of 7 models (m5 +70%, m4 +60%, m3 +50%, m2 +40%, and 2 more)"
@@ -140,16 +143,16 @@ def test_a_machine_that_was_disturbed_is_one_line_whatever_the_number_of_models(
 
 
 def test_what_is_not_calibrated_is_said_once_for_all_models() -> None:
-    answer = estimates_answer(
-        [_beside("a", calibrated=False), _beside("b", calibrated=True), _beside("c", calibrated=False)]
-    )
+    entries = _beside("a", calibrated=False), _beside("b", calibrated=True), _beside("c", calibrated=False)
+
+    answer = estimates_answer(Estimates(entries))
 
     (line,) = answer.summary
     assert line.startswith("not calibrated: how far such estimates are off is not known (a, c)")
 
 
 def test_what_is_not_paired_says_what_to_do() -> None:
-    (line,) = estimates_answer([_beside("m"), _beside("n", paired=False)]).summary
+    (line,) = estimates_answer(Estimates((_beside("m"), _beside("n", paired=False)))).summary
 
     assert line.startswith("not paired: ")
     assert "(n)" in line
@@ -180,7 +183,7 @@ def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
     names = ("estimate_ms", "ci95_ms", "measured_ci95_ms", "lower_bound_sequential_ms", "sequential_ms")
     entry = _beside("m", **dict(zip(names, (4.36, (3.0, 5.5), (3.9, 4.1), 4.0, 5.0), strict=True)))
 
-    wide, narrow = (render(estimates_answer([entry]), width=width).splitlines() for width in (200, 90))
+    wide, narrow = (render(estimates_answer(Estimates((entry,))), width=width).splitlines() for width in (200, 90))
 
     assert "4.360 ± 1.4" in wide[2]
     assert "4.000 ± 0.10" in wide[2]
@@ -192,7 +195,7 @@ def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
 def test_a_bound_above_the_estimate_is_none() -> None:
     entry = _beside("m", lower_bound_sequential_ms=6.0)
 
-    answer = estimates_answer([entry])
+    answer = estimates_answer(Estimates((entry,)))
 
     assert answer.results[0]["lower_bound_sequential_ms"] == 6.0
     assert answer.table is not None
@@ -207,7 +210,7 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     )  # fmt: skip
     entry = _beside("m", sequences=path, path=path)
 
-    some, every = (estimates_answer([entry], explain=True, most=most).summary for most in (15, None))
+    some, every = (estimates_answer(Estimates((entry,)), explain=True, most=most).summary for most in (15, None))
 
     begin = next(i for i, line in enumerate(some) if "critical path" in line)
     assert some[begin + 1].split() == ["ms", "±95%", "operators", "layer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.bindings import bound_lines
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.constructor.result import Coverage, Estimate, Missing
@@ -28,7 +29,7 @@ def test_an_estimate_without_bricks_says_what_it_was_bound_to() -> None:
         name="m", granularity=1, missing=(missing,), coverage=Coverage(0.2, None), bound={"batch": 1, "past": 127}
     )  # fmt: skip
 
-    summary = estimates_answer([entry]).summary
+    summary = estimates_answer(Estimates((entry,))).summary
 
     assert "  or in other shapes: bound to batch=1 past=127; give the --batch and --dim of the suite" in summary
     assert summary[-1] == "bound: batch=1 past=127 (m)"

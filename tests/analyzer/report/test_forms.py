@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.forms import form_cells, form_columns, kernel_of, shapes_of
 from dlbricks.analyzer.report.tables import WIDTH, Answer, render
@@ -51,7 +52,7 @@ def test_tables_of_layers_fit_whatever_their_names() -> None:
     )  # fmt: skip
     entry = Estimate(name="m", granularity=1, coverage=Coverage(1.0, None), sequences=(part,), path=(part,))
 
-    text = render(estimates_answer([entry], explain=True))
+    text = render(estimates_answer(Estimates((entry,)), explain=True))
 
     assert "MatMul" in text
     assert max(map(len, text.splitlines())) <= WIDTH

@@ -9,7 +9,7 @@ from dlbricks.analyzer.report.roofs import ceilings_answer
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.db import System
 from dlbricks.db.samples.rates import Rate
-from dlbricks.generator.measurement.ceilings.ceilings import CeilingReport, CeilingRow
+from dlbricks.generator.measurement.ceilings import CeilingReport, CeilingRow
 
 SYSTEM = System("Xeon", "x86_64", 2, 2, (("L2", 2 << 20),), 24)
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
 from dlbricks.analyzer.report.plots import sweeps
-from dlbricks.analyzer.report.sweeping import sweep, sweep_rows, sweeps_of
+from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.curve import Curve, Point
+from dlbricks.constructor.result import Interpolation
+from dlbricks.constructor.sweep import swept
 from dlbricks.errors import UsageError
 
 
@@ -30,7 +33,25 @@ def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
     lengths, batches = found.values()
     assert [(one.length, one.ms, one.items) for one in lengths.measured] == [(8, 8.0, 1), (16, 16.0, 1), (32, 32.0, 1)]
     assert [(one.length, one.per_s) for one in batches.measured] == [(1, 1000 / 11), (4, 4000 / 14)]
-    assert {one.length for one in lengths.between} > {8, 9, 16, 32}
+    assert lengths.between == lengths.measured
+
+
+def test_what_is_interpolated_is_a_ring_and_says_so() -> None:
+    read = Interpolation("batch", (1, 4), (1, 4, 8), bricks=3, share=0.75, error=0.1, left_out=())
+    known = [estimate("a", 10.0 * n, batch=n) for n in (1, 2, 4)]
+    known[1] = replace(known[1], interpolated=read, ci95_ms=(18.0, 22.0))
+
+    (drawn,) = sweeps_of(known).values()
+    (row,) = (one.record() for one in swept(known))
+
+    assert [one.length for one in drawn.measured] == [1, 4]
+    assert [one.length for one in drawn.read] == [2]
+    assert row["points"][1]["share"] == 0.75
+    assert row["best_batch"] is None  # of what is measured, no batch is twice another
+    assert any("75% interpolated" in line for line in sweep_lines(known))
+    latency, _ = sweeps([drawn], title="model").axes
+    assert [line.get_label() for line in latency.lines][1:] == ["from measured bricks", "interpolated"]
+    assert list(latency.lines[2].get_ydata()) == [20.0]
 
 
 def test_what_is_not_known_or_varies_twice_is_none() -> None:
@@ -42,7 +63,7 @@ def test_a_table_and_a_plot_show_no_bound_above_the_estimate_beside_it() -> None
     bounds = {1: 9.0, 2: 21.0, 4: None}
     known = [replace(estimate("a", 10.0 * n, batch=n), lower_bound_sequential_ms=bounds[n]) for n in bounds]
 
-    (row,) = sweep_rows(known)
+    (row,) = Estimates(tuple(known)).to_json()["sweeps"]
     (drawn,) = sweeps_of(known).values()
 
     assert [point["lower_bound_ms"] for point in row["points"]] == [9.0, None, None]

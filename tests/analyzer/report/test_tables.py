@@ -98,7 +98,7 @@ def test_the_frame_is_flat() -> None:
 def test_the_record_is_what_json_holds() -> None:
     answer = Answer([{"a": math.nan, "b": (1, 2)}], totals={"c": {3}})
 
-    assert answer.record() == json.loads(render(answer, "json"))
+    assert answer.to_json() == json.loads(render(answer, "json"))
 
 
 def test_markdown_is_a_table_with_the_lines_below_it() -> None:

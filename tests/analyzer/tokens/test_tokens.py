@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dlbricks
 import pytest
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.tokens.answer import draw_tokens, tokens_answer
@@ -27,8 +26,8 @@ def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) ->
     assert found.measured is not None
     assert found.measured.measured > 0
     assert again.measured is None  # what is stored is not measured again
-    assert stored.answers == found.answers
-    short, between = found.answers
+    assert stored.rows == found.rows
+    short, between = found.rows
     prompts, steps = found.prompt.estimates, found.step.estimates
     assert list(prompts) == list(steps) == [8, 16, 32]
     assert short.ttft_ms == prompts[8].estimate_ms
@@ -47,7 +46,7 @@ def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, here
     with Store.open(here / "dlbricks.db") as store:
         nothing = tokens(*pair(decoder), store=store, prompts=[8], new=2, lengths=[8, 16], measure=False)
         found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=30, lengths=[8, 16, 32], visits=2)
-    text, record = render(tokens_answer(found)), tokens_answer(found).record()
+    text, record = render(tokens_answer(found)), found.to_json()
 
     assert "not measured" in render(tokens_answer(nothing))
     assert not nothing.complete
@@ -59,7 +58,7 @@ def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, here
     assert record["results"][1]["ttft_interpolated"] is True
     assert [point["length"] for point in record["curves"]["step"]["points"]] == [8, 16, 32]
     assert [one["length"] for one in record["curves"]["step"]["left_out"]] == [16]
-    assert list(dlbricks.frame(found)["prompt"]) == [8, 20]
+    assert list(found.frame()["prompt"]) == [8, 20]
     assert draw_tokens(found, here / "tokens.png") == [here / "tokens.png"]
     with pytest.raises(UsageError, match="no image file"):
         draw_tokens(found, here / "tokens.txt")

@@ -113,7 +113,8 @@ def test_the_oracle_is_not_asked_where_all_is_known() -> None:
     ("text", "reason"),
     [
         ("n = NonZero(x) y = Neg(n)", "output 'n' has no static type (int64[2, "),
-        ("n = SequenceConstruct(x) y = SequenceAt(n, zero)", "a sequence"),
+        ("n = SequenceConstruct(x) y = SequenceAt(n, zero)", "output 'n' is a sequence: bricks read and write tensors"),
+        ("n = Optional(x) y = OptionalGetElement(n)", "output 'n' is an optional: bricks read and write tensors"),
         ("n = Mystery(x) y = Relu(n)", "unknown operator ai.onnx:Mystery: 'n'"),
         ("n = custom.Mystery(x) y = Relu(n)", "unknown operator custom:Mystery: 'n'"),
         ("n = Reshape(x, free) y = Relu(n)", "input 'free' has no static type (int64[k])"),

@@ -10,8 +10,8 @@ import uuid
 import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation import survey
+from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.estimation.runtime import why_not_here
-from dlbricks.analyzer.report.answers.estimates import estimate_record
 from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, level_name, level_of

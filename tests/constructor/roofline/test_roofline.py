@@ -7,6 +7,7 @@ import json
 
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
+from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
@@ -298,7 +299,7 @@ def test_nothing_stored_has_no_roofline(lab, fork):
 
     assert answer.roofline is None
     assert "nothing is stored" in answer.roofline_reason
-    assert "nothing is stored" in render(estimates_answer([answer], layers=True))
+    assert "nothing is stored" in render(estimates_answer(Estimates((answer,)), layers=True))
 
 
 def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
@@ -307,9 +308,9 @@ def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
     put_ceilings(lab)
     (answer,) = estimate([chain], store=lab.store)
 
-    (plain,) = json.loads(render(estimates_answer([answer]), Format.JSON))["results"]
-    (reported,) = json.loads(render(estimates_answer([answer], layers=True), Format.JSON))["results"]
-    table = render(estimates_answer([answer], layers=True))
+    (plain,) = json.loads(render(estimates_answer(Estimates((answer,))), Format.JSON))["results"]
+    (reported,) = json.loads(render(estimates_answer(Estimates((answer,)), layers=True), Format.JSON))["results"]
+    table = render(estimates_answer(Estimates((answer,)), layers=True))
 
     assert "roofline" not in plain
     assert plain["roofline_ms"] == answer.roofline_ms

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty, combined
-from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
+from lab import changed, summary_of
 
 PROCESS_SD = scatter_of(None, 1, Subject.BRICK).process_sd
 
@@ -25,15 +26,10 @@ def taken(key: str, times_ns, run: str = "r", subject: Subject = Subject.BRICK, 
     ]
     centre = float(times.mean())
     measurement = Measurement(
-        **{
-            "id": f"id-{key}", "run": run, "subject": subject, "key": key, "system": "s", "stack": "t",
-            "conditions": Conditions(1), "unroll": 1, "median_ns": centre, "mean_ns": centre,
-            "trimmed_mean_ns": centre, "min_ns": centre, "p90_ns": centre, "p99_ns": centre,
-            "ci95_ns": (centre - 2.0, centre + 2.0), "samples": times.size, "block_medians_ns": (centre,),
-            "verdict": Verdict.STABLE, "stop": Stop.VISITS, **changes,
-        }
+        id=f"id-{key}", run=run, subject=subject, key=key, system="s", stack="t", conditions=Conditions(1), unroll=1,
+        summary=summary_of(centre), stop=Stop.VISITS,
     )  # fmt: skip
-    return measurement, blocks
+    return changed(measurement, ci95_ns=(centre - 2.0, centre + 2.0), samples=times.size, **changes), blocks
 
 
 def uncertainty_of(bricks, *, blocks: bool = True) -> Uncertainty:
@@ -193,3 +189,23 @@ def test_combinations_of_combinations():
 
 def test_nothing_is_certain():
     assert Uncertainty([], {}).interval_ns({}) == (0.0, 0.0)
+
+
+def test_an_undisturbed_latency_of_one_process_is_less_sure_by_what_another_would_have_shown():
+    one, blocks = taken("a", 1e5 * STILL, undisturbed_ns=1e5)
+    alone = [Block(0, number, block.samples) for number, block in enumerate(blocks)]
+
+    assert uncertainty_of([(one, blocks)]).undisturbed_error("id-a", None)[0] == pytest.approx(0.0)
+    error, _ = uncertainty_of([(one, alone)]).undisturbed_error("id-a", None)
+    assert error == pytest.approx(PROCESS_SD / math.sqrt(2))
+
+
+def test_an_undisturbed_latency_is_as_sure_as_its_low_quantile():
+    slow = 1e5 * np.random.default_rng(2).lognormal(0, 0.3, (SESSIONS, VISITS))
+    one, blocks = taken("a", slow, undisturbed_ns=float(np.quantile(slow, 0.1)))
+
+    error, degrees = uncertainty_of([(one, blocks)]).undisturbed_error("id-a", None)
+
+    assert 0 < error < 0.5
+    assert degrees == pytest.approx(SESSIONS * VISITS / 3 - 1)
+    assert uncertainty_of([(one, blocks)], blocks=False).undisturbed_error("id-a", None) is None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.constructor.uncertainty.pairing import FUSION, Paired, paired
-from dlbricks.db import Block, Conditions, Measurement, Stop, Subject, Verdict
+from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Visit
 from hypothesis import given, settings
@@ -42,13 +42,9 @@ def taken(
         )
         for number, session in enumerate(times_ns)
     ]
-    found = summarise(blocks, 1)
     measurement = Measurement(
         id=f"{name}-{uuid.uuid4()}", run=run, subject=subject, key=name, system="s", stack="t",
-        conditions=Conditions(1), unroll=1, median_ns=found.median_ns, mean_ns=found.mean_ns,
-        trimmed_mean_ns=found.trimmed_mean_ns, min_ns=found.min_ns, p90_ns=found.p90_ns, p99_ns=found.p99_ns,
-        ci95_ns=found.ci95_ns, samples=found.samples, block_medians_ns=found.block_medians_ns,
-        verdict=Verdict.STABLE, stop=Stop.VISITS,
+        conditions=Conditions(1), unroll=1, summary=summarise(blocks, 1), stop=Stop.VISITS,
     )  # fmt: skip
     return measurement, blocks
 

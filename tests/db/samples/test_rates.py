@@ -7,7 +7,7 @@ import math
 
 import pytest
 from dlbricks.bricks.reference import COPY, GEMM, STREAM, built_in
-from dlbricks.db import Conditions, Measurement, Stop, Subject, System, Verdict
+from dlbricks.db import Conditions, Measurement, Stop, Subject, System
 from dlbricks.db.samples.rates import (
     STREAM_SIZES,
     ceiling_names,
@@ -19,6 +19,7 @@ from dlbricks.db.samples.rates import (
     stream_sizes,
 )
 from dlbricks.generator.network.network import synthetic_network
+from lab import summary_of
 
 MIB = 1 << 20
 XEON = System("Xeon", "x86_64", 2, 2, (("L1d", 48 << 10), ("L2", 2 * MIB), ("L3", 260 * MIB)), 24)
@@ -27,10 +28,11 @@ XEON = System("Xeon", "x86_64", 2, 2, (("L1d", 48 << 10), ("L2", 2 * MIB), ("L3"
 def measured(median_ns: float, *, min_ns: float | None = None, half_ns: float = 0.0) -> Measurement:
     return Measurement(
         id="1", run="1", subject=Subject.REFERENCE, key="k", system="s", stack="t", conditions=Conditions(1), unroll=1,
-        median_ns=median_ns, mean_ns=median_ns, trimmed_mean_ns=median_ns,
-        min_ns=median_ns if min_ns is None else min_ns, p90_ns=median_ns, p99_ns=median_ns,
-        ci95_ns=(median_ns - half_ns, median_ns + half_ns), samples=10, block_medians_ns=(median_ns,),
-        verdict=Verdict.STABLE, stop=Stop.VISITS,
+        summary=dataclasses.replace(
+            summary_of(median_ns), min_ns=median_ns if min_ns is None else min_ns,
+            ci95_ns=(median_ns - half_ns, median_ns + half_ns),
+        ),
+        stop=Stop.VISITS,
     )  # fmt: skip
 
 

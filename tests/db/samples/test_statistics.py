@@ -15,6 +15,7 @@ from dlbricks.db.samples.statistics import (
     summarise,
     time_blocks,
     undisturbed,
+    undisturbed_error,
 )
 from dlbricks.db.values import Block, Verdict, Visit
 from hypothesis import given, settings
@@ -42,7 +43,6 @@ def test_statistics_of_known_samples():
     assert summary.trimmed_mean_ns == 5.5  # 3 .. 8
     assert summary.min_ns == 1
     assert summary.samples == 10
-    assert summary.processes == 2
     assert summary.block_medians_ns == (3.0, 8.0)
     assert summary.p90_ns == pytest.approx(np.quantile([*range(1, 10), 100], 0.9))
 
@@ -235,3 +235,33 @@ def test_a_busy_neighbour_moves_the_mean_and_hardly_the_undisturbed_latency():
     (calm_mean, calm), (busy_mean, busy_ns) = found
     assert busy_mean > 1.15 * calm_mean
     assert busy_ns == pytest.approx(calm, rel=0.02)
+
+
+def test_the_error_of_an_undisturbed_latency_is_that_of_quiet_visits_alone():
+    generator = np.random.default_rng(5)
+    calm = [round(value) for value in 1e6 * generator.normal(1, 0.01, 90)]
+    loud = [round(value) for value in 1e6 * generator.uniform(1.5, 9.0, 45)]
+    blocks = [block(0, 0, [*calm, *loud], visits=(*[QUIET] * 90, *[LOUD] * 45))]
+
+    error, degrees = undisturbed_error(blocks, 1, BASELINE)
+
+    assert degrees == 44
+    assert error == pytest.approx(1e6 * 0.01 / math.sqrt(90), rel=0.3)
+    assert undisturbed_error(blocks, 2, BASELINE)[0] == pytest.approx(error / 2)
+
+
+def test_the_error_of_a_low_quantile_is_what_it_scatters_by_when_all_is_repeated():
+    generator = np.random.default_rng(6)
+    errors, found = [], []
+    for _ in range(40):
+        values = [round(value) for value in 1e6 * generator.lognormal(0, 0.2, 96)]
+        blocks = [block(0, 0, values, visits=(LOUD,) * 96)]
+        errors.append(undisturbed_error(blocks, 1, BASELINE)[0])
+        found.append(undisturbed(blocks, 1, BASELINE)[0])
+
+    assert np.median(errors) == pytest.approx(np.std(found), rel=0.4)
+
+
+def test_a_single_time_block_shows_no_error():
+    assert undisturbed_error([block(0, 0, [10**6, 10**6, 10**6], visits=(QUIET,) * 3)], 1, BASELINE) is None
+    assert undisturbed_error([block(0, 0, [10**6] * 6, visits=(QUIET,) * 6)], 1, BASELINE) == (0.0, 1)

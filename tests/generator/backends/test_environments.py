@@ -171,6 +171,7 @@ def test_its_tests_are_skipped_where_there_is_no_python_for_it(pinned, monkeypat
         install_runtime(tmp_path / "cache")
 
 
+@pytest.mark.thorough
 def test_its_tests_fail_where_its_installation_does(pinned, install_runtime, tmp_path):
     pinned("nosuchpackage-of-dlbricks==0.0.1")
 
@@ -214,6 +215,7 @@ def test_what_is_no_environment_is_not_replaced(pinned, cache):
     assert (place / "mine").read_text() == "mine"
 
 
+@pytest.mark.thorough
 def test_what_was_there_survives_a_rename_that_fails(pinned, cache, monkeypatch):
     environment = pinned()
     place = environment.folder

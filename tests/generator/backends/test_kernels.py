@@ -15,7 +15,8 @@ from dlbricks.generator.backends.torch.kernels import launches
 from dlbricks.generator.backends.torch.onednn_log import Primitive, primitives_of
 from dlbricks.generator.network.network import file_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.inspection import Profile, Profiled
+from dlbricks.generator.worker.replies import Profiled
+from dlbricks.generator.worker.requests import Profile
 
 BLOCK = (
     "(float[1,64,28,28] x, float[64,64,3,3] w0, float[64] w1, float[64,64,3,3] w2) => (float[1,64,28,28] y)"
@@ -152,7 +153,7 @@ def fresh_view(skeleton_of, tmp_path_factory) -> KernelView:
     path = tmp_path_factory.mktemp("bricks") / "brick.onnx"
     path.write_bytes(skeleton_of(BLOCK).SerializeToString())
     with Worker.start("torch", options={"pinning": "off"}) as worker:
-        return worker.ask(Profile(str(path), synthetic=True, executions=3), Profiled, 60.0).view
+        return worker.ask(Profile(path=str(path), synthetic=True, executions=3), Profiled, 60.0).view
 
 
 def test_onednn_reports_what_runs_inside_an_operator(fresh_view):

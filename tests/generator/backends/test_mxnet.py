@@ -20,7 +20,7 @@ from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Visit
+from dlbricks.generator.worker.requests import Prepare, Visit
 from dlbricks.models import find_models
 from onnx.reference import ReferenceEvaluator
 
@@ -183,7 +183,7 @@ def start(**options: str) -> Worker:
 
 def execute(worker: Worker, path: Path, **more) -> dict[str, np.ndarray]:
     """Inputs and outputs of the first copy."""
-    worker.prepare(Prepare("it", str(path), **{"synthetic": True, "seed": 3, "unroll": 1, **more}))
+    worker.prepare(Prepare(id="it", path=str(path), **{"synthetic": True, "seed": 3, "unroll": 1, **more}))
     worker.outputs("it", path.with_suffix(".npz"))
     worker.release("it")
     with np.load(path.with_suffix(".npz")) as values:
@@ -250,7 +250,7 @@ def test_every_option_computes_the_same(mxnet, options, skeleton_of, tmp_path):
 
 @pytest.mark.parametrize("name", [CHAIN, OVERHEAD])
 def test_the_built_in_networks_run(worker, name):
-    prepared = worker.prepare(Prepare("built in", name, synthetic=True, unroll=0))
+    prepared = worker.prepare(Prepare(id="built in", path=name, synthetic=True, unroll=0))
     visited = worker.visit(Visit("built in", loops=3))
 
     assert prepared.unroll >= 1

@@ -23,7 +23,8 @@ from dlbricks.generator.backends.openvino.layout import Edges, reading_one_of, w
 from dlbricks.generator.backends.openvino.model import read_model
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
-from dlbricks.generator.worker.messages.protocol import Greeting, Hello, Prepare, Prepared, parse_reply
+from dlbricks.generator.worker.replies import Greeting, Prepared, parse_reply
+from dlbricks.generator.worker.requests import Hello, Prepare
 from dlbricks.models.zoo import structure
 
 pytestmark = pytest.mark.skipif(not OpenVinoBackend().probe().ok, reason="OpenVINO is not installed")

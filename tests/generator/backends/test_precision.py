@@ -21,7 +21,7 @@ from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import file_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Extract, Prepare
+from dlbricks.generator.worker.requests import Extract, Prepare
 from onnx import numpy_helper
 
 QUICKEST = {"visits": 3, "processes": 1, "sessions": 1}
@@ -147,7 +147,7 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
 
 
 def test_a_worker_in_another_precision_reports_no_graph(small_models, tmp_path):
-    request = Extract(str(small_models[0].path), synthetic=False, folder=str(tmp_path))
+    request = Extract(path=str(small_models[0].path), synthetic=False, folder=str(tmp_path))
     with (
         Worker.start("onnxruntime", dtype="int8", options={"pinning": "off"}) as worker,
         pytest.raises(UsageError, match="int8"),
@@ -181,7 +181,7 @@ def test_networks_of_our_own_are_the_same_in_every_precision_but_products(tmp_pa
     for dtype in (NATIVE, "bfloat16"):
         with Worker.start("torch", options={"pinning": "off"}, dtype=dtype) as worker:
             for name in names:
-                worker.prepare(Prepare("one", name, synthetic=True, unroll=1))
+                worker.prepare(Prepare(id="one", path=name, synthetic=True, unroll=1))
                 worker.outputs("one", tmp_path / "one.npz")
                 with np.load(tmp_path / "one.npz", allow_pickle=False) as arrays:
                     found[name].append({key: array.tobytes() for key, array in arrays.items()})

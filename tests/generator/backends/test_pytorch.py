@@ -26,7 +26,7 @@ from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare
+from dlbricks.generator.worker.requests import Prepare
 from dlbricks.models import find_models
 
 torch = pytest.importorskip("torch")
@@ -186,12 +186,13 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
     monkeypatch.setenv("DLBRICKS_COMPILED", str(tmp_path))
     written = []
     for _ in range(2):
         with Worker.start("torch", options={"pinning": "off", "mode": "compile"}) as worker:
-            assert worker.prepare(Prepare(CHAIN, CHAIN, synthetic=True, unroll=1)).first_run_ns > 0
+            assert worker.prepare(Prepare(id=CHAIN, path=CHAIN, synthetic=True, unroll=1)).first_run_ns > 0
         written.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")})
 
     first, second = written

@@ -23,7 +23,7 @@ from dlbricks.generator.decomposition.executed import executed_model, instructio
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED, stage_files
-from dlbricks.generator.worker.messages.protocol import Extract, Prepare
+from dlbricks.generator.worker.requests import Extract, Prepare
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import is_weight
 from onnx import numpy_helper
@@ -251,12 +251,12 @@ def test_executing_the_extracted_graph_gives_the_same_outputs(worker, write, tmp
         " p = GlobalAveragePool(e) f = Flatten(p) g = MatMul(f, w3) y = Add(g, s)}",
         CONV | NORMALISED | {"w2": (16, 16, 1, 1), "w3": (16, 16)},
     )
-    worker.extract(Extract(str(path), synthetic=False, folder=str(tmp_path)))
+    worker.extract(Extract(path=str(path), synthetic=False, folder=str(tmp_path)))
     assert not any(is_weight(value) for value in onnx.load(tmp_path / EXECUTED).graph.input)
     assert len(stage_files(tmp_path)) == 1
 
-    worker.prepare(Prepare("source", str(path), synthetic=False))
-    worker.prepare(Prepare("executed", str(tmp_path / EXECUTED), synthetic=False, as_is=True))
+    worker.prepare(Prepare(id="source", path=str(path), synthetic=False))
+    worker.prepare(Prepare(id="executed", path=str(tmp_path / EXECUTED), synthetic=False, as_is=True))
     for name in ("source", "executed"):
         worker.outputs(name, tmp_path / f"{name}.npz")
         worker.release(name)
@@ -325,7 +325,7 @@ def test_bricks_of_a_zoo_model_run_as_they_are(zoo, worker, tmp_path):
         assert brick.salt == runtime_salt(worker.greeting.stack, instruction_set())
         path = tmp_path / "brick.onnx"
         path.write_bytes(brick.model)
-        prepared = worker.prepare(Prepare("brick", str(path), synthetic=True, unroll=1, as_is=True))
+        prepared = worker.prepare(Prepare(id="brick", path=str(path), synthetic=True, unroll=1, as_is=True))
         assert prepared.bytes > 0
     worker.release("brick")
 
@@ -338,7 +338,7 @@ def test_longer_bricks_of_an_executed_graph_run_too(worker, tmp_path):
         assert load_brick(brick.model, expected=sequence.key).layers == len(sequence.layers)
         path = tmp_path / "brick.onnx"
         path.write_bytes(brick.model)
-        worker.prepare(Prepare("brick", str(path), synthetic=True, unroll=2, as_is=True))
+        worker.prepare(Prepare(id="brick", path=str(path), synthetic=True, unroll=2, as_is=True))
     worker.release("brick")
 
 

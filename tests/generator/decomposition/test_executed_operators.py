@@ -11,7 +11,7 @@ from dlbricks.bricks.cutting.wiring import keys_from, make_sequence, sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare
+from dlbricks.generator.worker.requests import Prepare
 from dlbricks.models.skeleton import Skeleton
 
 SALT = "runtime:test:test"
@@ -96,7 +96,7 @@ def test_an_operator_of_the_runtime_runs_on_legal_values(graph_of, worker, tmp_p
     path = tmp_path / "brick.onnx"
     path.write_bytes(brick.model)
 
-    worker.prepare(Prepare("brick", str(path), synthetic=True, unroll=2, as_is=True))
+    worker.prepare(Prepare(id="brick", path=str(path), synthetic=True, unroll=2, as_is=True))
     worker.outputs("brick", tmp_path / "out.npz")
     worker.release("brick")
 

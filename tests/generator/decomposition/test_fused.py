@@ -25,7 +25,7 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
-from dlbricks.generator.worker.messages.protocol import Extract, Pack, Visit
+from dlbricks.generator.worker.requests import Extract, Pack, Visit
 from dlbricks.models import ModelSource, find_models
 from dlbricks.models.names import kind_of
 

@@ -20,7 +20,7 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import read_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
-from dlbricks.generator.worker.messages.protocol import Extract
+from dlbricks.generator.worker.requests import Extract
 from dlbricks.models import find_models
 
 pytestmark = pytest.mark.skipif(not OpenVinoBackend().probe().ok, reason="OpenVINO is not installed")
@@ -143,7 +143,9 @@ def test_alone_a_unit_executes_as_in_the_model(worker, tmp_path, name):
     for sequence in sequences:
         if sequence.key not in alone:
             (tmp_path / "brick.onnx").write_bytes(build_brick(found.source, sequence).model)
-            worker.extract(Extract(str(tmp_path / "brick.onnx"), synthetic=True, folder=str(tmp_path)), timeout_s=60)
+            worker.extract(
+                Extract(path=str(tmp_path / "brick.onnx"), synthetic=True, folder=str(tmp_path)), timeout_s=60
+            )
             alone[sequence.key] = kinds(read_network(tmp_path / EXECUTED))
         pairs = zip(found.graph.layers, found.origins, strict=True)
         inside = [layer.op_type for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]

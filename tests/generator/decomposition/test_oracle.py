@@ -25,7 +25,7 @@ def test_types_come_from_an_execution(skeleton_of):
 
 def test_no_question_no_worker():
     with WorkerOracle() as oracle:
-        assert oracle._worker is None
+        assert oracle._kept is None
 
 
 def test_outputs_that_nothing_reads_are_not_worth_an_execution(skeleton_of):
@@ -33,7 +33,7 @@ def test_outputs_that_nothing_reads_are_not_worth_an_execution(skeleton_of):
 
     with WorkerOracle() as oracle:
         assert oracle(model, ["v1"]) == {}
-        assert oracle._worker is None
+        assert oracle._kept is None
 
 
 def test_a_model_that_cannot_run_leaves_its_types_unknown(skeleton_of):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.errors import StoreError, SuiteError, UsageError
+from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.fleet.campaign import load_campaign
 from dlbricks.generator.fleet.cell import Cell
 
@@ -79,6 +80,80 @@ def test_nodes_stacks_suites_and_conditions_are_multiplied(load, tmp_path):
     assert locked.lock_hash is not None
 
 
+def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
+    """Of the models their control flow, of a stack its libraries and algorithms."""
+    from dlbricks.cli.commands import run
+
+    monkeypatch.setattr(custom_ops, "_files", {})  # a process keeps what it was told of
+    more = """
+    models = ["decoder.onnx"]
+    branch = "else"
+    trip = ["loop=12", 3]
+    """
+    stack = """
+    custom_ops = ["/opt/ops.so"]
+    algorithm = ["unfused", "extended"]
+    """
+    text = _LEAST.replace('[[suite]]\npath = "{suite}"', f'{stack}[[suite]]\npath = "{{suite}}"{more}')
+    library = tmp_path / "ops.so"
+    library.write_bytes(b"operators")
+
+    cell, _ = load(text).cells()
+
+    assert (cell.branches, cell.trips, cell.custom_ops) == (("else",), ("loop=12", "3"), ("/opt/ops.so",))
+    here = dataclasses.replace(cell, custom_ops=(str(library),), algorithms=True)
+    params = run.make_context("run", here.command(tmp_path / "suite", tmp_path / "cell.db")[1:]).params
+    assert (params["branches"], params["trips"], params["models"]) == (("else",), ("loop=12", "3"), ("decoder.onnx",))
+    assert (params["algorithms"], params["named"]) == (True, ("unfused", "extended"))
+    assert params["options"]["custom_ops"]
+    for change in ({"branches": ()}, {"trips": ()}, {"custom_ops": ()}, {"algorithms": True}, {"algorithm": ()}):
+        assert dataclasses.replace(cell, **change).key != cell.key
+
+
+def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tmp_path):
+    """A new option of ``run`` has to be decided on: a campaign gives it, or this list says why not."""
+    from dlbricks.cli.commands import run
+
+    settled = {
+        "--dry-run": "plans have their own",
+        "--again": "a cell's file begins empty",
+        "--since": "likewise",
+        "--kernels": "views of kernels are of no node, and are not pushed",
+        "--format": "it is --json",
+    }
+    plain = next(load().cells())
+    full = dataclasses.replace(
+        plain,
+        options=(("a", "1"),),
+        models=("m",),
+        batch="1",
+        dims=("past=1",),
+        branches=("then",),
+        trips=("1",),
+        custom_ops=("ops.so",),
+        algorithms=True,
+        algorithm=("unfused",),
+    )
+    words = {*full.command(tmp_path, tmp_path / "cell.db"), *dataclasses.replace(full, budget_s=1.0).command(
+        tmp_path, tmp_path / "cell.db")}  # fmt: skip
+
+    missing = [one.opts for one in run.params if one.param_type_name == "option" and not words & {*one.opts}]
+
+    assert {name for names in missing for name in names} == settled.keys()
+
+
+def test_a_cell_of_before_is_the_same_and_is_read(load):
+    """Cells that were planned by a version without control flow keep their keys: nothing is measured twice."""
+    cell = next(load().cells())
+    before = {
+        "campaign", "node", "stack", "suite", "suite_hash", "lock_hash", "backend", "device", "options", "threads",
+        "cache", "dtype", "models", "batch", "dims", "visits", "budget_s", "processes", "sessions",
+    }  # fmt: skip
+
+    assert cell.record().keys() == before
+    assert Cell.of(json.loads(json.dumps(cell.record()))) == cell
+
+
 def test_a_cell_is_what_it_measures_whatever_its_parts_are_called(load):
     one = next(load().cells())
     renamed = dataclasses.replace(one, stack="other", suite="another")
@@ -96,7 +171,7 @@ def test_a_cell_is_what_it_measures_whatever_its_parts_are_called(load):
 
 def test_a_cell_survives_json(load):
     for cell in load(_LEAST + '[conditions]\ncache = ["hot", "cold"]\n').cells():
-        full = dataclasses.replace(cell, options=(("a", "1"),), models=("m",), dims=("past=1",))
+        full = dataclasses.replace(cell, options=(("a", "1"),), models=("m",), dims=("past=1",), trips=("1",))
 
         assert Cell.of(json.loads(json.dumps(full.record()))) == full
 
@@ -159,6 +234,13 @@ _WRONG = {
     ),
     "a folder that gives no name": (
         _LEAST.replace("{suite}", "{suite}/.."), r"suite 1: name = '\.\.': wants up to 63 letters"
+    ),
+    "a branch that there is not": (
+        _LEAST.replace("path =", 'branch = "perhaps"\npath ='), "suite 1: branch = 'perhaps': "
+    ),
+    "half an iteration": (_LEAST.replace("path =", "trip = 0.5\npath ="), "suite 1: trip = 0.5: "),
+    "perhaps all algorithms": (
+        _LEAST.replace("[[suite]]", "algorithms = 1\n[[suite]]"), "stack 1: algorithms = 1: wants true or false"
     ),
     "a lock that is not there": (_LEAST.replace("[[suite]]", 'lock = "none.toml"\n[[suite]]'), "lock .*none.toml"),
 }  # fmt: skip

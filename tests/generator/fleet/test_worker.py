@@ -88,7 +88,7 @@ def test_once_takes_one_job_and_a_node_leaves_those_of_others(campaign, url, wor
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["worker", "runner", "brick worker"])
 def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_suite, who):
-    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
+    plan(campaign(sleep_us=5000, visits=16, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start()
     until(lambda: local_blocks(state))
@@ -138,7 +138,7 @@ def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign,
 
 
 def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
-    plan(campaign(sleep_us=5000, visits=40, sessions=4), url)
+    plan(campaign(sleep_us=5000, visits=16, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start("alpha", "--poll", "1s")
     until(lambda: local_blocks(state))
@@ -169,7 +169,7 @@ def test_an_idle_worker_ends_at_once_on_sigterm(campaign, url, workers):
 
 def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, workers, rows):
     """From the runner's start to its end the worker is not scheduled once, and has no connection."""
-    plan(campaign(sleep_us=20_000, visits=40, sessions=4), url)
+    plan(campaign(sleep_us=20_000, visits=16, sessions=4), url)
     worker = workers.start()
     runner = workers.runner(worker)
     state = workers.state("alpha")
@@ -321,6 +321,7 @@ def test_only_what_never_ended_counts(campaign, url):
     assert deaths == [0, 1, 2, 0, 1, 1]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("content", [b"", b"no database" * 1000, None])
 def test_a_file_that_cannot_be_read_fails_its_cell_and_no_other(campaign, url, workers, rows, content):
     """Damaged where a worker died of it 50 times, so that nothing runs over it before it is pushed."""

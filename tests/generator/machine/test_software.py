@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -126,3 +127,17 @@ def test_no_variable_of_the_user_is_recorded(state, monkeypatch):
 
     assert "hunter2" not in json.dumps(state(()))
     assert os.environ["SECRET_OF_MINE"] == "hunter2"
+
+
+def test_each_file_counts_by_its_path_however_it_is_spelt():
+    """As pathlib reads it, without which it takes a third of the time."""
+    kept = {"a/b.py": ["a/b.py", "./a/b.py", "a//b.py", "a/./b.py", "a/b.py/", "x.data/purelib/a/b.py"]}
+    kept |= {name: [name] for name in ("a/../b", ".pyc", "a/.pyc", ".hidden", "..a", "RECORD", "x.dist-info/METADATA")}
+    dropped = ["", ".", "./", "..", "../a", "/a", "a.pyc", "a/b.c.pyc", "x.dist-info/RECORD", "y/x.dist-info//RECORD"]
+    dropped += ["x.data/scripts/a", "x.data"]
+
+    for name, spelt in kept.items():
+        expected = hashlib.sha256(f"{name},sha256=1".encode()).hexdigest()
+        assert {wheel_contents(f"{one},sha256=1,9") for one in spelt} == {expected}
+    nothing = hashlib.sha256(b"").hexdigest()
+    assert {one: wheel_contents(f"{one},sha256=1,9") for one in dropped} == dict.fromkeys(dropped, nothing)

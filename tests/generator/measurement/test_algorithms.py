@@ -13,7 +13,7 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Visit
+from dlbricks.generator.worker.requests import Prepare, Visit
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1}
 NAMES = ("basic", "extended", "padded-16", "padded-8", "unfused", "unpacked")
@@ -84,7 +84,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
         else:
             assert len(found) == (PADDED if name == "padded-16" else 0)
         assert all(one.unroll == 1 for one in found) or cache != "cold"
-        assert all(one.samples >= 10 for one in found)
+        assert all(one.summary.samples >= 10 for one in found)
     again = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
     assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 40 + PADDED)
     (answer,) = estimate(small_models, store=store, cache=cache)

@@ -6,9 +6,8 @@ import pytest
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.db import Conditions, Store, Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
-from dlbricks.generator.measurement.ceilings.whole import Whole
-from dlbricks.generator.progress import Progress, Stage
+from dlbricks.generator.measurement.ceilings import measure_ceilings
+from dlbricks.generator.progress import Progress, Stage, Whole
 
 
 def test_ceilings_are_measured_and_stored(tmp_path):

@@ -21,7 +21,8 @@ from dlbricks.generator.network.network import Network, file_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.layer_effects import subnormal_share
 from dlbricks.generator.worker.execution.walk import walk
-from dlbricks.generator.worker.messages.protocol import Examine, Examined, LayerEffect, parse_reply
+from dlbricks.generator.worker.replies import Examined, LayerEffect, parse_reply
+from dlbricks.generator.worker.requests import Examine
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -139,7 +140,7 @@ def test_subnormal_numbers_are_counted(values, share):
 
 def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
     with Worker.start("onnxruntime", options=UNPINNED, together=True) as worker:
-        layers = worker.examine(Examine(str(masked), synthetic=False, rounds=2), timeout_s=60).layers
+        layers = worker.examine(Examine(path=str(masked), synthetic=False, rounds=2), timeout_s=60).layers
 
     softmax, product, tanh = (next(one for one in layers if one.op_type == op) for op in ("Softmax", "MatMul", "Tanh"))
     assert softmax.subnormal_in == 0
@@ -152,7 +153,7 @@ def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
 
 def test_only_a_worker_greeted_for_networks_in_turn_examines(masked):
     with Worker.start("onnxruntime", options=UNPINNED) as worker, pytest.raises(UsageError, match="layer by layer"):
-        worker.examine(Examine(str(masked), synthetic=False, rounds=1), timeout_s=60)
+        worker.examine(Examine(path=str(masked), synthetic=False, rounds=1), timeout_s=60)
 
 
 def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> LayerEffect:
@@ -176,8 +177,8 @@ def test_the_effect_is_the_sum_over_layers_of_each_process_and_round():
 
     measurement, blocks = summed(one, two)
 
-    assert measurement.block_medians_ns == (90.0, 110.0, 100.0, 110.0)
-    assert measurement.median_ns == 105.0
+    assert measurement.summary.block_medians_ns == (90.0, 110.0, 100.0, 110.0)
+    assert measurement.summary.median_ns == 105.0
     assert measurement.variant == DATA
     assert measurement.subject is Subject.MODEL
     assert [(block.process, block.round, block.samples) for block in blocks] == [
@@ -190,7 +191,7 @@ def test_the_interval_of_no_effect_lies_around_zero():
 
     low, high = measurement.ci95_ns
     assert low < 0 < high
-    assert measurement.verdict == "stable"  # relative to the model
+    assert measurement.summary.verdict == "stable"  # relative to the model
 
 
 def test_one_disturbance_of_one_layer_does_not_move_the_sum():
@@ -199,7 +200,7 @@ def test_one_disturbance_of_one_layer_does_not_move_the_sum():
 
     measurement, _ = summed(calm, disturbed, calm)
 
-    assert measurement.median_ns == pytest.approx(101.0, abs=5)
+    assert measurement.summary.median_ns == pytest.approx(101.0, abs=5)
     assert measurement.ci95_ns[1] < 120
 
 
@@ -232,7 +233,7 @@ def test_an_effect_is_stored_and_found_again(masked, store):
     assert row.key == key
     assert row.examined == 4
     assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
-    assert found.samples == 4
+    assert found.summary.samples == 4
     assert not stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=2)
 
 

@@ -96,8 +96,8 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
         assert sorted(entry.key for entry in measurements) == sorted(small_suite.keys)
         for entry in measurements:
             blocks = store.blocks(entry.id)
-            assert entry.samples == sum(len(block.samples) for block in blocks)
-            assert VISITS <= entry.samples < 2 * VISITS
+            assert entry.summary.samples == sum(len(block.samples) for block in blocks)
+            assert VISITS <= entry.summary.samples < 2 * VISITS
             assert all(len(block.visits) == len(block.samples) for block in blocks)
         assert store.info()["counts"]["open"] == 0
     assert _blocks(database).items() >= committed.items()
@@ -187,7 +187,7 @@ def test_what_is_left_of_the_same_hour_goes_on(small_suite, tmp_path):
         assert again.measured == 10
         (entry,) = (one for one in store.measurements(keys=[key], latest=False) if one.id == name)
         assert [(block.process, len(block.samples)) for block in store.blocks(name)] == [(3, 4), (4, 10)]
-        assert entry.samples == 14
+        assert entry.summary.samples == 14
         assert store.info()["counts"]["open"] == 0
 
 
@@ -207,7 +207,7 @@ def test_what_another_node_left_is_its_own(small_suite, tmp_path, monkeypatch):
         assert store.info()["counts"]["open"] == 1
         run(small_suite, store=store, again=["all"], **QUICKEST)
         (ours,) = store.measurements(keys=[key], node="alpha")
-        assert (ours.id, ours.samples, store.info()["counts"]["open"]) == (name, 14, 0)
+        assert (ours.id, ours.summary.samples, store.info()["counts"]["open"]) == (name, 14, 0)
         assert [(one.node, one.campaign) for one in store.runs()] == [("alpha", "autumn"), ("beta", ""), ("alpha", "")]
 
 
@@ -227,12 +227,12 @@ def test_samples_of_another_day_are_not_pooled(small_suite, tmp_path, samples, k
         assert again.measured == 10
         found = {entry.id: entry for entry in store.measurements(keys=[key], latest=False)}
         if samples == 10:
-            assert (found[name].run, found[name].samples, found[name].mean_ns) == ("old", 10, 10**9)
+            assert (found[name].run, found[name].summary.samples, found[name].latency_ns) == ("old", 10, 10**9)
         else:
             assert name not in found
         if known:
             (today,) = store.measurements(keys=[key])
-            assert (today.run, today.samples) == (again.run, 10)
+            assert (today.run, today.summary.samples) == (again.run, 10)
         assert store.info()["counts"]["open"] == 0
 
 
@@ -251,9 +251,10 @@ def test_what_another_protocol_left_is_closed_and_never_pooled(small_suite, tmp_
 
         assert again.measured == 10
         (today,) = store.measurements(keys=[key])
-        assert (today.run, today.samples, today.protocol) == (again.run, 10, PROTOCOL)
+        assert (today.run, today.summary.samples, today.protocol) == (again.run, 10, PROTOCOL)
         old = [one for one in store.measurements(keys=[key], latest=False, protocol=None) if one.protocol == 1]
-        assert [(one.id, one.samples, one.undisturbed_ns) for one in old] == [(name, 10, None)] * (samples == 10)
+        kept = [(one.id, one.summary.samples, one.undisturbed_ns) for one in old]
+        assert kept == [(name, 10, None)] * (samples == 10)
         assert store.info()["counts"]["open"] == 0
 
 

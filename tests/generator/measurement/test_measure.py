@@ -46,7 +46,7 @@ def test_what_is_measured_is_the_ground_truth_of_the_model(small_models, store):
     assert stored.latency_ns == pytest.approx(report.rows[0].latency_ms * 1e6)
     assert stored.undisturbed_ns == pytest.approx(report.rows[0].undisturbed_ms * 1e6)
     assert stored.unroll == 1
-    assert stored.samples == 12
+    assert stored.summary.samples == 12
 
 
 def test_models_that_were_measured_since_a_time_are_answered_from_the_store(small_models, store):
@@ -63,6 +63,7 @@ def test_models_that_were_measured_since_a_time_are_answered_from_the_store(smal
     assert len(store.measurements(subject=Subject.MODEL, latest=False)) == 2
 
 
+@pytest.mark.thorough  # what is compiled takes its time
 def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cache_state(
     small_models, small_suite, store
 ):
@@ -70,7 +71,7 @@ def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cach
     options = {"mode": "compile"}
     assert not in_turn(get("torch"), get("torch").resolve("cpu", options))
 
-    report = measure(small_models, store=store, backend="torch", options=options, **QUICK)
+    report = measure(small_models, store=store, backend="torch", options=options, **{**QUICK, "processes": 1})
 
     assert [row.error for row in report.rows] == [None]
     (stored,) = store.measurements(subject=Subject.MODEL)

@@ -15,7 +15,8 @@ from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.inspection import Profile, Profiled
+from dlbricks.generator.worker.replies import Profiled
+from dlbricks.generator.worker.requests import Profile
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 
@@ -150,9 +151,9 @@ def test_a_profile_travels_as_a_line_of_json(tmp_path: Path, skeleton_of):
     path = tmp_path / "brick.onnx"
     path.write_bytes(skeleton_of("(float[4,8] x) => (float[4,8] y) {y = Exp(x)}").SerializeToString())
     with Worker.start("onnxruntime") as worker:
-        view = worker.ask(Profile(str(path), synthetic=True, executions=2), Profiled, 60.0).view
+        view = worker.ask(Profile(path=str(path), synthetic=True, executions=2), Profiled, 60.0).view
         assert [(one.name, one.calls) for one in view.kernels] == [("Exp", 1)]
-        packed = Profile(str(path), synthetic=True, executions=2, variant="no such")
+        packed = Profile(path=str(path), synthetic=True, executions=2, variant="no such")
         with pytest.raises(UsageError, match="no algorithm"):
             worker.ask(packed, Profiled, 60.0)
-        assert worker.ask(Profile(str(path), synthetic=True, executions=1), Profiled, 60.0).view.executions == 1
+        assert worker.ask(Profile(path=str(path), synthetic=True, executions=1), Profiled, 60.0).view.executions == 1

@@ -99,7 +99,7 @@ def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, thr
     (row,) = report.rows
     assert row.error is None
     (kept,) = store.measurements(subject=Subject.MODEL)
-    assert kept.samples == 10
+    assert kept.summary.samples == 10
     assert any("1 session taken again, 0 sessions kept" in line for line in measure_answer(report).summary)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from dlbricks.generator.network.copies import distinct, renamed
-from onnx import helper
+from dlbricks.generator.network.copies import add_copy, add_value, distinct
+from onnx import helper, numpy_helper
 
 
 @pytest.mark.parametrize("shape", [(300, 3), (7,), (1,), (), (0, 4)], ids=str)
@@ -22,13 +22,46 @@ def test_every_copy_has_the_same_values_in_other_places(shape):
     assert not any(np.shares_memory(one, other) for one in (array, *copies) for other in copies if one is not other)
 
 
-def test_a_renamed_node_is_another_node_without_a_name():
-    node = helper.make_node("Add", ["x", "w"], ["y"], name="secret")
+def copied(*nodes: onnx.NodeProto, reads: str = "", constants=()) -> onnx.GraphProto:
+    """A graph, and behind it a copy in which every value of the graph's own is called 1/ and its name."""
+    source = helper.make_graph(nodes, "source", [onnx.ValueInfoProto(name=name) for name in reads], [], constants)
+    graph = onnx.GraphProto()
+    graph.CopyFrom(source)
 
-    twin = renamed(node, {"x": "1/x", "y": "1/y"})
+    added = add_copy(graph, source, "1/".__add__)
 
-    assert twin == helper.make_node("Add", ["1/x", "w"], ["1/y"])
-    assert node == helper.make_node("Add", ["x", "w"], ["y"], name="secret")
+    assert list(graph.node) == [*source.node, *added]
+    assert list(graph.initializer)[: len(constants)] == list(constants)
+    return graph
+
+
+def test_a_copy_has_nodes_of_its_own_without_names():
+    node = helper.make_node("Add", ["x", "around"], ["y"], name="secret")
+
+    twin = copied(node, reads="x").node[1]
+
+    assert twin == helper.make_node("Add", ["1/x", "around"], ["1/y"])
+    assert node == helper.make_node("Add", ["x", "around"], ["y"], name="secret")
+
+
+def test_a_copy_has_constants_of_its_own():
+    constant = numpy_helper.from_array(np.arange(3.0), "c")
+
+    graph = copied(helper.make_node("Add", ["c", ""], ["y"]), constants=[constant])
+
+    assert [tensor.name for tensor in graph.initializer] == ["c", "1/c"]
+    assert graph.initializer[1].raw_data == constant.raw_data
+    assert graph.node[1] == helper.make_node("Add", ["1/c", ""], ["1/y"])
+
+
+def test_a_value_is_declared_by_the_type_of_another():
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])
+    graph = onnx.GraphProto()
+
+    add_value(graph.output, value, "y")
+
+    assert list(graph.output) == [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])]
+    assert value.name == "x"
 
 
 def branch(node: onnx.NodeProto, output: str) -> onnx.GraphProto:
@@ -45,7 +78,8 @@ def test_captured_values_of_bodies_are_renamed_and_their_own_are_not():
     negated = helper.make_node("Neg", ["x"], ["x"])
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch(inner, "t"), else_branch=branch(negated, "x"))
 
-    twin = renamed(node, {name: f"1/{name}" for name in ("c", "x", "y", "own", "t")})
+    own = helper.make_node("Identity", ["x"], ["own"])
+    twin = copied(own, node, reads="cx").node[3]
 
     assert (twin.input[0], twin.output[0]) == ("1/c", "1/y")
     bodies = {attribute.name: attribute.g for attribute in twin.attribute}

@@ -56,6 +56,54 @@ def test_weights_of_few_bits_are_layers_whose_work_is_known(kind, error, tmp_pat
 
 
 @needs_ir
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_are_found_however_exporters_write_them(turned):
+    """A Gemm with a bias, as of GPT-2, and a table that is looked up and then the last product as well."""
+    value, draw = helper.make_tensor_value_info, np.random.default_rng(0)
+    weight = draw.normal(size=(64, 128) if turned else (128, 64)).astype(np.float32)
+    table = draw.normal(size=(200, 64)).astype(np.float32)
+    constants = {"w": weight, "b": draw.normal(size=64).astype(np.float32), "t": table}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["g"], transB=int(turned)),
+        helper.make_node("Gather", ["t", "ids"], ["e"]),
+        helper.make_node("Add", ["g", "e"], ["s"]),
+        helper.make_node("Transpose", ["t"], ["columns"], perm=[1, 0]),
+        helper.make_node("MatMul", ["s", "columns"], ["y"]),
+    ]
+    inputs = [value("x", TensorProto.FLOAT, ["rows", 128]), value("ids", TensorProto.INT64, ["rows"])]
+    outputs = [value("y", TensorProto.FLOAT, ["rows", 200])]
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    plain = bytes(model.SerializeToString())
+
+    data = with_weights(plain, "int8")
+
+    found = Counter(node.op_type for node in onnx.load_from_string(data).graph.node)
+    assert found == {"MatMulNBits": 2, "Add": 2, "Gather": 1}
+    feeds = {"x": draw.normal(size=(3, 128)).astype(np.float32), "ids": np.array([0, 5, 199])}
+    (exact,), (made,) = run(plain, feeds), run(data, feeds)
+    assert np.abs(made - exact).max() < 0.03 * np.abs(exact).max()
+
+
+@needs_ir
+def test_a_product_that_is_more_than_one_stays():
+    value = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"], alpha=0.5)], "g", [value("x", TensorProto.FLOAT, [4, 64])],
+        [value("y", TensorProto.FLOAT, [4, 64])], [weight],
+    )  # fmt: skip
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+    with pytest.raises(BackendError, match="no products"):
+        with_weights(data, "int4")
+
+
+@needs_ir
 def test_what_is_not_there_is_an_error():
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
@@ -64,7 +112,7 @@ def test_what_is_not_there_is_an_error():
 
     with pytest.raises(BackendError, match="no products"):
         with_weights(data, "int4")
-    with pytest.raises(BackendError, match="no attention"):
+    with pytest.raises(BackendError, match="dlbricks finds attention"):
         with_attention(data)
 
 

@@ -20,7 +20,7 @@ from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.network.padding import padded_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Pack, Prepare, Visit
+from dlbricks.generator.worker.requests import Pack, Prepare, Visit
 from dlbricks.models.skeleton import mark_weight
 from dlbricks.models.zoo import structure
 from hypothesis import given

@@ -11,7 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 from dlbricks.generator.network.synthetic.weights import synthesise
-from dlbricks.models.zoo import ZooEntry, names, structure
+from dlbricks.models.zoo import names, structure
+from dlbricks.models.zoo.entry import ZooEntry
 from onnx import helper
 
 INSTALLED = all(find_spec(name) for name in ("torch", "transformers", "onnxscript"))

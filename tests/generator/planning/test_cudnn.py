@@ -22,7 +22,8 @@ from dlbricks.generator.backends.cudnn.plans import Plan
 from dlbricks.generator.planning.library_plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.messages.protocol import Bye, Done, parse_reply
+from dlbricks.generator.worker.replies import Done, parse_reply
+from dlbricks.generator.worker.requests import Bye
 from onnx import numpy_helper
 
 RECORDED = Path(__file__).with_name("cudnn_plans.json")

@@ -24,7 +24,7 @@ from dlbricks.errors import (
     WorkerTimeout,
 )
 from dlbricks.generator.worker.client import Timeouts, Worker
-from dlbricks.generator.worker.messages.protocol import Prepare, Visit
+from dlbricks.generator.worker.requests import Prepare, Visit
 from dlbricks.models.skeleton import mark_weight
 
 _REFERENCE = Prepare(id="reference", path=f"{GEMM}256", synthetic=True, unroll=1)

@@ -19,8 +19,8 @@ from dlbricks.generator.network.network import read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.executed import Executed, executed_bricks
 from dlbricks.generator.worker.execution.packing import load_pack
-from dlbricks.generator.worker.messages.protocol import Pack, Prepare, Visit
 from dlbricks.generator.worker.packs import Packs
+from dlbricks.generator.worker.requests import Pack, Prepare, Visit
 from dlbricks.models import find_models
 
 UNPINNED = {"pinning": "off"}
@@ -194,7 +194,7 @@ def test_what_cannot_be_packed_may_still_run_by_itself(ort, small_suite, skeleto
 
     assert [(one.id, one.kind) for one in packed.left_out] == [("text", "")]
     ort.visit(Visit("p"), timeout_s=TIMEOUT_S)
-    ort.prepare(Prepare("text", str(files["text"]), synthetic=True, unroll=1))
+    ort.prepare(Prepare(id="text", path=str(files["text"]), synthetic=True, unroll=1))
     assert ort.visit(Visit("text", loops=5), timeout_s=TIMEOUT_S).elapsed_ns > 0
     ort.release("p")
     ort.release("text")
@@ -229,7 +229,7 @@ def test_more_copies_have_weights_of_their_own_and_one_time(ort, convolutions):
 
 def test_networks_are_visited_like_packs_warm_or_after_an_eviction(worker, small_suite):
     (path, *_) = files_of(small_suite).values()
-    worker.prepare(Prepare("alone", str(path), synthetic=True, unroll=1))
+    worker.prepare(Prepare(id="alone", path=str(path), synthetic=True, unroll=1))
 
     warm = worker.visit(Visit("alone", loops=10, warmups=1), timeout_s=TIMEOUT_S)
     cold = worker.visit(Visit("alone", cache="cold", warmups=1), timeout_s=TIMEOUT_S)

@@ -20,25 +20,9 @@ from dlbricks.errors import BackendError
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.unroll import MOST_COPIES
-from dlbricks.generator.worker.messages.protocol import (
-    Bye,
-    Done,
-    Greeting,
-    Hello,
-    Limits,
-    Outputs,
-    Prepare,
-    Prepared,
-    Refusal,
-    Refused,
-    Release,
-    Types,
-    Values,
-    Visit,
-    Visited,
-    parse_reply,
-)
 from dlbricks.generator.worker.redaction import redact_paths
+from dlbricks.generator.worker.replies import Done, Greeting, Prepared, Refusal, Refused, Types, Visited, parse_reply
+from dlbricks.generator.worker.requests import Bye, Hello, Limits, Outputs, Prepare, Release, Values, Visit
 from dlbricks.generator.worker.serving import refusal
 from dlbricks.generator.worker.worker import serve
 
@@ -109,7 +93,7 @@ def answers(*lines: str) -> list[dict]:
 
 
 def test_a_brick_is_prepared_timed_and_released(worker, skeleton_of, save):
-    prepared = worker.ask(Prepare("a", save(skeleton_of(CONV)), synthetic=True, unroll=1), Prepared)
+    prepared = worker.ask(Prepare(id="a", path=save(skeleton_of(CONV)), synthetic=True, unroll=1), Prepared)
     visited = worker.ask(Visit("a", loops=3, warmups=1), Visited)
     released = worker.ask(Release("a"), Done)
     refused = worker.ask(Visit("a"), Visited)
@@ -128,7 +112,7 @@ def test_a_brick_is_prepared_timed_and_released(worker, skeleton_of, save):
 def test_many_networks_are_kept_at_once(worker, skeleton_of, save):
     path = save(skeleton_of(CONV))
     for name in "bcd":
-        assert isinstance(worker.ask(Prepare(name, path, synthetic=True, unroll=2), Prepared), Prepared)
+        assert isinstance(worker.ask(Prepare(id=name, path=path, synthetic=True, unroll=2), Prepared), Prepared)
 
     visited = [worker.ask(Visit(name), Visited) for name in "bcdbcd"]
 
@@ -141,8 +125,8 @@ def test_short_bricks_are_unrolled_and_long_ones_are_not(worker, skeleton_of, sa
     relu = skeleton_of("(float[8] x0) => (float[8] v0) {v0 = Relu(x0)}")
     large = skeleton_of("(float[700,700] x0, float[700,700] x1) => (float[700,700] v0) {v0 = MatMul(x0, x1)}")
 
-    short = worker.ask(Prepare("short", save(relu), synthetic=True), Prepared)
-    long = worker.ask(Prepare("long", save(large, "large.onnx"), synthetic=True), Prepared)
+    short = worker.ask(Prepare(id="short", path=save(relu), synthetic=True), Prepared)
+    long = worker.ask(Prepare(id="long", path=save(large, "large.onnx"), synthetic=True), Prepared)
 
     assert 1 < short.unroll <= MOST_COPIES
     assert short.unroll & (short.unroll - 1) == 0
@@ -153,14 +137,14 @@ def test_short_bricks_are_unrolled_and_long_ones_are_not(worker, skeleton_of, sa
 
 @pytest.mark.parametrize("name", [_PRODUCT, OVERHEAD])
 def test_built_in_networks_need_no_file(worker, name):
-    assert isinstance(worker.ask(Prepare(name, name, synthetic=True), Prepared), Prepared)
+    assert isinstance(worker.ask(Prepare(id=name, path=name, synthetic=True), Prepared), Prepared)
     assert isinstance(worker.ask(Visit(name), Visited), Visited)
 
 
 def test_cold_visits_are_of_a_single_copy(worker, skeleton_of, save):
     path = save(skeleton_of(CONV))
-    worker.ask(Prepare("one", path, synthetic=True, unroll=1), Prepared)
-    worker.ask(Prepare("two", path, synthetic=True, unroll=2), Prepared)
+    worker.ask(Prepare(id="one", path=path, synthetic=True, unroll=1), Prepared)
+    worker.ask(Prepare(id="two", path=path, synthetic=True, unroll=2), Prepared)
 
     cold = worker.ask(Visit("one", cache="cold"), Visited)
     refused = worker.ask(Visit("two", cache="cold"), Visited)
@@ -180,7 +164,7 @@ def test_outputs_and_inputs_are_written_under_any_name(worker, tmp_path):
     )
     path = tmp_path / "odd.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
-    worker.ask(Prepare("odd", str(path), synthetic=True, unroll=4), Prepared)
+    worker.ask(Prepare(id="odd", path=str(path), synthetic=True, unroll=4), Prepared)
 
     done = worker.ask(Outputs("odd", str(tmp_path / "out.npz")), Done)
 
@@ -202,10 +186,12 @@ def test_a_whole_model_is_loaded_with_its_dimensions_bound(worker, tmp_path):
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
 
-    prepared = worker.ask(Prepare("model", str(path), synthetic=False, overrides=(("n", 7),)), Prepared)
+    prepared = worker.ask(Prepare(id="model", path=str(path), synthetic=False, overrides=(("n", 7),)), Prepared)
     worker.ask(Outputs("model", str(tmp_path / "out.npz")), Done)
-    unbound = worker.ask(Prepare("model", str(path), synthetic=False), Prepared)
-    unrolled = worker.ask(Prepare("model", str(path), synthetic=False, unroll=2, overrides=(("n", 7),)), Prepared)
+    unbound = worker.ask(Prepare(id="model", path=str(path), synthetic=False), Prepared)
+    unrolled = worker.ask(
+        Prepare(id="model", path=str(path), synthetic=False, unroll=2, overrides=(("n", 7),)), Prepared
+    )
 
     assert prepared.unroll == 1
     with np.load(tmp_path / "out.npz") as arrays:
@@ -248,7 +234,7 @@ def test_what_is_no_model_is_an_error_that_names_the_file(worker, tmp_path, case
     path = tmp_path / f"{name}.onnx"
     path.write_bytes(data)
 
-    refused = worker.ask(Prepare("bad", str(path), synthetic=synthetic), Prepared)
+    refused = worker.ask(Prepare(id="bad", path=str(path), synthetic=synthetic), Prepared)
 
     assert refused.kind is Refusal.ERROR
     assert f"{name}.onnx" in refused.reason
@@ -256,7 +242,7 @@ def test_what_is_no_model_is_an_error_that_names_the_file(worker, tmp_path, case
 
 
 def test_a_missing_file_is_an_error(worker, tmp_path):
-    refused = worker.ask(Prepare("bad", str(tmp_path / "none.onnx"), synthetic=True), Prepared)
+    refused = worker.ask(Prepare(id="bad", path=str(tmp_path / "none.onnx"), synthetic=True), Prepared)
 
     assert refused.kind is Refusal.ERROR
     assert "none.onnx" in refused.reason
@@ -267,13 +253,13 @@ def test_a_truncated_brick_is_an_error(worker, skeleton_of, tmp_path):
     data = skeleton_of(CONV).SerializeToString()
     path.write_bytes(data[: len(data) // 2])
 
-    assert worker.ask(Prepare("bad", str(path), synthetic=True), Prepared).kind is Refusal.ERROR
+    assert worker.ask(Prepare(id="bad", path=str(path), synthetic=True), Prepared).kind is Refusal.ERROR
 
 
 def test_an_unknown_operator_is_unsupported(worker, skeleton_of, save):
     model = skeleton_of("(float[2] x0) => (float[2] v0) {v0 = nowhere.Odd(x0)}", domains=', "nowhere": 1')
 
-    refused = worker.ask(Prepare("odd", save(model), synthetic=True), Prepared)
+    refused = worker.ask(Prepare(id="odd", path=save(model), synthetic=True), Prepared)
 
     assert refused.kind is Refusal.UNSUPPORTED
     assert "Odd" in refused.reason or "nowhere" in refused.reason
@@ -289,8 +275,8 @@ def test_an_unknown_operator_is_unsupported(worker, skeleton_of, save):
     ids=["output", "input", "weight"],
 )
 def test_memory_beyond_the_limit_is_refused_and_the_worker_goes_on(worker, skeleton_of, save, graph):
-    refused = worker.ask(Prepare("huge", save(skeleton_of(graph)), synthetic=True), Prepared)
-    after = worker.ask(Prepare("small", save(skeleton_of(CONV), "small.onnx"), synthetic=True), Prepared)
+    refused = worker.ask(Prepare(id="huge", path=save(skeleton_of(graph)), synthetic=True), Prepared)
+    after = worker.ask(Prepare(id="small", path=save(skeleton_of(CONV), "small.onnx"), synthetic=True), Prepared)
 
     assert refused.kind is Refusal.MEMORY
     assert isinstance(after, Prepared)
@@ -322,7 +308,7 @@ def test_each_thread_has_a_core_of_its_own_and_cold_visits_leave_it_there(tmp_pa
     worker = Process(tmp_path)
     worker.ask(Hello("onnxruntime", threads=2), Greeting)
     before = bindings(worker.process.pid)
-    worker.ask(Prepare("r", _PRODUCT, synthetic=True, unroll=1), Prepared)
+    worker.ask(Prepare(id="r", path=_PRODUCT, synthetic=True, unroll=1), Prepared)
 
     worker.ask(Visit("r", cache="cold"), Visited)
 
@@ -339,7 +325,7 @@ def test_threads_of_parallel_execution_share_all_cores(tmp_path):
     worker = Process(tmp_path)
     worker.ask(Hello("onnxruntime", threads=2, options={"execution": "parallel", "inter_op": "2"}), Greeting)
     before = bindings(worker.process.pid)
-    worker.ask(Prepare("r", _PRODUCT, synthetic=True, unroll=1), Prepared)
+    worker.ask(Prepare(id="r", path=_PRODUCT, synthetic=True, unroll=1), Prepared)
 
     worker.ask(Visit("r", cache="cold"), Visited)
 
@@ -411,7 +397,7 @@ def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
         Worker.start(backend, options=UNPINNED, dtype=dtype) as worker,
         pytest.raises(BackendError, match=r"(?s)^(?!.*(my models|/tmp)).+$"),
     ):
-        worker.prepare(Prepare("a", str(missing), synthetic=False))
+        worker.prepare(Prepare(id="a", path=str(missing), synthetic=False))
 
 
 def test_a_name_with_slashes_stays_and_a_path_is_shortened(tmp_path):
@@ -457,7 +443,7 @@ def test_a_worker_dies_with_its_parent_in_the_middle_of_a_visit(tmp_path):
         "def ask(text):\n"
         "    worker.stdin.write(text + chr(10)); worker.stdin.flush()\n"
         f"ask({Hello('onnxruntime', options=UNPINNED).to_json()!r}); worker.stdout.readline()\n"
-        f"ask({Prepare('r', _PRODUCT, synthetic=True).to_json()!r}); worker.stdout.readline()\n"
+        f"ask({Prepare(id='r', path=_PRODUCT, synthetic=True).to_json()!r}); worker.stdout.readline()\n"
         f"ask({Visit('r', loops=10**9).to_json()!r})\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(60)\n"

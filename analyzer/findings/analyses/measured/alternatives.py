@@ -19,8 +19,6 @@ from .beside import Beside
 
 __all__ = ["ANALYSIS"]
 
-_NS_PER_MS = 1e6
-
 
 def _run(model: Model) -> Iterable[Finding]:
     choice = model.choice
@@ -67,8 +65,8 @@ def _run(model: Model) -> Iterable[Finding]:
 
 
 def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
-    here, there = base.latency_ns / _NS_PER_MS, other.latency_ns / _NS_PER_MS
-    return f"measured: {there:.4g} ms there, {here:.4g} ms here, {'in turn' if together else 'in different runs'}"
+    latencies = f"{other.latency_ms:.4g} ms there, {base.latency_ms:.4g} ms here"
+    return f"measured: {latencies}, {'in turn' if together else 'in different runs'}"
 
 
 def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:

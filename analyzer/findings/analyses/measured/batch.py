@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from .....bricks.graph.graph import build_graph
+from .....constructor.sweep import optimal_batch
 from .....db import Measurement, Subject
 from .....errors import DlbricksError
 from .....generator.decomposition.oracle import WorkerOracle
@@ -23,30 +24,9 @@ from ...finding import Finding, Remedy
 from ...subject import Subject as Model
 from .beside import Beside
 
-__all__ = ["ANALYSIS", "optimal"]
-
-_GAIN = 1.05
-"""Throughput of a doubled batch over that of the batch, up to which doubling is not worth it (XSP)."""
+__all__ = ["ANALYSIS"]
 
 _NS_PER_S = 1e9
-_NS_PER_MS = 1e6
-
-
-def optimal(latencies: Mapping[int, float]) -> int:
-    """The first batch whose doubling gains at most 5 % of throughput; the largest where every doubling gains more.
-
-    Args:
-        latencies: Of one execution, by batch; each batch is twice the one before.
-
-    Example:
-        >>> optimal({1: 10.0, 2: 12.0, 4: 23.5, 8: 30.0})
-        2
-    """
-    batches = sorted(latencies)
-    for batch in batches[:-1]:
-        if 2 * latencies[batch] <= _GAIN * latencies[2 * batch]:
-            return batch
-    return batches[-1]
 
 
 def _run(model: Model) -> Iterable[Finding]:
@@ -54,14 +34,14 @@ def _run(model: Model) -> Iterable[Finding]:
     if own is None or model.latency_ms is None or model.graph.key not in stored or len(stored) < 2:
         return
     known = _by_batch(model, own, stored)
-    best = optimal({batch: one.latency_ns for batch, one in known.items()})
+    best = optimal_batch({batch: one.latency_ns for batch, one in known.items()})
     if best == own:
         return
     base, other = known[own], known[best]
     ratio = Beside(model.store, [base, other]).ratio(base, other)
     low, high = ratio.between(own / best)
     left = ratio.value * own / best
-    takes = other.latency_ns / _NS_PER_MS
+    takes = other.latency_ms
     yield Finding(
         kind="batch",
         title=f"run in batches of {best} in place of {own}, a sample takes {left:.0%} of the time",

@@ -55,11 +55,6 @@ class Beside:
         """The latency of another measurement over that of a base; both above 0."""
         ours, theirs = (self._blocks.get(one.id, ()) for one in (base, other))
         in_turn = visited_in_turn(base, other, ours, theirs)
-        stand = self._timeline.between(base, other, in_turn=in_turn)
-        own = math.hypot(_relative(base), _relative(other))
+        stand = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
+        own = math.hypot(*(one.half_ns / one.latency_ns for one in (base, other)))
         return Ratio(stand.other_ns / stand.base_ns, own, NORMAL * stand.apart, in_turn)
-
-
-def _relative(one: Measurement) -> float:
-    low, high = one.ci95_ns
-    return (high - low) / 2 / one.latency_ns

@@ -159,7 +159,7 @@
       const draw = table(box, columns, bricks ? unique : each, {
         label: "layers", order: bricks ? "total_ms" : "ms", descending: true, words: (row) => row.words, file: "layers.csv",
         keep: (row) => (!select.value || row.brick.op === select.value) && (!critical.checked || row.path),
-        attributes: (row) => ({ "data-brick": row.brick.key, "data-measurement": row.brick.id, title: row.brick.id ? `measurement ${row.brick.id}, ${row.brick.verdict}` : "not measured" }),
+        attributes: (row) => ({ "data-brick": row.brick.key, "data-measurement": row.brick.id, title: row.brick.id ? `measurement ${row.brick.id}, ${row.brick.verdict}` : row.brick.ms === null ? "not measured" : "not measured: read between other sizes" }),
         tools: [select, bricks || !branched ? null : el("label", { class: "tick" }, critical, el("span", null, el("span", { class: "path" }, "● "), "On the critical path")), ...views],
       });
       select.onchange = critical.onchange = draw;

@@ -7,13 +7,19 @@ returns its output, or a tuple of its outputs. It is written in plain PyTorch: w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
-__all__ = ["Operator", "elementwise", "names", "operator", "registered"]
+__all__ = ["Operator", "elementwise", "operator", "operators"]
 
 Operator = Callable[..., Any]
 
+_MODULES = (
+    "arithmetic", "control", "convolution", "elements", "generation", "indexing", "linear", "normalisation", "pooling",
+    "quantisation", "recurrence", "reduction", "resizing", "shape",
+)  # fmt: skip
 _OPERATORS: dict[str, Operator] = {}
 
 
@@ -33,11 +39,9 @@ def elementwise(name: str, function: Callable[..., Any]) -> None:
     _OPERATORS[name] = lambda _, *inputs: function(*inputs)
 
 
-def registered(name: str) -> Operator | None:
-    """The function of an operator, where its module was imported; None where there is none (see ``table``)."""
-    return _OPERATORS.get(name)
-
-
-def names() -> frozenset[str]:
-    """The operators whose modules were imported."""
-    return frozenset(_OPERATORS)
+@cache
+def operators() -> Mapping[str, Operator]:
+    """ONNX's own operators by name, once every module that registers some was imported."""
+    for module in _MODULES:
+        importlib.import_module(f".{module}", __package__)
+    return _OPERATORS

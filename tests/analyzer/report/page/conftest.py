@@ -14,7 +14,7 @@ from dlbricks.analyzer.report.page.page import render_page
 from dlbricks.analyzer.report.section import Section
 from dlbricks.analyzer.reporting import report
 from dlbricks.db import Store
-from dlbricks.generator.measurement.ceilings.ceilings import measure_ceilings
+from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.models import find_models
 
 HOSTILE = (

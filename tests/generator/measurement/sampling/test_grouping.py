@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
+from dlbricks.bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, level_name
 from dlbricks.db.values import Subject
 from dlbricks.generator.measurement.item import Item
 from dlbricks.generator.measurement.sampling.grouping import PackPlan, grouped, packs_of
@@ -105,6 +105,20 @@ def test_the_class_that_a_suite_notes_for_a_model_is_its_own():
 
     (group,) = [one for one in groups if one.models]
     assert {item.footprint for item in group.items} == {LARGE}
+
+
+def test_bricks_of_iterations_are_visited_beside_their_model_and_never_decide_its_class():
+    _, near, *_ = REPEAT_LEVELS
+    items = [brick("a"), brick("b"), brick("a", MIB // 4, footprint=near), brick("other", footprint=near)]
+
+    groups = grouped(items, [model("m", MIB // 2)], {"m": {"a", "b"}}, memory_bytes=1 << 40)
+
+    (group,) = [one for one in groups if one.models]
+    assert {(item.key, item.footprint) for item in group.items} == {("a", SMALL), ("b", SMALL), ("a", near)}
+    assert {item.key for one in groups if one is not group for item in one.items} == {"other"}
+    assert {pack.footprint for pack in packs_of(group.items, "p")} == {SMALL, near}
+    (warm,) = [pack for pack in packs_of(group.items, "p") if pack.footprint == near]
+    assert warm.footprint_bytes < 2 * near
 
 
 def test_models_of_the_same_bricks_share_a_group():

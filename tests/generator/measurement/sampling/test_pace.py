@@ -26,6 +26,15 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(scope="module", autouse=True)
+def usual_visits(brief_visits):
+    """Visits as long, and as many, as those of users."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in brief_visits.items():
+            patch.setattr(module, name, value)
+        yield
+
+
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()

@@ -8,6 +8,7 @@ from typing import Any
 
 import dlbricks
 import pytest
+from dlbricks.analyzer.markdown import _ANSWERS
 from dlbricks.errors import UsageError
 
 DISABLED = {"optimization": "disabled"}
@@ -41,12 +42,12 @@ def test_json_is_what_the_command_prints(
     estimates = dlbricks.estimate(models, store=store, stack=stack)
 
     records = {
-        ("estimate", "--stack", stack): dlbricks.to_json(estimates),
-        ("estimate", "--stack", stack, "--explain", "--layers"): dlbricks.to_json(estimates[0], explain=True),
-        ("compare",): dlbricks.to_json(dlbricks.compare(models, store=store)),
-        ("advise",): dlbricks.to_json(dlbricks.advise(models, store=store)),
-        ("kernels", "--stack", stack): dlbricks.to_json(dlbricks.kernels(models, store=store, stack=stack)),
-        ("analyze", "--stack", stack): dlbricks.to_json(dlbricks.analyze(models, store=store, stack=stack)),
+        ("estimate", "--stack", stack): estimates.to_json(),
+        ("estimate", "--stack", stack, "--explain", "--layers"): estimates.to_json(explain=True),
+        ("compare",): dlbricks.compare(models, store=store).to_json(),
+        ("advise",): dlbricks.advise(models, store=store).to_json(),
+        ("kernels", "--stack", stack): dlbricks.kernels(models, store=store, stack=stack).to_json(),
+        ("analyze", "--stack", stack): dlbricks.analyze(models, store=store, stack=stack).to_json(),
     }
 
     for (command, *options), record in records.items():
@@ -61,15 +62,15 @@ def test_frames_are_flat(models: list[dlbricks.ModelSource], store: dlbricks.Sto
     stack = stack_of(store, DISABLED)
     estimates = dlbricks.estimate(models, store=store, stack=stack)
 
-    whole, layers = dlbricks.frame(estimates), dlbricks.frame(estimates, inner=True)
+    whole, layers = estimates.frame(), estimates.frame(inner=True)
 
     assert list(whole["name"]) == [models[0].name]
     assert whole["coverage.sequences"][0] == 1.0
     assert whole["ci95_ms_low"][0] <= whole["estimate_ms"][0] <= whole["ci95_ms_high"][0]
     assert whole["missing"].str.len()[0] == 0
-    assert layers["layer.latency_ms"].sum() == pytest.approx(estimates[0].sequential_ms)
-    assert len(layers) == len(estimates[0].sequences) == 6
-    assert len(dlbricks.frame(dlbricks.compare(models, store=store), inner=True)) == 4, "one for each unique brick"
+    assert layers["layer.latency_ms"].sum() == pytest.approx(estimates.rows[0].sequential_ms)
+    assert len(layers) == len(estimates.rows[0].sequences) == 6
+    assert len(dlbricks.compare(models, store=store).frame(inner=True)) == 4, "one for each unique brick"
 
 
 def test_what_was_decomposed_and_measured_is_recorded(models: list[dlbricks.ModelSource]) -> None:
@@ -78,10 +79,10 @@ def test_what_was_decomposed_and_measured_is_recorded(models: list[dlbricks.Mode
         forecast = dlbricks.run("suite", store=store, dry_run=True)
         nothing = dlbricks.estimate([], store=store)
 
-    assert dlbricks.to_json(made)["unique"] == dlbricks.frame(made)["unique"][0] == made.unique
-    assert dlbricks.to_json(forecast)["remaining"] == forecast.remaining
-    assert dlbricks.frame(forecast).empty, "a row for each failure, of which there is none"
-    assert dlbricks.to_json(nothing) == {"schema": 1, "results": [], "sweeps": []}
+    assert made.to_json()["unique"] == made.frame()["unique"][0] == made.unique
+    assert forecast.to_json()["remaining"] == forecast.remaining
+    assert forecast.frame().empty, "a row for each failure, of which there is none"
+    assert nothing.to_json() == {"schema": 1, "results": [], "sweeps": []}
 
 
 def test_bricks_that_agree_have_no_row(models: list[dlbricks.ModelSource]) -> None:
@@ -90,11 +91,25 @@ def test_bricks_that_agree_have_no_row(models: list[dlbricks.ModelSource]) -> No
 
     found = dlbricks.check_agreement(suite, "onnxruntime", against="onnxruntime")
 
-    assert dlbricks.frame(found).empty
-    assert dlbricks.to_json(found)["backend"] == "onnxruntime"
+    assert found.frame().empty
+    assert found.to_json()["backend"] == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["advise", "analyze", "check_agreement", "compare", "confirm", "estimate", "generate", "history", "kernels",
+     "library_plans", "measure", "report", "reproduce", "run", "tokens"],
+)  # fmt: skip
+def test_what_every_function_returns_has_the_same_habits(name: str) -> None:
+    function = getattr(dlbricks, name)
+    kind = function.__globals__[function.__annotations__["return"]]
+
+    assert issubclass(kind, dlbricks.Tabular)
+    assert {"rows", "complete", "frame", "to_json"} <= {*dir(kind)}
+    assert kind in _ANSWERS
 
 
 @pytest.mark.parametrize("thing", [None, "report", 1.5, [1, 2]])
 def test_what_is_no_report_is_refused(thing: Any) -> None:
     with pytest.raises(UsageError, match="is no report"):
-        dlbricks.frame(thing)
+        dlbricks.to_markdown(thing)

@@ -17,26 +17,25 @@ from pathlib import Path
 
 import psutil
 
-from ....bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
-from ....db.samples.rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
-from ....db.store import Store
-from ....db.values import Measurement, Subject, System
-from ....errors import BackendError, BackendUnavailable, UsageError, WorkerError
-from ...backends.base import Backend
-from ...backends.registry import backends, get, require_available
-from ...backends.requirements import dtypes_on, require_dtype
-from ...machine.lock import machine_lock
-from ...machine.system import probe_system
-from ...progress import ProgressCallback
-from ..costs import RunCosts
-from ..item import Item
-from ..journal import Journal
-from ..launch import begin_run, end_run, launch
-from ..sampling.grouping import grouped
-from ..sampling.pace import Pace, forecast_s
-from ..session import Session
-from ..settings import MeasurementSettings
-from .whole import Whole
+from ...bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
+from ...db.samples.rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
+from ...db.store import Store
+from ...db.values import Measurement, Subject, System
+from ...errors import BackendError, BackendUnavailable, UsageError, WorkerError
+from ..backends.base import Backend
+from ..backends.registry import backends, get, require_available
+from ..backends.requirements import dtypes_on, require_dtype
+from ..machine.lock import machine_lock
+from ..machine.system import probe_system
+from ..progress import ProgressCallback, Whole
+from .costs import RunCosts
+from .item import Item
+from .journal import Journal
+from .launch import begin_run, end_run, launch
+from .sampling.grouping import grouped
+from .sampling.pace import Pace, forecast_s
+from .session import Session
+from .settings import MeasurementSettings
 
 __all__ = ["CeilingReport", "CeilingRow", "measure_ceilings"]
 
@@ -267,5 +266,5 @@ def _row(blank: CeilingRow, item: Item, call: Measurement | None, settings: Meas
     if item.result is None:
         reason = item.failure.reason if item.failure is not None else "the time was up before enough samples"
         return replace(row, error=reason)
-    rate, latency_ms = rate_of(item.label, item.result, call, settings.device), item.result.latency_ns / 1e6
+    rate, latency_ms = rate_of(item.label, item.result, call, settings.device), item.result.latency_ms
     return replace(row, latency_ms=latency_ms, flops_s=rate if flops else None, bytes_s=None if flops else rate)

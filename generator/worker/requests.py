@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: one JSON object per line, a request and then its reply.
+"""What a parent asks of a worker, and what it answers to that: one JSON object per line, a request and then its reply.
 
 The parent writes a request (``{"op": ...}``) to the worker's standard input and reads one reply
 (``{"ok": ...}``) from its standard output; nothing else ever travels on the two pipes. The protocol knows
@@ -27,81 +27,105 @@ any of them   ``Refused``     what could not be done, in one line
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ....errors import WorkerError
-from .greeting import Greeting, Hello, Limits
-from .inspection import Examine, Examined, LayerEffect, Profile, Profiled, Trace, Traced
-from .message import Message, Reply, Request, parse_line
-from .packs import LeftOut, Pack, Packed, Times, Unpack, Unpacked, Visit, Visited
+from ...errors import WorkerError
+from .replies import Message, parse_line
 
 __all__ = [
     "Bye",
-    "Done",
     "Examine",
-    "Examined",
     "Extract",
-    "Greeting",
     "Hello",
-    "LayerEffect",
-    "LeftOut",
     "Limits",
-    "Message",
+    "NetworkRequest",
     "Outputs",
     "Pack",
-    "Packed",
     "Prepare",
-    "Prepared",
     "Profile",
-    "Profiled",
-    "Refusal",
-    "Refused",
     "Release",
-    "Reply",
     "Request",
-    "Times",
     "Trace",
-    "Traced",
-    "Types",
     "Unpack",
-    "Unpacked",
     "Values",
     "Visit",
-    "Visited",
-    "parse_reply",
     "parse_request",
 ]
 
 
-class Refusal(StrEnum):
-    """Why a request was refused."""
-
-    UNSUPPORTED = "unsupported"
-    """The runtime cannot express this network."""
-    ERROR = "error"
-    """The runtime, the file or the request is at fault."""
-    MEMORY = "memory"
-    """The memory limit was hit; the worker is alive, but best replaced."""
-    USAGE = "usage"
-    """An option is unknown or has a wrong value."""
-    UNAVAILABLE = "unavailable"
-    """The runtime is not installed or not usable here."""
-
-
 @dataclass(frozen=True, slots=True)
-class Prepare(Request):
-    """Load a network, fill it, run it once, and keep it.
+class Request(Message):
+    """Said by the parent."""
+
+    marker: ClassVar[str] = "op"
+    op: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRequest(Request):
+    """Base of what is asked about the network in a file.
 
     Attributes:
-        id: Chosen by the parent; names the network in later requests.
         path: ONNX file: a brick or zoo skeleton (``synthetic``), or a whole model. ``OVERHEAD`` of
             ``bricks.reference`` and its like (in place of a path) are networks of our own.
         synthetic: Whether weights are graph inputs marked ``role=weight``, to be filled with seeded values.
         overrides: ``dim_param`` to value, for a file with dynamic dimensions.
         inputs: Non-weight graph inputs (name, dtype, static shape); empty: as the file declares them.
         seed: Seed of weights and inputs.
+    """
+
+    path: str
+    synthetic: bool
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        memory_bytes: Private memory of the worker above what it holds when the backend is loaded; None: no limit.
+    """
+
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Request):
+    """First request: which runtime, set up how.
+
+    Attributes:
+        backend: Name of the entry point in the group ``dlbricks.backends``.
+        device: ``cpu`` or ``cuda``.
+        options: The backend's own options, checked by it.
+        threads: Threads of the runtime; 0 means all physical cores that this process may use.
+        limits: Memory limit.
+        together: Whether many networks will be visited in turn: they then share threads.
+        dtype: Precision that networks are computed in; ``float32``: that of each network itself.
+        libraries: Digest to path of the libraries of custom operators that the options name.
+    """
+
+    op: ClassVar[str] = "hello"
+
+    backend: str
+    device: str = "cpu"
+    options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    limits: Limits = field(default_factory=Limits)
+    together: bool = False
+    dtype: str = "float32"
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare(NetworkRequest):
+    """Load a network, fill it, run it once, and keep it.
+
+    Attributes:
+        id: Chosen by the parent; names the network in later requests.
         unroll: Copies in one network; 0: the worker chooses. Networks that are not synthetic take 1 only.
         as_is: It is of a graph that the runtime executes: the runtime's own optimisation stays off, whatever the
             options say.
@@ -112,11 +136,6 @@ class Prepare(Request):
     op: ClassVar[str] = "prepare"
 
     id: str
-    path: str
-    synthetic: bool
-    overrides: tuple[tuple[str, int], ...] = ()
-    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    seed: int = 0
     unroll: int = 0
     as_is: bool = False
     variant: str = ""
@@ -124,24 +143,63 @@ class Prepare(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared(Reply):
-    """Reply to ``Prepare``.
+class Pack(Request):
+    """Load bricks to be run together, and run them once.
+
+    A pack that is packed again, with the same members, only changes their order.
 
     Attributes:
-        load_ns: Time that the runtime took to load the network (session creation).
-        first_run_ns: Time of its first execution.
-        prepare_ns: Time of the whole request, both included.
-        loading_ns: What the runtime took of it: every loading and first execution, those of the copies included.
-        bytes: Weights (twice: runtimes pack them), inputs and outputs that the worker holds for it.
-        unroll: Copies in the network; divide a loop's time by it.
+        id: Chosen by the parent; names the pack in later requests.
+        members: Id and ONNX file of each brick, and how often it stands in the pack, each time with weights of its own;
+            in the order in which they are run.
+        seed: Of weights and inputs.
+        as_is: As for ``Prepare``.
+        variant: Name of one of the backend's algorithms; empty: as it chooses.
+        memory_reuse: As in ``Settings``.
+        boundary: Id of each brick that stands at a model's own inputs or outputs, and which of ``BOUNDARY`` it is.
     """
 
-    load_ns: int
-    first_run_ns: int
-    prepare_ns: int
-    loading_ns: int
-    bytes: int
-    unroll: int
+    op: ClassVar[str] = "pack"
+
+    id: str
+    members: tuple[tuple[str, str, int], ...]
+    seed: int = 0
+    as_is: bool = False
+    variant: str = ""
+    memory_reuse: bool = True
+    boundary: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit(Request):
+    """Execute a pack, or a kept network, and look how quiet the machine is.
+
+    Attributes:
+        id: Of a pack or of a prepared network.
+        loops: Executions that are timed together.
+        warmups: Executions before, that are not.
+        cache: ``hot`` (as it is) or ``cold`` (caches are evicted before; there is then one loop).
+    """
+
+    op: ClassVar[str] = "visit"
+
+    id: str
+    loops: int = 1
+    warmups: int = 0
+    cache: str = "hot"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpack(Request):
+    """End the profile of a pack, which stays loaded.
+
+    Attributes:
+        id: Of the pack.
+    """
+
+    op: ClassVar[str] = "unpack"
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,41 +234,59 @@ class Values(Request):
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Types(Reply):
-    """Reply to ``Values``.
-
-    Attributes:
-        types: Name to (dtype, shape); a value that could not be computed is missing.
-    """
-
-    types: Mapping[str, tuple[str, tuple[int, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Extract(Request):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extract(NetworkRequest):
     """Write the graph that the runtime executes for a model, in skeleton form, and the stages on its way there.
 
     ``executed.onnx`` states the type of every value; ``stage<i>.onnx``, nearest to the source first, those of its
     inputs alone.
 
     Attributes:
-        path: As for ``Prepare``.
-        synthetic: As for ``Prepare``.
         folder: An existing folder for the files.
-        overrides: As for ``Prepare``.
-        inputs: As for ``Prepare``.
-        seed: As for ``Prepare``.
     """
 
     op: ClassVar[str] = "extract"
 
-    path: str
-    synthetic: bool
     folder: str
-    overrides: tuple[tuple[str, int], ...] = ()
-    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examine(NetworkRequest):
+    """Execute the graph that the runtime executes for a model, and time each layer on the way.
+
+    Each is timed with the values that it has there, and with those that it has as a brick.
+
+    Attributes:
+        rounds: Differences per layer.
+    """
+
+    op: ClassVar[str] = "examine"
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile(NetworkRequest):
+    """Load a network, run it under the runtime's profiler, and drop it.
+
+    Attributes:
+        executions: How many to profile, after one that warms up.
+        as_is: As for ``Prepare``.
+        variant: The name of one of the backend's algorithms; empty: as it is.
+    """
+
+    op: ClassVar[str] = "profile"
+
+    executions: int
+    as_is: bool = False
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace(NetworkRequest):
+    """Load a network as it stands, run it once, and count how often each of its nodes is executed."""
+
+    op: ClassVar[str] = "trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,32 +305,10 @@ class Bye(Request):
     op: ClassVar[str] = "bye"
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Reply):
-    """Reply without content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused(Reply):
-    """Reply of a worker that could not do it and goes on.
-
-    Attributes:
-        kind: Why.
-        reason: One line that names the cause.
-    """
-
-    ok: ClassVar[bool] = False
-
-    kind: Refusal
-    reason: str
-
-
 _REQUESTS: dict[str, type[Request]] = {
     kind.op: kind
     for kind in (Hello, Prepare, Pack, Visit, Unpack, Outputs, Values, Extract, Examine, Profile, Trace, Release, Bye)
 }
-
-_R = TypeVar("_R", bound=Reply)
 
 
 def parse_request(line: str, known: Mapping[str, type[Request]] = _REQUESTS) -> Request:
@@ -269,13 +323,3 @@ def parse_request(line: str, known: Mapping[str, type[Request]] = _REQUESTS) -> 
     if kind is None:
         raise WorkerError(f"unknown request {found.get('op')!r}", remedy=f"known are {', '.join(known)}")
     return kind.from_fields(found)
-
-
-def parse_reply(line: str, expected: type[_R]) -> _R | Refused:
-    """Read one reply of the expected kind, or a refusal; raises ``WorkerError`` for anything else."""
-    found = parse_line(line)
-    if found.get("ok") is True:
-        return expected.from_fields(found)
-    if found.get("ok") is False:
-        return Refused.from_fields(found)
-    raise WorkerError("a reply of the worker has no 'ok'")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from dlbricks import estimate
 from dlbricks.bricks.cutting.wiring import sequences
-from dlbricks.constructor.boundary import at_boundary
 from dlbricks.constructor.stored import BrickMeasurements, Stored
 
 STEP = """
@@ -46,7 +45,7 @@ def latest(lab, source, graph_of, warm, cold):
     outside = {part.key: lab.measurement(part.key, cold, variant="given-kept") for part in parts}
     given = {key: replace(one, variant="given") for key, one in outside.items()}
     bricks = BrickMeasurements(latest=inside, boundary={"given-kept": outside, "given": given})
-    found = at_boundary(Stored(bricks={"8MiB": bricks}), graph, parts, "8MiB").bricks_in("8MiB")
+    found = Stored(bricks={"8MiB": bricks}).at_boundary(graph, parts, "8MiB").bricks_in("8MiB")
     return [(graph.layers[part.layers[0]].op_type, found.latest[part.key].latency_ns / 1e6) for part in parts]
 
 

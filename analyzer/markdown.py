@@ -1,0 +1,76 @@
+"""Reports as Markdown: what the command line writes with ``--format markdown``, from Python.
+
+What to say of a report below its rows is made here, far above ``generate``, ``run`` and ``measure``: hence this is a
+function, and no method as ``frame`` and ``to_json`` are (``tabular.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UsageError
+from ..generator.decomposition.generate import GenerateReport
+from ..generator.measurement.agreement import AgreementReport
+from ..generator.measurement.measure import MeasureReport
+from ..generator.measurement.run import RunReport
+from ..generator.planning.library_plans import PlanReport
+from ..tabular import Tabular
+from .advice import Advice
+from .comparison.compare import Comparison
+from .estimation.estimates import Estimates
+from .findings.analyze import AnalyzeReport
+from .history.result import History
+from .kernels.kernels import Kernels
+from .manifests.reproduce import Reproduction
+from .report.answers.comparison import advice_answer, comparison_answer
+from .report.answers.estimates import estimates_answer
+from .report.answers.findings import analyze_answer
+from .report.answers.generation import generate_answer
+from .report.answers.history import history_answer
+from .report.answers.kernels import kernels_answer
+from .report.answers.plans import plans_answer
+from .report.answers.reproduction import reproduction_answer
+from .report.answers.resources import agreement_answer
+from .report.answers.runs import measure_answer, run_answer
+from .report.tables import Answer, Format, render
+from .reporting import Report, report_answer
+from .tokens.answer import tokens_answer
+from .tokens.tokens import Tokens
+
+__all__ = ["to_markdown"]
+
+_ANSWERS: Mapping[type[Tabular], Callable[[Any], Answer]] = {
+    Advice: advice_answer,
+    AgreementReport: agreement_answer,
+    AnalyzeReport: analyze_answer,
+    Comparison: comparison_answer,
+    Estimates: estimates_answer,
+    GenerateReport: generate_answer,
+    History: history_answer,
+    Kernels: kernels_answer,
+    MeasureReport: measure_answer,
+    PlanReport: plans_answer,
+    Report: report_answer,
+    Reproduction: reproduction_answer,
+    RunReport: run_answer,
+    Tokens: tokens_answer,
+}
+
+
+def to_markdown(report: Tabular) -> str:
+    """A report as the Markdown that ``--format markdown`` prints: a table, and what is to be said of it.
+
+    Args:
+        report: What a public function returned.
+
+    Raises:
+        UsageError: It is no report.
+
+    Example:
+        >>> IPython.display.Markdown(to_markdown(analyze(models, store=store)))  # doctest: +SKIP
+    """
+    made = _ANSWERS.get(type(report))
+    if made is None:
+        raise UsageError(f"{type(report).__name__} is no report", remedy="hand on what a function of dlbricks returned")
+    return render(made(report), Format.MARKDOWN)
