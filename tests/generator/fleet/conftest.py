@@ -104,8 +104,9 @@ class Workers:
         return process
 
     def runner(self, worker: subprocess.Popen[str]) -> psutil.Process:
-        """The process that measures for a worker; waits for it."""
-        return until(lambda: next(iter(psutil.Process(worker.pid).children()), None))
+        """The process that measures for a worker; waits for it, past helpers that imports start for a moment."""
+        children = psutil.Process(worker.pid).children
+        return until(lambda: next((child for child in children() if "run" in child.cmdline()), None))
 
     def brick_worker(self, worker: subprocess.Popen[str]) -> psutil.Process:
         """The process in which bricks run."""
