@@ -56,6 +56,9 @@ _SHARED_BYTES = 4096
 _LOOKED_AT = 64
 """Elements that decide whether two weights of one shape are equal."""
 
+_UNREAD = "unread"
+"""Input of a consumer that stands in a pack in which no other one would."""
+
 _FRAME: Mapping[str, tuple[int, int]] = {"": (8, ANY)}
 """What producers and consumers ask of operator sets: Expand is there since version 8."""
 
@@ -100,7 +103,7 @@ class Packed:
         network: To be run as it stands.
         nodes: Name of each counted node to the place of its member.
         uncounted: Name of each node that is a member's but not counted, to the place of its member.
-        idle: Names of the consumers, which do nothing: what the runtime's clock shows for them,
+        idle: Names of the consumers, one at least, which do nothing: what the runtime's clock shows for them,
             less what they really take, it adds to every node.
     """
 
@@ -171,6 +174,9 @@ def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
                     made.give(member.kept[value], prefix + value)
                 else:
                     idle.append(made.consume(prefix + value))
+    if not idle:  # every output stays
+        made.feed(_UNREAD, np.zeros(1, np.float32))
+        idle.append(made.consume(_UNREAD))
     return Packed(made.network(), nodes, uncounted, tuple(idle))
 
 

@@ -12,11 +12,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ....bricks.reference import OVERHEAD, built_in
+from ....bricks.reference import CHAIN, OVERHEAD, built_in
 from ....db.values import NATIVE
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, PackingBackend, Settings, is_packing
-from ...network.network import synthetic_network
+from ...network.network import Network, synthetic_network
 from ...network.packed import Member, Packed, grouped, pack
 from ..replies import Times
 from .executed import Executed
@@ -201,22 +201,24 @@ class _Profiled:
         """What a consumer, which does nothing, takes of an execution that nobody watches.
 
         What the profile says of a node beyond its share of such an execution is measured on a network of the shortest
-        bricks, once profiled and once not, in turn; what it says of a consumer there, less that, is the consumer's own.
+        bricks (of small operators of ours where none is short), once profiled and once not, in turn; what it says of a
+        consumer there, less that, is the consumer's own.
         """
-        shortest: list[tuple[float, Executed]] = []
+        shortest: list[tuple[float, Network]] = []
         for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
             sums = _by_member(packed.nodes, reading.names, reading.times[-1:], len(group))[0]
-            shortest += zip(sums.tolist(), group.values(), strict=True)
+            shortest += zip(sums.tolist(), (brick.network for brick in group.values()), strict=True)
         shortest.sort(key=lambda pair: pair[0])
-        chosen: list[Executed] = []
+        chosen: list[Network] = []
         total = 0.0
-        for ns, brick in shortest:
+        for ns, network in shortest:
             total += ns
-            if chosen and (sum(map(_count, chosen)) >= _TWIN_NODES or total > _TWIN_NS):
+            if total > _TWIN_NS or sum(map(_count, chosen)) >= _TWIN_NODES:
                 break
-            chosen.append(brick)
-        places = max(grouped([one.network for one in chosen]), key=len)
-        packed = pack([Member(chosen[place].network) for place in places], threads=self._settings.threads)
+            chosen.append(network)
+        chosen = chosen or [_own(CHAIN)]
+        places = max(grouped(chosen), key=len)
+        packed = pack([Member(chosen[place]) for place in places], threads=self._settings.threads)
         plain, watched = (self._backend.prepare_packed(packed.network, self._settings) for _ in range(2))
         try:
             plain.run()
@@ -247,9 +249,9 @@ def _of_idle(packed: Packed, reading: NodeTimes) -> Array:
     return means if times.shape[1] >= _FEWEST_IDLE else np.full_like(means, means.mean())
 
 
-def _count(brick: Executed) -> int:
-    assert brick.network.model is not None  # noqa: S101  # a brick, never a file
-    return len(brick.network.model.graph.node)
+def _count(network: Network) -> int:
+    assert network.model is not None  # noqa: S101  # a brick, never a file
+    return len(network.model.graph.node)
 
 
 def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, members: int) -> Array:
@@ -263,9 +265,13 @@ def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, mem
 
 def _call_network(backend: Backend, settings: Settings) -> Executable:
     """What costs nothing but a call."""
-    model = built_in(OVERHEAD)
-    assert model is not None  # noqa: S101  # the name is a constant
-    network = replace(synthetic_network(model), as_is=True)
-    executable = backend.prepare(network, replace(settings, dtype=NATIVE))
+    executable = backend.prepare(_own(OVERHEAD), replace(settings, dtype=NATIVE))
     executable.run()
     return executable
+
+
+def _own(name: str) -> Network:
+    """A network of our own, to be run as it stands."""
+    model = built_in(name)
+    assert model is not None  # noqa: S101  # the names are constants
+    return replace(synthetic_network(model), as_is=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dlbricks.bricks.graph.boundary import KEPT
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import UsageError, WorkerOutOfMemory
 from dlbricks.generator.backends.base import NodeTimes, Settings
@@ -333,6 +334,32 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     assert np.sum([one.whole_ns for one in reading.times], axis=0) * 2 == pytest.approx(
         [counted[1:3].sum() / 2, counted[4].sum()], abs=2 * len(bricks)
     )
+
+
+def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_clock(skeleton_of):
+    """The head of a language model: nothing in its pack would read a shape, and no brick in it is short."""
+    backend = _Counting()
+    settings = Settings("cpu", 1, backend.resolve("cpu", UNPINNED), (0,))
+    backend.setup(settings)
+    model = skeleton_of("(float[256,512] x, float[512,8192] w) => (float[256,8192] y) {y = MatMul(x, w)}")
+    bricks, _ = executed_bricks({"head": replace(synthetic_network(model), as_is=True)}, backend, settings)
+    bricks = {name: replace(brick, boundary=KEPT) for name, brick in bricks.items()}
+
+    loaded, refused, alone = load_pack(bricks, {}, backend, settings)
+    for visit in range(3):
+        loaded.run(visit=visit)
+    reading = loaded.read(None)
+    loaded.close()
+
+    assert (refused, alone) == ({}, ())
+    (times,) = reading.times
+    whole = np.array(times.whole_ns)
+    (own,) = (place for place, name in enumerate(backend.readings[0].names) if name == "0.0/0")
+    assert whole.shape == (3,)
+    np.testing.assert_allclose(whole, backend.readings[0].times[1:, own], rtol=0.1)
+    assert 0 <= reading.idle_ns < 1e5
+    assert [name for one in backend.readings[1:] for name in one.names if name == "0.0/0"] != []
+    assert max(one.times.sum(axis=1).max() for one in backend.readings[1:]) < whole.min()
 
 
 def test_a_brick_that_runs_as_it_stands_is_not_optimised_again(convolutions):
