@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, 
 from ..errors import BrokenModel
 from .names import is_standard
 from .payload import count_elements, payload_bytes, raw_tensor
-from .skeleton import KEPT_ELEMENTS
+from .skeleton import KEPT_ELEMENTS, is_causal_mask
 
 __all__ = [
     "Constant",
@@ -35,12 +35,14 @@ class Constant:
         dims: Static shape.
         nbytes: Bytes that it takes in the source: dense, or values and indices of a sparse tensor.
         tensor: The values, for at most ``KEPT_ELEMENTS`` elements; None for larger ones.
+        causal: Whether it is larger, and a causal mask.
     """
 
     dtype: int
     dims: tuple[int, ...]
     nbytes: int
     tensor: TensorProto | None
+    causal: bool = False
 
 
 def initializers(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
@@ -72,7 +74,7 @@ def dense_constant(tensor: TensorProto, name: str) -> Constant:
     elements = count_elements(dims)
     dtype = tensor.data_type
     kept = raw_tensor(tensor, name) if elements <= KEPT_ELEMENTS else None
-    return Constant(dtype, dims, payload_bytes(dtype, elements), kept)
+    return Constant(dtype, dims, payload_bytes(dtype, elements), kept, kept is None and is_causal_mask(tensor))
 
 
 def sparse_constant(sparse: SparseTensorProto, name: str) -> Constant:

@@ -19,7 +19,7 @@ from .functions import inline_functions
 from .hoisting import hoist_constants
 from .names import plain_domain, require_text
 from .payload import count_elements
-from .skeleton import KEPT_ELEMENTS, mark_weight
+from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
 from .subgraphs import bodies, may_have_bodies
 
 __all__ = ["NormalForm", "normalise"]
@@ -241,6 +241,8 @@ def _add_weight(graph: GraphProto, name: str, constant: Constant) -> None:
     for dim in constant.dims:
         dims.add(dim_value=dim)
     mark_weight(value)
+    if constant.causal:
+        mark_causal(value)
 
 
 def _drop_notes(node: NodeProto) -> None:

@@ -9,6 +9,7 @@ Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from ..errors import BrokenModel
 from .payload import PAYLOAD_FIELDS
-from .skeleton import KEPT_ELEMENTS
+from .skeleton import KEPT_ELEMENTS, may_be_mask
 
 __all__ = ["Read", "compact"]
 
@@ -31,6 +32,9 @@ _DESCEND_BYTES = 4096
 
 _MAX_DEPTH = 100
 """Nesting that protobuf itself accepts."""
+
+_MASK_BYTES = 4
+"""Most bytes of an element of a mask."""
 
 _MAX_ELEMENT_BYTES = 16
 """Of complex128, the widest element type."""
@@ -91,9 +95,10 @@ _Field = tuple[int, int, int, int]
 def compact(read: Read, size: int) -> bytes:
     """The serialised model without the payloads of constants of more than ``KEPT_ELEMENTS`` elements.
 
-    Initializers (dense and sparse) and the values of Constant nodes lose their payload, in subgraphs and model-local
-    functions too; documentation, metadata, quantisation annotations and training graphs are left out. Everything
-    else is copied byte for byte. Messages below 4 KiB are copied as they are.
+    Those that may be masks keep it, to be looked at once. Initializers (dense and sparse) and the values of Constant
+    nodes lose their payload, in subgraphs and model-local functions too; documentation, metadata, quantisation
+    annotations and training graphs are left out. Everything else is copied byte for byte. Messages below 4 KiB are
+    copied as they are.
 
     Args:
         read: Random access to the serialised ``ModelProto``.
@@ -148,19 +153,20 @@ class _Walk:
         return "constant" if constant else "node"
 
     def _tensor(self, start: int, end: int) -> bytes:
-        elements, size_bytes, string = 1, 0, False
+        dims: list[int] = []
+        dtype = size_bytes = 0
         for number, _, value, after in self._fields(start, end):
             if number == _DIMS:
-                for dim in self._varints(value, after):
-                    elements *= dim
+                dims += self._varints(value, after)
             elif number == _DATA_TYPE:
-                string = next(self._varints(value, after), 0) == TensorProto.STRING
+                dtype = next(self._varints(value, after), 0)
             elif number in _PAYLOADS:
                 size_bytes += after - value
+        elements = math.prod(dims)
         dropped = _RULES["tensor"].dropped
-        if elements > KEPT_ELEMENTS:
+        if elements > KEPT_ELEMENTS and not (may_be_mask(dtype, dims) and size_bytes <= elements * _MASK_BYTES):
             dropped |= _PAYLOADS
-        elif size_bytes > KEPT_ELEMENTS * _MAX_ELEMENT_BYTES and not string:
+        elif size_bytes > max(elements, KEPT_ELEMENTS) * _MAX_ELEMENT_BYTES and dtype != TensorProto.STRING:
             raise BrokenModel(f"a constant of {elements} elements holds {size_bytes} bytes")
         kept = bytearray()
         run = start

@@ -44,7 +44,7 @@ from .records import Parts, executed_record, parts_record, read_executed, read_p
 
 __all__ = ["Archive", "maker"]
 
-_FORMAT = 7
+_FORMAT = 8
 """Changes whenever a record is written otherwise, or the same model is decomposed otherwise."""
 
 _SETTLED_NS = 2_000_000_000

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ..graph.causal import SOFTMAX
 from ..graph.flow import Flow, flow_of
 from ..graph.graph import ModelGraph
 from ..graph.reuse import with_reuse
@@ -37,6 +38,7 @@ class Numbering:
         inputs: Source names of the activations read from outside; the position is the number.
         weights: Source names of the weights; the position is the number.
         outputs: Source names of the exposed values.
+        causal: Of ``inputs`` those that a Softmax reads behind a causal mask.
         text: The canonical description that the key hashes.
     """
 
@@ -44,14 +46,16 @@ class Numbering:
     inputs: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    causal: list[str] = field(default_factory=list)
     text: str = ""
 
 
 def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collection[str] | None = None) -> Numbering:
     """Number the values of a window and describe its wiring.
 
-    The description lists, layer by layer, the layer's key, what each input slot is connected to, and each output
-    with a mark where it is exposed. Constants stand in the layer's key, so a slot only says that one is there.
+    The description lists, layer by layer, the layer's key, what each input slot is connected to, with a mark where a
+    Softmax reads masked scores from outside, and each output with a mark where it is exposed. Constants stand in the
+    layer's key, so a slot only says that one is there.
     A value is exposed when something outside needs it; a layer that nothing needs exposes all its outputs, so that a
     runtime cannot drop it.
 
@@ -68,7 +72,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collec
     for index in window:
         layer = graph.layers[index]
         words.append(layer.key)
-        words.extend(_connect(numbering, layer))
+        words.extend(_connect(numbering, layer, graph.causal))
         words.append(">")
         dead_end = flow.dead_end[flow.position[index]]
         for value in layer.outputs:
@@ -86,7 +90,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collec
     return numbering
 
 
-def _connect(numbering: Numbering, layer: Layer) -> Iterator[str]:
+def _connect(numbering: Numbering, layer: Layer, causal: Collection[str]) -> Iterator[str]:
     """One word per input slot of a layer; numbers what is new."""
     for operand in layer.operands:
         if operand.role is Role.CONSTANT:
@@ -94,7 +98,11 @@ def _connect(numbering: Numbering, layer: Layer) -> Iterator[str]:
         elif operand.role is Role.ABSENT:
             yield "-"
         else:
-            yield _name(numbering, operand.value, weight=operand.role is Role.WEIGHT)
+            name = _name(numbering, operand.value, weight=operand.role is Role.WEIGHT)
+            masked = operand.value in causal and layer.op_type == SOFTMAX and operand.value in numbering.inputs
+            if masked and operand.value not in numbering.causal:
+                numbering.causal.append(operand.value)
+            yield f"{name}~" if masked else name
 
 
 def _name(numbering: Numbering, value: str, *, weight: bool) -> str:
@@ -162,7 +170,7 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
     for end in ends:
         while position < end:
             layer = graph.layers[graph.live[position]]
-            words += [layer.key, *_connect(numbering, layer), ">"]
+            words += [layer.key, *_connect(numbering, layer, graph.causal), ">"]
             for value in layer.outputs:
                 if not value:
                     words.append("-")

@@ -17,6 +17,7 @@ from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState
 from ..tensor import TensorType
 from .assembly import Assembly
+from .causal import causal_scores
 from .control import ControlFlow, write_out
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ModelGraph:
             that a runtime executes.
         identity: The key of the model's own graph, where this is that graph prepared as a runtime takes it.
         control: The model's control flow, and what became of it.
+        causal: Values that a Softmax reads behind a causal mask (``causal.py``).
     """
 
     layers: tuple[Layer, ...]
@@ -58,6 +60,7 @@ class ModelGraph:
     salt: str = ""
     identity: str = ""
     control: tuple[ControlFlow, ...] = ()
+    causal: frozenset[str] = frozenset()
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -175,6 +178,7 @@ def build_graph(
         salt=salt,
         identity=identity,
         control=written.control,
+        causal=causal_scores(source, inference.types, inference.constants),
     )
 
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.shapes import infer_shapes
-from ..constants import element_name, tensor_type, type_of
+from ..constants import element_name, tensor_type, tensor_type_of_array, type_of
 from ..tensor import TensorType
 from .folding import Constants, fold
 
@@ -76,6 +76,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
         wanted = set(missing)
         types |= {name: answer for name, answer in oracle(model, missing).items() if name in wanted}
         constants = fold(model.graph, types, dequantise=dequantise)
+    types |= {name: tensor_type_of_array(array) for name, array in constants.found.items() if name not in types}
     return Inference(types, unknown, constants, inferred)
 
 

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-un
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
-from ...models.skeleton import Skeleton, mark_weight
+from ...models.skeleton import Skeleton, mark_causal, mark_weight
 from ..canonical.bodies import nameless_attributes
 from ..canonical.schemas import CANONICAL_OPSET, find_schema
 from ..constants import element_number
@@ -234,7 +234,8 @@ class _Writer:
         types = _operand_types(self._layers)
         names = self._numbering.names
         for value in self._numbering.inputs:
-            body.input.append(_value_info(names[value], types[value]))
+            info = _value_info(names[value], types[value])
+            body.input.append(mark_causal(info) if value in self._numbering.causal else info)
         for value in self._numbering.weights:
             body.input.append(mark_weight(_value_info(names[value], types[value])))
         for data, name in self._constants.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx
 
+from ...bricks.graph.causal import SOFTMAX
 from ...bricks.graph.control import write_out
 from ...bricks.graph.executed import ExecutedModel
 from ...bricks.graph.expansion import Expansion, Step
@@ -133,11 +134,24 @@ def executed_model(
     return ExecutedModel(
         name=source.name,
         source=replace(before, control=written.control),
-        graph=replace(after, control=written.control),
+        graph=replace(after, control=written.control, causal=after.causal | _causal(before, after, origins)),
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,
         duplicated=sharing(origins),
         layouts=traits.layouts,
+    )
+
+
+def _causal(source: ModelGraph, executed: ModelGraph, origins: Sequence[frozenset[int]]) -> frozenset[str]:
+    """What a Softmax of the executed graph reads where that which it came from reads masked scores.
+
+    Runtimes compute masks ahead, and what is executed does not show their values.
+    """
+    masked = {index for value in source.causal for index in source.consumers(value)}
+    return frozenset(
+        layer.operands[0].value
+        for layer, origin in zip(executed.layers, origins, strict=True)
+        if layer.op_type == SOFTMAX and layer.operands and origin & masked
     )
 
 

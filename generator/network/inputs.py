@@ -20,10 +20,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.costs.elementwise import FORMULAS
+from ...bricks.graph.causal import SOFTMAX
 from ...bricks.operators import VIEWS
 from ...errors import BrokenModel
 from ...models.shapes import infer_shapes, static_shapes
-from ...models.skeleton import KEPT_ELEMENTS
+from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
 from ...models.subgraphs import all_graphs, all_nodes
 from . import noise
 from .domains import ONES, POSITIVE, Domain, Kind, Site
@@ -83,6 +84,8 @@ def make_inputs(
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
             offset = 0 if values.ordered else zlib.crc32(f"{position}/{copy}".encode())
             arrays[name] = noise.fill(shape, values.pool, offset=offset)
+            if consumers.behind_mask(name):
+                hide_future(arrays[name])
     return made
 
 
@@ -100,6 +103,7 @@ class _Consumers:
         for node in all_nodes(model.graph.node):
             for slot, value in enumerate(node.input):
                 self._reads.setdefault(value, []).append((node, slot))
+        self._causal = {value.name for value in model.graph.input if is_causal(value)}
         self._types = types
         self._shapes: dict[str, tuple[int, ...]] | None = None
         self._found: dict[str, tuple[Domain, ...]] = {}
@@ -121,6 +125,12 @@ class _Consumers:
             low, high = max(domain.low for domain in ranges), min(domain.high for domain in ranges)
             return Domain(Kind.RANGE, low=low, high=high)
         return first
+
+    def behind_mask(self, name: str) -> bool:
+        """Whether a graph input is scores that are marked as hidden by a causal mask, which a Softmax reads."""
+        return name in self._causal and any(
+            node.op_type == SOFTMAX and not slot for node, slot in self._reads.get(name, ())
+        )
 
     def _asked(self, value: str) -> tuple[Domain, ...]:
         if value not in self._found:

@@ -2,11 +2,11 @@
 
 Every brick stands between *producers*, which write its inputs just before, as the layer before it does in a model, and
 *consumers*, which read nothing but the shape of its outputs, so that their memory is free again. Producers only write:
-they expand a scalar; a producer that copied an input would read memory that a model does not, and an Identity is not
-executed at all. With several threads they add two vectors, each along other axes, which all threads share as they share
-the layers of a model: what each core reads is then in part what it wrote itself. Between two visits of a weight all
-other bricks have run, as in a model. The network is run as it stands: optimised, consumers would fold and equal
-producers merge.
+they expand a scalar, or one matrix where scores are masked; a producer that copied an input would read memory that a
+model does not, and an Identity is not executed at all. With several threads they add two vectors, each along other
+axes, which all threads share as they share the layers of a model: what each core reads is then in part what it wrote
+itself. Between two visits of a weight all other bricks have run, as in a model. The network is run as it stands:
+optimised, consumers would fold and equal producers merge.
 
 A runtime that optimises networks is asked for the executed form of many bricks at once, as parts of one network that
 share nothing (``united``, ``parted``): one session in place of one per brick.
@@ -28,6 +28,7 @@ from onnx import helper, numpy_helper
 from ...bricks.canonical import ANY
 from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
 from ...errors import BackendError
+from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import reads
 from .copies import add_copy, add_value, distinct
 from .network import Network
@@ -277,16 +278,24 @@ class _Assembly:
         if value is None:
             self.feed(name, array)
             return
+        if hides_future(array):
+            value = np.full(array.shape[-2:], value)
+            hide_future(value)
+            self._expand(name, f"{name}:one", value, array.shape)
+            return
         place = _parted(array) if self._threads > 1 else None
         if place is not None:
             self._add_vectors(name, value, array.shape, place)
             return
-        scalar, shape = f"{value.dtype}:{value}", f"{name}:shape"
-        if scalar not in self._feeds:
-            self.feed(scalar, value)
-        sizes = numpy_helper.from_array(np.array(array.shape, dtype=np.int64), shape)
+        self._expand(name, f"{value.dtype}:{value}", value, array.shape)
+
+    def _expand(self, name: str, source: str, value: Array, shape: tuple[int, ...]) -> None:
+        """Write a value from the input that it repeats."""
+        if source not in self._feeds:
+            self.feed(source, value)
+        sizes = numpy_helper.from_array(np.array(shape, dtype=np.int64), f"{name}:shape")
         self._model.graph.initializer.append(sizes)
-        self._model.graph.node.append(helper.make_node("Expand", [scalar, shape], [name], name=f"{name}:producer"))
+        self._model.graph.node.append(helper.make_node("Expand", [source, sizes.name], [name], name=f"{name}:producer"))
 
     def _add_vectors(self, name: str, value: Array, shape: tuple[int, ...], place: int) -> None:
         """Write a value as the sum of itself along the axes before a place and of nothing along the others."""

@@ -10,7 +10,7 @@ import pytest
 from dlbricks.errors import BrokenModel
 from dlbricks.models import wire
 from dlbricks.models.payload import PAYLOAD_FIELDS
-from dlbricks.models.skeleton import KEPT_ELEMENTS
+from dlbricks.models.skeleton import KEPT_ELEMENTS, may_be_mask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
@@ -58,7 +58,7 @@ def strip_nodes(nodes) -> None:
 
 def strip_tensor(tensor: TensorProto) -> None:
     tensor.ClearField("doc_string")
-    if int(np.prod(tensor.dims, dtype=object)) > KEPT_ELEMENTS:
+    if int(np.prod(tensor.dims, dtype=object)) > KEPT_ELEMENTS and not may_be_mask(tensor.data_type, tensor.dims):
         for name in PAYLOAD_FIELDS:
             tensor.ClearField(name)
 
@@ -143,6 +143,27 @@ def big_model() -> bytes:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])
     y = helper.make_tensor_value_info("y0", TensorProto.FLOAT, [1, 64])
     return helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights)).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (np.tri(64, dtype=bool), True),
+        (np.zeros((1, 1, 64, 80), np.float32), True),
+        (np.zeros((64, 80), np.float32), False),
+        (np.zeros((2, 64, 64), bool), False),
+        (np.zeros((80, 64), bool), False),
+        (np.zeros((1, 64, 64), np.int64), False),
+    ],
+)
+def test_what_may_be_a_mask_keeps_its_values_to_be_looked_at(values, kept) -> None:
+    tensor = numpy_helper.from_array(values, "mask")
+    model = helper.make_model(helper.make_graph([], "g", [], [], [tensor]))
+
+    (found,) = compact(model.SerializeToString()).graph.initializer
+
+    assert list(found.dims) == list(values.shape)
+    assert found.raw_data == (tensor.raw_data if kept else b"")
 
 
 def test_payload_is_never_read() -> None:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from ....bricks.graph.causal import SOFTMAX
 from ....errors import BackendError
-from ....models.skeleton import KEPT_ELEMENTS, mark_weight
+from ....models.skeleton import KEPT_ELEMENTS, hides_future, mark_causal, mark_weight
 from ....models.subgraphs import reads
 from ...backends.base import Backend, Executable, Settings
 from ...network.network import Network, synthetic_network
@@ -106,7 +107,9 @@ def _layer(model: onnx.ModelProto, node: onnx.NodeProto, inputs: Mapping[str, Ar
     layer.graph.node.append(node)
     for name, array in inputs.items():
         number = helper.np_dtype_to_tensor_dtype(array.dtype)
-        layer.graph.input.append(helper.make_tensor_value_info(name, number, array.shape))
+        value = helper.make_tensor_value_info(name, number, array.shape)
+        masked = node.op_type == SOFTMAX and hides_future(array)
+        layer.graph.input.append(mark_causal(value) if masked else value)
     layer.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     return layer
 

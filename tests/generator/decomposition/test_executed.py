@@ -107,6 +107,37 @@ def test_a_convolution_takes_a_sum_and_activation_in(case):
     assert not found.eliminated
 
 
+def test_a_softmax_reads_masked_scores_where_the_runtime_made_the_mask_ahead(case, tmp_path):
+    """The runtime folds the comparison: what it executes does not show whom it hides."""
+    attention = (
+        "(float[1,2,48,16] q, int64[48,48] given) => (float[1,2,48,48] y)"
+        "{k = Transpose<perm=[0,1,3,2]>(q) raw = MatMul(q, k) earlier = LessOrEqual(columns, rows)"
+        " seen = Cast<to=9>(given) both = And(earlier, seen) added = Where(both, none, low) masked = Add(raw, added)"
+        " p = Softmax<axis=-1>(masked) r = Relu(raw) s = Softmax<axis=-1>(r) y = Add(p, s)}"
+    )
+    places = np.arange(48)
+    path = tmp_path / "attention.onnx"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {attention}')
+    model.graph.initializer.extend([
+        numpy_helper.from_array(places[:, None], "rows"), numpy_helper.from_array(places[None], "columns"),
+        numpy_helper.from_array(np.array(0, np.float32), "none"),
+        numpy_helper.from_array(np.array(-1e9, np.float32), "low"),
+    ])  # fmt: skip
+    onnx.save(model, path)
+
+    found = executed_model(find_models([path])[0], options=UNPINNED)
+
+    assert not any(layer.op_type == "LessOrEqual" for layer in found.graph.layers)
+    keys = {}
+    for part in sequences(found.graph, 1):
+        layer = found.graph.layers[part.layers[0]]
+        if layer.op_type == "Softmax":
+            brick = build_brick(found.graph, part)
+            keys[part.key] = layer.operands[0].value in found.graph.causal
+            assert load_brick(brick.model, expected=part.key).salt == found.graph.salt
+    assert sorted(keys.values()) == [False, True]
+
+
 def test_a_sum_at_the_end_of_the_model_is_found_too(case):
     found = case(
         "(float[1,16,8,8] x) => (float[1,16,8,8] y) {a = Conv(x, w) r = Relu(a) c = Conv(r, w2) y = Add(c, r)}",

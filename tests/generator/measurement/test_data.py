@@ -24,6 +24,7 @@ from dlbricks.generator.worker.execution.walk import walk
 from dlbricks.generator.worker.replies import Examined, LayerEffect, parse_reply
 from dlbricks.generator.worker.requests import Examine
 from dlbricks.models import find_models
+from dlbricks.models.skeleton import hides_future
 from onnx import numpy_helper
 
 UNPINNED = {"pinning": "off"}
@@ -122,6 +123,18 @@ def test_the_synthetic_twin_of_a_layer_has_other_values_of_the_same_types(masked
         assert {name: (array.dtype, array.shape) for name, array in twin.feeds.items()} == own
         assert twin.as_is
         assert subnormal_share(twin.feeds.values()) == 0
+
+
+def test_the_twin_of_a_softmax_behind_a_causal_mask_reads_masked_scores_as_its_brick_does(write, settings):
+    path = write(MASKED, mask=np.triu(np.full((1, 1, 64, 64), -1e9, np.float32), 1))
+
+    reads = {
+        step.node.op_type: [hides_future(array) for array in step.synthetic(seed=0).feeds.values()]
+        for step in walk(optimised(path, settings), OrtBackend(), settings)
+    }
+
+    assert reads["Softmax"] == [True]
+    assert not any(hides for op_type, found in reads.items() for hides in found if op_type != "Softmax")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
 from dlbricks.generator.network.packed import Member, Packed, grouped, pack, parted, united
 from dlbricks.models import find_models
+from dlbricks.models.skeleton import hides_future, mark_causal
 
 BACKEND = OrtBackend()
 SETTINGS = Settings("cpu", 1, BACKEND.resolve("cpu", {"pinning": "off"}), (0,))
@@ -271,6 +272,24 @@ g (float[1,200,256] past, float[1,1,256] new) => (float[1,201,256] present, floa
     y = ReduceMean<axes=[1]>(present)
 }
 """
+
+
+def test_masked_scores_are_written_from_one_matrix_for_all_heads():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[1,3,20,24] x) => (float[1,3,20,24] y) {y = Softmax(x)}'
+    )
+    mark_causal(model.graph.input[0])
+
+    packed = pack([Member(synthetic_network(model), copies=2)])
+
+    network = packed.network
+    value = onnx.helper.make_tensor_value_info("0.1/x", onnx.TensorProto.FLOAT, [1, 3, 20, 24])
+    network.model.graph.output.append(value)
+    scores = outputs(replace(network, outputs=(*network.outputs, "0.1/x")))["0.1/x"]
+    assert hides_future(scores)
+    assert np.unique(scores).size == 2
+    assert [array.shape for array in network.feeds.values()] == [(20, 24)] * 2
+    assert len(packed.nodes) == len(packed.idle) == 2
 
 
 @pytest.mark.parametrize(

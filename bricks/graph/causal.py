@@ -1,0 +1,125 @@
+"""Causal attention: which scores that a Softmax reads are hidden from what is still to come.
+
+Exporters spell a causal mask out: positions are compared, or a constant matrix is True up to its diagonal; what is
+behind gets a number so low that Softmax makes nothing of it. A processor may take a slow path for such scores, so that
+their values belong to what is measured (docs/llm.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+
+from ...models.skeleton import LOW, hides_future, is_causal
+from ..inference.folding import Constants
+from ..operators import VIEWS
+from ..tensor import TensorType
+
+__all__ = ["SOFTMAX", "causal_scores"]
+
+Array = npt.NDArray[Any]
+
+SOFTMAX = "Softmax"
+"""What reads scores."""
+
+_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_INTEGERS = frozenset({"int32", "int64"})
+_FILLING = frozenset({"Cast", "ConstantOfShape", "Expand"})
+"""Repeat the number that they read."""
+
+_CARRYING = VIEWS | {"And", "Cast", "CastLike", "Expand", "Not", "Or", "Slice", "Sub", "Tile", "Transpose"}
+"""Of a matrix that tells what is still to come, they make another one."""
+
+_HIDING = VIEWS | {"Add", "Cast", "CastLike", "Div", "Expand", "Max", "Min", "Mul", "Slice", "Sub", "Tile", "Where"}
+"""Of scores, or of what is added to them, that are hidden, they make others that are."""
+
+
+def causal_scores(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> frozenset[str]:
+    """Find the values that a Softmax reads behind a causal mask.
+
+    Args:
+        graph: Of a model, nodes in topological order; or of a brick, which marks such inputs.
+        types: Static types.
+        constants: What is known of its constants.
+
+    Returns:
+        Names of values; empty for a graph of one query, of which no key is still to come.
+    """
+    masks = _Masks(graph, types, constants)
+    scores: set[str] = set()
+    for node in graph.node:
+        if not node.input or not node.output:
+            continue
+        if node.op_type == SOFTMAX and node.input[0] in masks.hidden and _over_keys(node, types[node.input[0]]):
+            scores.add(node.input[0])
+        else:
+            masks.follow(node)
+    return frozenset(scores)
+
+
+class _Masks:
+    """What is known of the values of a graph, node by node.
+
+    Attributes:
+        hidden: Values in which what is still to come is as low as ``LOW``, or will be when they are added to scores.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> None:
+        self._types, self._constants = types, constants
+        known = (name for name, found in types.items() if _is_matrix(found) and constants.known(name))
+        masks = {value.name for value in graph.input if is_causal(value)} | {*filter(self._is_mask, known)}
+        self._ordered = {name for name in masks if self._dtype(name) == "bool"}  # tell what is still to come
+        self._low: set[str] = set()
+        self.hidden = masks - self._ordered
+
+    def follow(self, node: onnx.NodeProto) -> None:
+        """Note what a node makes of what it reads."""
+        reads, op_type, made = node.input, node.op_type, node.output[0]
+        if op_type in _FILLING and self._is_low(reads[0]):
+            self._low.add(made)
+        if not _is_matrix(self._types.get(made)):
+            return
+        if self._hides(op_type, reads):
+            self.hidden.add(made)
+        elif self._orders(op_type, reads):
+            self._ordered.add(made)
+
+    def _hides(self, op_type: str, reads: Sequence[str]) -> bool:
+        if op_type == "Trilu":
+            return self._is_low(reads[0])
+        if op_type == "Where" and reads[0] in self._ordered and any(map(self._is_low, reads[1:])):
+            return True
+        if op_type == "Mul" and not self._ordered.isdisjoint(reads) and any(map(self._is_low, reads)):
+            return True
+        return op_type in _HIDING and not self.hidden.isdisjoint(reads)
+
+    def _orders(self, op_type: str, reads: Sequence[str]) -> bool:
+        if op_type in _COMPARISONS:
+            return all(self._dtype(name) in _INTEGERS for name in reads)
+        return op_type == "Trilu" or (op_type in _CARRYING and not self._ordered.isdisjoint(reads))
+
+    def _is_mask(self, name: str) -> bool:
+        array = self._constants.array(name)
+        return array is not None and hides_future(array)
+
+    def _is_low(self, name: str) -> bool:
+        array: Array | None = self._constants.array(name) if self._constants.known(name) else None
+        known = array is not None and array.size > 0 and array.dtype.kind == "f" and bool((array <= LOW).all())
+        return known or name in self._low
+
+    def _dtype(self, name: str) -> str:
+        found = self._types.get(name)
+        return "" if found is None else found.dtype
+
+
+def _over_keys(node: onnx.NodeProto, scores: TensorType) -> bool:
+    """Whether a Softmax is over the last axis."""
+    return all(one.i in {-1, len(scores.shape) - 1} for one in node.attribute if one.name == "axis")
+
+
+def _is_matrix(found: TensorType | None) -> bool:
+    """Whether it has a row for each of several queries, and no more of them than keys."""
+    return found is not None and len(found.shape) > 1 and 1 < found.shape[-2] <= found.shape[-1]
