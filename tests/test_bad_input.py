@@ -377,6 +377,7 @@ def test_a_bad_database_is_one_line_and_stays_as_it_was(
     assert before is None or path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_locked_database_is_one_line(cli: Cli, suite: Path) -> None:
     _database(Path("held.db"))
     holder = sqlite3.connect("held.db", isolation_level=None)
@@ -444,6 +445,7 @@ def test_a_full_disk_leaves_the_old_suite(cli: Cli, suite: Path) -> None:
     assert {path.name for path in Path().iterdir()} == {"branches.onnx", "suite"}
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_database_sound(cli: Cli, suite: Path) -> None:
     _database(Path("dlbricks.db"))
     size = Path("dlbricks.db").stat().st_size

@@ -125,7 +125,6 @@ def test_the_private_round_trip_runs_as_written(tmp_path: Path, write_branches: 
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_the_examples_of_the_readme_run(tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md")
 
@@ -247,7 +246,6 @@ def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], t
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_the_workflow_fails_where_something_is_missed(workflow: Callable[[str], tuple[list[int], str]]) -> None:
     (measured, analysed), summary = workflow("missed")
 

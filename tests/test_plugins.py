@@ -15,7 +15,7 @@ import pytest
 def test_many(kind, number):
     pass
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_deep():
     pass
 

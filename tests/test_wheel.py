@@ -89,6 +89,7 @@ def test_the_installed_package_is_the_one_that_runs(clean: Path, tmp_path: Path)
     assert "Usage: dlbricks" in call(clean, tmp_path, "python", "-m", "dlbricks", "--help")
 
 
+@pytest.mark.slow
 def test_the_whole_way_works_outside_the_repository(
     clean: Path, tmp_path: Path, write_branches: Callable[[Path], Path]
 ) -> None:

@@ -12,7 +12,7 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.models.zoo import names
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_demo_of_two_models_of_the_zoo(tmp_path: Path) -> None:
     result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=600)
 

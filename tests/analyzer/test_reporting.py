@@ -29,6 +29,7 @@ other (float[1,8,64,64] x) => (float[1,8] y) {
 """
 
 
+@pytest.mark.slow
 def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, here: Path) -> None:
     models = find_models([branches])
     with Store.open(here / "dlbricks.db") as store:
@@ -55,6 +56,7 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
     assert not [*here.glob("suite*")]
 
 
+@pytest.mark.slow
 def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, here: Path) -> None:
     models = find_models([branches])
     with Store.open(here / "dlbricks.db") as store:
@@ -71,6 +73,7 @@ def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, h
     assert tried.findings is not None
 
 
+@pytest.mark.slow
 def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, here: Path) -> None:
     onnx.save(onnx.parser.parse_model(OTHER), here / "other.onnx")
     with Store.open(here / "dlbricks.db") as store:
@@ -83,6 +86,7 @@ def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, he
     assert "2 models" in (here / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_broken_model_does_not_stop_the_others(branches: Path, here: Path) -> None:
     (here / "broken.onnx").write_bytes(b"\x08")
     with Store.open(here / "dlbricks.db") as store:
@@ -95,6 +99,7 @@ def test_a_broken_model_does_not_stop_the_others(branches: Path, here: Path) -> 
     assert "could not be reported" in (here / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_shown_beside_what_is_broken(branches: Path, here: Path) -> None:
     (here / "broken.onnx").write_bytes(b"\x08")
     with Store.open(here / "dlbricks.db") as store:
@@ -153,6 +158,7 @@ def test_what_nobody_asked_for_is_picked_and_said() -> None:
     assert not any(word.startswith("--threads") for word in setup.picked)
 
 
+@pytest.mark.slow
 def test_what_a_setup_leaves_open_is_picked_where_something_is_measured(branches: Path) -> None:
     with Store.open("sqlite://") as store:
         made = report(find_models([branches]), store=store, setup=Setup(cache="hot"), visits=3, prove=False)
@@ -179,6 +185,7 @@ def test_a_graph_that_the_runtime_does_not_report_is_not_picked() -> None:
         set_up(backend="nothing")
 
 
+@pytest.mark.slow
 def test_json_has_the_estimate_and_the_findings(branches: Path, here: Path) -> None:
     with Store.open(here / "dlbricks.db") as store:
         made = report(find_models([branches]), store=store, out=here / "r.html", budget_s=6)

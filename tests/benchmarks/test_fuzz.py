@@ -25,6 +25,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     return prepare(tmp_path_factory.mktemp("fuzz") / "subjects")
 
 
+@pytest.mark.slow
 def test_a_sample_of_cases_ends_well(tmp_path: Path, thorough: bool) -> None:
     """In a process of its own: one that forks must have no threads."""
     count = 600 if thorough else 60

@@ -192,7 +192,7 @@ def test_a_plant_that_is_not_there_is_an_error(planted, monkeypatch):
         planted.main()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_cost_is_the_difference_of_twins_that_were_visited_in_turn(planted, monkeypatch, tmp_path):
     command = ["planted.py", "--measure", "--visits", "4", "--processes", "1", "--out", str(tmp_path), "--plants"]
     for name in ("stereo-denormal-mask", "convnext-power"):

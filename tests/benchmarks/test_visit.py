@@ -349,7 +349,6 @@ def test_compiling_ends_when_its_time_is_up_and_leaves_no_process(going, part, h
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_compiled_models_are_compiled_ahead_and_then_measured(going, part, here, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("DLBRICKS_COMPILED", str(here / "compiled"))

@@ -135,6 +135,7 @@ print(json.dumps(keys))
 """
 
 
+@pytest.mark.slow
 def test_keys_and_files_are_equal_across_processes_and_hash_seeds(tmp_path: Path) -> None:
     answers = []
     for seed in ("0", "4242"):

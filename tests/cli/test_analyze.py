@@ -20,6 +20,7 @@ def measured(here: Path, write_lrn: Callable[[Path], Path], cli: Callable[..., A
     return here
 
 
+@pytest.mark.slow
 def test_a_model_is_analysed_proven_and_written(measured: Path, cli: Callable[..., Any]) -> None:
     done = cli("analyze", "lrn.onnx", "--prove", "--visits", "12", "--write", "better", "--json", "-q")
 

@@ -240,6 +240,7 @@ def test_models_may_follow_with_as_a_list(cli: Cli, work: Path) -> None:
     assert cli("run", "suite", "other.onnx").error.startswith("'other.onnx' is a second suite")
 
 
+@pytest.mark.slow
 def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> None:
     counts = ("measured", "reused", "remaining", "algorithms", "algorithms_remaining")
 
@@ -291,6 +292,7 @@ def test_measure_answers_with_the_documented_keys(cli: Cli, work: Path) -> None:
     assert "broken.onnx" in broken["error"]
 
 
+@pytest.mark.slow
 def test_measure_shows_what_the_values_of_a_model_cost_it(cli: Cli, work: Path) -> None:
     Path("broken.onnx").write_bytes(b"no model")
 
@@ -310,6 +312,7 @@ UNBOUND = ("--option", "pinning=off")
 """Several threads need no core each."""
 
 
+@pytest.mark.slow
 def test_several_numbers_of_threads_are_measured_in_turn_into_one_database(cli: Cli, work: Path) -> None:
     more = (*UNBOUND, "--visits", "4", "--db", "threads.db")
     command = ("run", "suite", "--with", "branches.onnx", "--threads", "1,2", *more)
@@ -408,6 +411,7 @@ def test_an_incomplete_estimate_has_no_totals_and_says_what_is_missing(cli: Cli,
     assert "dlbricks generate branches.onnx -g 2" in cli("estimate", "branches.onnx", "-g", "2").out
 
 
+@pytest.mark.slow
 def test_the_missing_command_measures_what_is_missing(cli: Cli, work: Path) -> None:
     (row,) = cli("estimate", "branches.onnx", "-g", "2", "--json").json["results"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -758,6 +762,7 @@ def test_a_full_disk_under_stdout_is_one_line(here: Path) -> None:
     assert done.stderr == "dlbricks: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_so_and_goes_on_later(cli: Cli, work: Path) -> None:
     running = start("run", "suite", "--again", "all", "--visits", "2000", "--db", "other.db")
     deadline = time.monotonic() + 400

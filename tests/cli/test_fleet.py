@@ -23,6 +23,7 @@ def file(cli, branches: Path, here: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_from_a_file_to_results(cli, file, url, here, monkeypatch):
     monkeypatch.setenv("DLBRICKS_DB", url)
 

@@ -93,6 +93,7 @@ def test_processes_that_make_the_same_database_at_once(home, tmp_path):
         assert together(*[action] * 6) == [""] * 6
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_lose_and_double_nothing(bench, block):
     bench.store.close()
 

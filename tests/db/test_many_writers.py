@@ -102,6 +102,7 @@ def expected(tmp_path, sources) -> tuple[object, ...]:
         return content(store)
 
 
+@pytest.mark.slow
 def test_processes_that_merge_at_once_lose_and_double_nothing(home, sources, expected, tmp_path):
     target = home(tmp_path / "target.db")
 

@@ -154,6 +154,7 @@ def test_more_rows_than_one_statement_takes(tmp_path, furnish, block):
 _MEASURED = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.booleans()), max_size=12)
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite  # dozens of databases: a server takes too long to make them
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(measured=_MEASURED, order=st.permutations([0, 1, 2, 0, 1]))

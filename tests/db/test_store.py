@@ -403,6 +403,7 @@ _STEP = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(_STEP, max_size=25))
 def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, block, key_of, steps):

@@ -58,7 +58,6 @@ def test_a_missing_extra_is_named_with_its_remedy() -> None:
 
 @needs_extra
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_exports_are_kept_and_repaired(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skeleton = structure("resnet18", batch=2, dims={"image_size": 96})
     onnx.checker.check_model(skeleton.model, full_check=True)
@@ -102,7 +101,6 @@ def test_a_step_takes_and_returns_its_cache() -> None:
 
 @needs_extra
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_a_prompt_returns_its_cache_and_may_keep_its_length_open() -> None:
     bound = structure("distilgpt2_prompt", dims={"sequence_length": 16}).model.graph
     opened = open_structure("distilgpt2_prompt").graph
@@ -120,7 +118,6 @@ def test_a_prompt_returns_its_cache_and_may_keep_its_length_open() -> None:
 
 @needs_extra
 @pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "layers", "heads", "encoded"), [("t5_small", 6, 8, 64), ("whisper_tiny", 4, 6, 1500)])
 def test_an_encoder_decoder_keeps_what_it_read_beside_what_it_said(
     name: str, layers: int, heads: int, encoded: int

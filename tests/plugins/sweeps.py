@@ -1,7 +1,7 @@
 """Sweeps: checks with many cases, of which a seeded sample runs by default and all of them with ``--sweep all``.
 
 ``@pytest.mark.sweep(n)`` keeps n of the cases of a function (of each class of cases, where ``by`` names a parameter),
-drawn with ``--seed``, which defaults to a constant: the same tests for everybody, every time. ``@pytest.mark.thorough``
+drawn with ``--seed``, which defaults to a constant: the same tests for everybody, every time. ``@pytest.mark.slow``
 marks a test whose kind of check runs elsewhere in a smaller form, or that takes many seconds, and the fixture
 ``thorough`` shows a test with a loop of its own how much to do. Properties try fewer examples, too. ``--sweep rest``
 runs what ``--sweep sample`` leaves out.
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep(n, by=None): of its cases, n run by default (of each value of 'by')")
-    config.addinivalue_line("markers", "thorough: runs elsewhere in a smaller form, or takes many seconds")
+    config.addinivalue_line("markers", "slow: takes more than a few seconds: not in the sample")
     hypothesis.settings.register_profile("sample", max_examples=40)
     if config.getoption("sweep") == "sample":
         hypothesis.settings.load_profile("sample")
@@ -72,7 +72,7 @@ def _sample(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
     sample, cases = set[pytest.Item](), defaultdict[tuple[str, object], list[pytest.Item]](list)
     for item in items:
         mark = item.get_closest_marker("sweep")
-        if item.get_closest_marker("thorough"):
+        if item.get_closest_marker("slow"):
             continue
         if mark is None:
             sample.add(item)

@@ -118,6 +118,7 @@ def home(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", CUTS, ids=lambda options: "-".join(map(str, options.values())) or "plain")
 def test_what_is_kept_answers_as_what_is_made_now(home, tmp_path, counted, monkeypatch, options):
     path = shutil.copy(home, tmp_path)

@@ -173,6 +173,7 @@ def test_another_python_that_fails_says_why(stated):
         reproduce(base, suite=stated.suite)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_had_is_an_error(stated, file, monkeypatch, tmp_path):
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

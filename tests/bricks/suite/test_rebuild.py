@@ -133,7 +133,6 @@ def test_light_models(name: str) -> None:
     check_light(name, (1, False), (4, False), (5, True))
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_light_models(name: str) -> None:

@@ -133,6 +133,7 @@ def model(name: str) -> Translated:
     return translated(network, float_type=torch.float32, device="cpu", channels_last=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_in_branches_what_it_does_in_a_row(name):
     found = model(name)

@@ -103,6 +103,7 @@ def test_a_backend_that_is_not_installed_says_how_to(cache, cli):
     assert "dlbricks backends install mxnet" in done.error
 
 
+@pytest.mark.slow
 def test_a_failed_installation_leaves_nothing(cache, pinned, cli):
     pinned("nosuchpackage-of-dlbricks==0.0.1")
 
@@ -115,6 +116,7 @@ def test_a_failed_installation_leaves_nothing(cache, pinned, cli):
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_an_environment_is_replaced_when_asked(cache, pinned, monkeypatch, tmp_path):
     (tmp_path / "constraints.txt").write_text("this is no constraint at all !!\n")
     for name in ("PIP_CONSTRAINT", "PIP_REQUIREMENT"):  # settings of the caller's that must not reach it
@@ -171,7 +173,7 @@ def test_its_tests_are_skipped_where_there_is_no_python_for_it(pinned, monkeypat
         install_runtime(tmp_path / "cache")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_its_tests_fail_where_its_installation_does(pinned, install_runtime, tmp_path):
     pinned("nosuchpackage-of-dlbricks==0.0.1")
 
@@ -215,7 +217,7 @@ def test_what_is_no_environment_is_not_replaced(pinned, cache):
     assert (place / "mine").read_text() == "mine"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_was_there_survives_a_rename_that_fails(pinned, cache, monkeypatch):
     environment = pinned()
     place = environment.folder

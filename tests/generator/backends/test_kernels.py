@@ -166,7 +166,6 @@ def test_onednn_reports_what_runs_inside_an_operator(fresh_view):
     assert sum(one.time_ns or 0 for one in fresh_view.kernels) <= 1.01 * fresh_view.wall_ns
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_kernels_that_the_compiler_writes_have_names(skeleton_of):
     view = view_of("torch", skeleton_of(BLOCK), mode="compile", onednn="off")

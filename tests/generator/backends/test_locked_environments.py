@@ -58,6 +58,7 @@ def said(python: Path, code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_once_and_holds_this_code(environments, wheel, lock):
     path = lock(wheel("apart"), '[[packages]]\nname = "dlbricks"\n[packages.directory]\npath = "."\n')
 
@@ -80,13 +81,14 @@ def test_an_environment_is_made_once_and_holds_this_code(environments, wheel, lo
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_lock_that_has_dlbricks_brings_its_own(environments, wheel, lock):
     python = locked_environment(lock(wheel("dlbricks", "7.0")))
 
     assert said(python, "import dlbricks; print(dlbricks.version)") == "7.0"
 
 
+@pytest.mark.slow
 def test_another_hash_is_refused_and_leaves_nothing(environments, wheel, lock):
     with pytest.raises(BackendUnavailable, match=r"another hash than the lock's: apart==1\.0"):
         locked_environment(lock(wheel("apart", digest="0" * 64)))
@@ -94,7 +96,7 @@ def test_another_hash_is_refused_and_leaves_nothing(environments, wheel, lock):
     assert [one.suffix for one in environments.iterdir()] == [".lock"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_package_that_is_not_to_be_had_is_named(environments, wheel, lock, tmp_path):
     path = lock(wheel("apart"))
     (tmp_path / "apart-1.0-py3-none-any.whl").unlink()
@@ -105,7 +107,7 @@ def test_a_package_that_is_not_to_be_had_is_named(environments, wheel, lock, tmp
     assert [one.suffix for one in environments.iterdir()] == [".lock"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_killed_installation_leaves_nothing_half_made(environments, wheel, lock):
     path = lock(wheel("apart"))
     code = "import sys, pathlib; from dlbricks.generator.backends.environments import locked_environment as make\n"

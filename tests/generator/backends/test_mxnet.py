@@ -257,7 +257,7 @@ def test_the_built_in_networks_run(worker, name):
     assert visited.elapsed_ns > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_bricks_of_the_light_models_compute_what_onnx_runtime_does(worker, tmp_path):
     names = ["squeezenet", "shufflenet", "inception_v1"]
     suite = generate(find_models(names), granularity=1, out=tmp_path / "suite").suite
@@ -351,6 +351,7 @@ print(json.dumps({"equal": bool(np.array_equal(seen, executable.outputs()[0])), 
     assert inside(code, tmp_path / "brick.onnx") == {"equal": True, "any": True}
 
 
+@pytest.mark.slow
 def test_a_whole_model_is_measured(mxnet, cli, here):
     measured = cli("measure", "squeezenet", "--backend", "mxnet", "--cache", "hot", "--json")
 

@@ -173,6 +173,7 @@ def test_the_largest_number_stays_a_number_in_a_narrow_type(skeleton_of):
     assert not np.isnan(execute(network, "bfloat16")[0]).any()
 
 
+@pytest.mark.slow
 def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, tmp_path, monkeypatch):
     network = synthetic_network(skeleton_of("(float[3,40] x0, float[40] w0) => (float[3,40] v1)"
                                             "{v0 = Add(x0, w0) v1 = Relu(v0)}"))  # fmt: skip
@@ -186,7 +187,6 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_path, monkeypatch):
     monkeypatch.setenv("DLBRICKS_COMPILED", str(tmp_path))
     written = []

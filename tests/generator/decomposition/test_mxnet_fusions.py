@@ -94,6 +94,7 @@ def test_the_executed_graph_has_types_and_the_inputs_of_the_model(worker, writte
     assert found.graph.salt.startswith("runtime:")
 
 
+@pytest.mark.slow
 def test_a_suite_of_units_is_made_and_measured(mxnet, written, tmp_path):
     source = written(*CASES["normalisation"][:2])
 

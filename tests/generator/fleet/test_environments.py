@@ -37,7 +37,6 @@ def wheel(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_a_cell_runs_in_the_environment_of_its_lock(campaign, url, workers, rows, tmp_path):
     (tmp_path / "pylock.toml").write_text('lock-version = "1.0"\ncreated-by = "test"\n' + wheel(tmp_path))
     (tmp_path / "empty.toml").write_text('lock-version = "1.0"\ncreated-by = "test"\npackages = []\n')

@@ -27,6 +27,7 @@ def guarded(campaign, url, server):
     server.execute("DROP ROLE alpha", "DROP ROLE beta", "DROP ROLE dlbricks_node")
 
 
+@pytest.mark.slow
 def test_a_node_works_with_what_it_may(guarded, workers, rows):
     workers.url = guarded("alpha")
 

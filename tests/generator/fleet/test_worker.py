@@ -75,6 +75,7 @@ def test_jobs_are_measured_pushed_and_ended(campaign, url, workers, rows, small_
     assert list((workers.state("alpha") / "cells").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_once_takes_one_job_and_a_node_leaves_those_of_others(campaign, url, workers, rows):
     plan(campaign(nodes=["alpha", "beta"], threads=[1, 2]), url)
 
@@ -117,6 +118,7 @@ def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_su
     assert on_server >= before
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign, url, workers, rows):
     """The worst moment: the server has everything, and nobody ended the job."""
     plan(campaign(), url)
@@ -137,6 +139,7 @@ def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign,
     assert [row["counts"]["reused"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]
 
 
+@pytest.mark.slow
 def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
     plan(campaign(sleep_us=5000, visits=16, sessions=4), url)
     state = workers.state("alpha")
@@ -167,6 +170,7 @@ def test_an_idle_worker_ends_at_once_on_sigterm(campaign, url, workers):
     assert worker.wait(timeout=20) == 0
 
 
+@pytest.mark.slow
 def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, workers, rows):
     """From the runner's start to its end the worker is not scheduled once, and has no connection."""
     plan(campaign(sleep_us=20_000, visits=16, sessions=4), url)
@@ -353,6 +357,7 @@ def test_a_file_that_cannot_be_read_fails_its_cell_and_no_other(campaign, url, w
     assert states(rows) == ["succeeded", "succeeded"]
 
 
+@pytest.mark.slow
 def test_a_job_of_another_version_fails_and_is_in_nobodys_way(campaign, url, workers, rows):
     plan(campaign(threads=[1, 2]), url)
     with transaction(url) as connection:
@@ -368,6 +373,7 @@ def test_a_job_of_another_version_fails_and_is_in_nobodys_way(campaign, url, wor
     assert "not of this version: novelty" in rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_fails_its_cell(campaign, url, workers, rows, branches):
     """What could be measured is on the server all the same."""
     asked = campaign(models=[str(branches), "/nowhere/squeezenet.onnx"])

@@ -52,6 +52,7 @@ def test_what_differs_is_named(small_suite, install_backend):
     assert not report.complete
 
 
+@pytest.mark.slow
 def test_a_backend_that_crashes_hangs_or_refuses_costs_its_bricks(small_suite, faulty):
     faulty({"Sqrt": "run:crash", "Exp": "run:hang", "Tanh": "prepare:unsupported"})
 

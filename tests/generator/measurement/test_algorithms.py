@@ -96,6 +96,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
         assert row.fastest_variant in {"", *NAMES}
 
 
+@pytest.mark.slow
 def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, store):
     report = run(small_suite, store=store, cache="hot", algorithms=True, **QUICKEST)
 
@@ -105,6 +106,7 @@ def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, st
     assert stored.options["algorithms"] == list(NAMES)
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, install_backend):
     install_backend("choosy", "ChoosyBackend", _CHOOSY)
 
@@ -121,6 +123,7 @@ def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, 
     assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 38, 2)
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install_backend, monkeypatch):
     install_backend("choosy", "ChoosyBackend", _CHOOSY)
     monkeypatch.setenv("DLBRICKS_TEST_CRASH", "1")
@@ -134,6 +137,7 @@ def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install
     assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(small_suite, store):
     seen = 0
 

@@ -106,6 +106,7 @@ def test_killed_at_random_points_nothing_is_lost_or_doubled(small_suite, tmp_pat
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["hot", "model"])
 def test_a_session_is_committed_as_a_whole(small_suite, tmp_path, cache):
     """Whatever the moment: of each session every brick has its block, or none has."""
@@ -123,6 +124,7 @@ def test_a_session_is_committed_as_a_whole(small_suite, tmp_path, cache):
     assert len(taken[0]) >= 11  # ten bricks, what a call costs, and what is without layout changes at its edges
 
 
+@pytest.mark.slow
 def test_a_process_number_means_one_process(small_suite, tmp_path):
     """Blocks of an interrupted run keep their numbers; the next worker gets the next one, for every item."""
     database = tmp_path / "killed.db"
@@ -258,6 +260,7 @@ def test_what_another_protocol_left_is_closed_and_never_pooled(small_suite, tmp_
         assert store.info()["counts"]["open"] == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_database_that_goes_on(small_suite, tmp_path):
     database = tmp_path / "interrupted.db"
     process = _start(small_suite, database, visits=200)
@@ -307,6 +310,7 @@ with Store.open(sys.argv[2]) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_campaign_that_measures_all_again_goes_on_where_it_was_killed(small_suite, tmp_path):
     database = tmp_path / "again.db"
     chunked = {**QUICKEST, "memory_bytes": 1}  # one brick after the other

@@ -63,7 +63,7 @@ def test_models_that_were_measured_since_a_time_are_answered_from_the_store(smal
     assert len(store.measurements(subject=Subject.MODEL, latest=False)) == 2
 
 
-@pytest.mark.thorough  # what is compiled takes its time
+@pytest.mark.slow  # what is compiled takes its time
 def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cache_state(
     small_models, small_suite, store
 ):

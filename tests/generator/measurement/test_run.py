@@ -175,6 +175,7 @@ def test_a_brick_that_hangs_costs_only_itself(small_suite, store, faulty, protoc
     assert "in time" in failure.reason
 
 
+@pytest.mark.slow
 @BOTH
 def test_several_bad_bricks_of_every_kind(small_suite, store, faulty, protocol):
     faulty({"Sqrt": "run:crash", "Exp": "prepare:exit", "Tanh": "prepare:unsupported", "Sigmoid": "prepare:crash"})
@@ -216,6 +217,7 @@ def test_a_model_that_crashes_costs_itself(
     assert (failure.subject, failure.kind) == (Subject.MODEL, "crashed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["cold", "model"])
 def test_a_worker_that_dies_at_a_release_aborts_nothing(small_suite, store, faulty, cache):
     """What it measured is complete: there is nobody left to blame."""
@@ -331,6 +333,7 @@ def test_few_visits_are_a_measurement_that_says_so(small_suite, store):
     assert {entry.summary.verdict for entry in store.measurements(subject=Subject.BRICK)} == {Verdict.TIMED_OUT}
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_execution_that_takes_its_time_is_no_failure(small_suite, store, faulty, protocol):
     """What warms up counts as well, and the request may take longer."""
