@@ -31,6 +31,13 @@ MIB = 1 << 20
 FIRST = ("stack", "agreement-float32", "float32", "tf32")
 
 
+@pytest.fixture(autouse=True)
+def folder_of_no_other_test(monkeypatch):
+    """A visit says in the environment where compiled code is kept: it is gone after the test."""
+    monkeypatch.setenv("DLBRICKS_COMPILED", "")
+    monkeypatch.delenv("DLBRICKS_COMPILED")
+
+
 @pytest.fixture
 def part(monkeypatch):
     """Import a module that stands beside the script."""
