@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -25,7 +26,9 @@ Array = npt.NDArray[Any]
 SOFTMAX = "Softmax"
 """What reads scores."""
 
-_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_COMPARISONS = {
+    "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal,
+}  # fmt: skip
 _INTEGERS = frozenset({"int32", "int64"})
 _FILLING = frozenset({"Cast", "ConstantOfShape", "Expand"})
 """Repeat the number that they read."""
@@ -98,8 +101,27 @@ class _Masks:
 
     def _orders(self, op_type: str, reads: Sequence[str]) -> bool:
         if op_type in _COMPARISONS:
-            return all(self._dtype(name) in _INTEGERS for name in reads)
+            return self._compares_positions(op_type, reads)
         return op_type == "Trilu" or (op_type in _CARRYING and not self._ordered.isdisjoint(reads))
+
+    def _compares_positions(self, op_type: str, reads: Sequence[str]) -> bool:
+        """Whether each query is compared with each key; where both are known, whether that finds what is to come."""
+        types = [self._types.get(name) for name in reads]
+        rows = [found is not None and found.dtype in _INTEGERS and found.shape[-1:] == (1,) for found in types]
+        columns = [
+            found is not None
+            and found.dtype in _INTEGERS
+            and found.shape[-1:] != (1,)
+            and found.shape[-2:-1] in {(), (1,)}
+            for found in types
+        ]
+        if not any(rows) or not any(columns):
+            return False
+        first, second = (self._constants.array(name) if self._constants.known(name) else None for name in reads)
+        if first is None or second is None:
+            return True
+        found: Array = _COMPARISONS[op_type](first, second)
+        return hides_future(found) or hides_future(~found)
 
     def _is_mask(self, name: str) -> bool:
         array = self._constants.array(name)

@@ -76,6 +76,12 @@ def test_scores_behind_a_causal_mask_are_found_however_it_is_spelt(tmp_path, bod
         "scores = Add(x, bias)",
         "high = Less(x, nothing) scores = Where(high, x, low)",
         "scores = Where(stored, x, nothing)",
+        COMPARED.replace("LessOrEqual(columns, rows)", "LessOrEqual(near, one)").replace(
+            "earlier =", "apart = Sub(columns, rows) near = Abs(apart) earlier ="
+        ),
+        COMPARED.replace("LessOrEqual(columns, rows)", "Less(columns, later)").replace(
+            "earlier =", "later = Add(rows, two) earlier ="
+        ),
         "masked = Add(x, hiding) scores = ReduceSum<keepdims=1>(masked, one_axis)",
     ],
 )
