@@ -11,6 +11,9 @@ For each decoder of the zoo, written with open lengths and seeded weights:
    ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too.
 3. Curves without every second length are read at the lengths that were left out.
 
+The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask
+for huge pages, in which weights would come to lie by accident.
+
 Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``; other models of an earlier run stay there.
 ``--db`` keeps the measurements.
 """
@@ -19,7 +22,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -47,6 +52,8 @@ _SHARE = 0.5
 
 _LOW = 0.1
 """Quantile of processor times that stands for a machine on which nothing else runs."""
+
+_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 
 _HEADING = "loop | predicted | error | undisturbed | predicted | error"
 _ORDER = ("ttft", "ttft_quiet", "token", "token_quiet")
@@ -146,10 +153,18 @@ class Beside:
 def main() -> None:
     """Predict, generate, compare, write."""
     options = _options()
+    if os.environ.get(_PAGES) != "0":  # NumPy reads it when it is imported
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _PAGES: "0"})
     target = options.out / "tokens.json"
     earlier = json.loads(target.read_text())["models"] if target.exists() else {}
+    models = dict(earlier)
     with tempfile.TemporaryDirectory(prefix="dlbricks-tokens-") as folder:
-        models = earlier | {name: _decoder(name, Path(folder), options) for name in options.models}
+        for name in options.models:
+            models[name] = _decoder(name, Path(folder), options)
+            _write(models, target)
+
+
+def _write(models: dict[str, dict[str, Any]], target: Path) -> None:
     rows = [row for one in models.values() for row in one["answers"]]
     result = {
         "schema": 1,
@@ -158,7 +173,7 @@ def main() -> None:
         "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS},
         "left_out": _left_out(models.values()),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result) + "\n")
     text = _page(result)
     target.with_suffix(".md").write_text(text)

@@ -42,6 +42,11 @@ _KEPT = frozenset({
 })  # fmt: skip
 """Of these, a user's will that changes no latency, and without which a runtime may not load."""
 
+_PAGES = {"NUMPY_MADVISE_HUGEPAGE": "0"}
+"""NumPy asks for huge pages under its arrays, where a kernel grants them on request. A runtime's weights would lie on
+them by accident, where it takes memory that an array has left, and not in a model that it loads by itself: of a decoder
+that reads its weights for one token that is a quarter of the time (docs/measuring.md)."""
+
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 """Unless the user says otherwise. ONNX Runtime else writes an identity of the machine and a database of what it ran
 into the home folder, as soon as it is imported."""
@@ -60,4 +65,4 @@ def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = Non
     """
     variables = os.environ if given is None else given
     kept = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
-    return {**_QUIET, **kept, "TMPDIR": str(temporary)}
+    return {**_QUIET, **kept, **_PAGES, "TMPDIR": str(temporary)}
