@@ -72,8 +72,9 @@ class _Masks:
 
     def __init__(self, graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> None:
         self._types, self._constants = types, constants
-        known = (name for name, found in types.items() if _is_matrix(found) and constants.known(name))
-        masks = {value.name for value in graph.input if is_causal(value)} | {*filter(self._is_mask, known)}
+        matrices = {name for name, found in types.items() if _is_matrix(found)}
+        marked = {value.name for value in graph.input if is_causal(value)}
+        masks = (matrices & marked) | {name for name in matrices if constants.known(name) and self._is_mask(name)}
         self._ordered = {name for name in masks if self._dtype(name) == "bool"}  # tell what is still to come
         self._low: set[str] = set()
         self.hidden = masks - self._ordered
@@ -106,22 +107,20 @@ class _Masks:
 
     def _compares_positions(self, op_type: str, reads: Sequence[str]) -> bool:
         """Whether each query is compared with each key; where both are known, whether that finds what is to come."""
-        types = [self._types.get(name) for name in reads]
-        rows = [found is not None and found.dtype in _INTEGERS and found.shape[-1:] == (1,) for found in types]
-        columns = [
-            found is not None
-            and found.dtype in _INTEGERS
-            and found.shape[-1:] != (1,)
-            and found.shape[-2:-1] in {(), (1,)}
-            for found in types
-        ]
-        if not any(rows) or not any(columns):
+        types = [self._types[name] for name in reads if self._dtype(name) in _INTEGERS]
+        shapes = [found.shape for found in types]
+        rows = any(shape[-1:] == (1,) for shape in shapes)
+        columns = any(shape[-1:] != (1,) and shape[-2:-1] in {(), (1,)} for shape in shapes)
+        if len(reads) != len(shapes) or not rows or not columns:
             return False
-        first, second = (self._constants.array(name) if self._constants.known(name) else None for name in reads)
+        first, second = (self._constants.array(name) if self._constants.known(name) else None for name in reads[:2])
         if first is None or second is None:
             return True
-        found: Array = _COMPARISONS[op_type](first, second)
-        return hides_future(found) or hides_future(~found)
+        try:
+            compared: Array = _COMPARISONS[op_type](first, second)
+        except ValueError:  # they do not fit each other: the file states the type of what they make
+            return False
+        return hides_future(compared) or hides_future(~compared)
 
     def _is_mask(self, name: str) -> bool:
         array = self._constants.array(name)
