@@ -83,11 +83,11 @@ def _said(found: Tokens) -> Iterator[str]:
     yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
     if found.setup.picked:
         yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
-    if found.measured is not None:
-        took = found.measured
-        if took.remaining:
+    if found.measured:
+        if any(took.remaining for took in found.measured):
             yield "The time was up: the same command goes on from here, and so does one with more --budget."
-        yield f"{took.measured} bricks measured, {took.reused} known before, in {duration(found.wall_s)}."
+        measured, reused = (sum(getattr(took, what) for took in found.measured) for what in ("measured", "reused"))
+        yield f"{measured} bricks measured, {reused} known before, in {duration(found.wall_s)}."
 
 
 def _beyond(found: Tokens) -> Iterator[str]:

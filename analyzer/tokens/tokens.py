@@ -80,7 +80,8 @@ class Tokens(Tabular):
         rows: One per length of the prompt.
         undisturbed: The same on a quiet machine, without intervals: what to compare across runs and machines.
         setup: How it was measured.
-        measured: What was measured by this call; None where everything was stored, or nothing was to be measured.
+        measured: What was measured by this call, of the prompt and of the step; empty where everything was stored, or
+            nothing was to be measured.
         wall_s: The whole call.
     """
 
@@ -89,7 +90,7 @@ class Tokens(Tabular):
     rows: tuple[Generation, ...]
     undisturbed: tuple[Generation, ...]
     setup: Setup
-    measured: RunReport | None
+    measured: tuple[RunReport, ...]
     wall_s: float
 
     @property
@@ -107,7 +108,7 @@ class Tokens(Tabular):
         totals = {
             "curves": {"prompt": self.prompt.record(), "step": self.step.record()},
             "picked": list(self.setup.picked),
-            "measured": 0 if self.measured is None else self.measured.measured,
+            "measured": sum(report.measured for report in self.measured),
             "wall_s": self.wall_s,
         }
         return Records(rows, totals)
@@ -174,7 +175,11 @@ def tokens(
     at_prompt = sorted(set(lengths)) or lengths_between(min(prompts), max(prompts))
     at_step = sorted(set(lengths)) or _of_steps(prompts, new)
     models = [*filled.at(at_prompt), *extended.at(at_step)]
-    measured = _measured(models, store, how, visits, budget_s, suite, progress) if measure else None
+    reports = (
+        _measured([filled.at(at_prompt), extended.at(at_step)], store, how, visits, budget_s, suite, progress)
+        if measure
+        else ()
+    )
     found = iter(_estimates(models, store, how, measure=measure))
     parts = [
         _part(model, {length: next(found) for length in where})
@@ -184,7 +189,11 @@ def tokens(
         tuple(generation(*curves, prompt=length, new=new) for length in prompts)
         for curves in ([part.curve for part in parts], [part.undisturbed for part in parts])
     )
-    return Tokens(parts[0], parts[1], answers, still, how, measured, time.monotonic() - begun)
+    return Tokens(parts[0], parts[1], answers, still, how, reports, time.monotonic() - begun)
+
+
+_PARTS = ("prompt", "step")
+"""Folders of the two suites."""
 
 
 def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
@@ -194,33 +203,43 @@ def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
 
 
 def _measured(  # noqa: PLR0917  (what ``tokens`` has at hand)
-    models: Sequence[ModelSource],
+    parts: Sequence[Sequence[ModelSource]],
     store: Store,
     how: Setup,
     visits: int,
     budget_s: float | None,
     suite: str | os.PathLike[str] | None,
     progress: ProgressCallback | None,
-) -> RunReport | None:
-    """Measure the bricks that are missing; None where none is."""
+) -> tuple[RunReport, ...]:
+    """Measure the bricks that are missing, those of the prompt and those of the step apart.
+
+    A step does little but read its weights, one after the other. Between bricks of a prompt, which compute, the same
+    bricks read theirs faster than a model of nothing but such layers can.
+    """
     begun = time.monotonic()
-    found = measured_here(models, store, how)
-    if found is not None:
-        models = [source for source, (entry, _) in zip(models, found, strict=True) if not entry.complete]
-    if not models:
-        return None
+    reports = []
     with ExitStack() as resources:
-        place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")), "suite")
-        made = generate(
-            models, granularity=1, out=place, graph=how.graph or "runtime", **runtime_of(how), progress=progress
-        )
-        if made.suite is None:
-            return None
-        left_s = None if budget_s is None else max(1.0, budget_s - (time.monotonic() - begun))
-        return run(
-            made.suite, store=store, **runtime_of(how), cache=how.cache or "", dtype=how.dtype or "", visits=visits,
-            budget_s=left_s, progress=progress,
-        )  # fmt: skip
+        place = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
+        for number, (name, all_models) in enumerate(zip(_PARTS, parts, strict=True)):
+            models, found = all_models, measured_here(all_models, store, how)
+            if found is not None:
+                models = [source for source, (entry, _) in zip(models, found, strict=True) if not entry.complete]
+            if not models:
+                continue
+            made = generate(
+                models, granularity=1, out=place / name, graph=how.graph or "runtime", **runtime_of(how),
+                progress=progress,
+            )  # fmt: skip
+            if made.suite is None:
+                continue
+            left_s = None
+            if budget_s is not None:
+                left_s = max(1.0, (budget_s - (time.monotonic() - begun)) / (len(parts) - number))
+            reports.append(run(
+                made.suite, store=store, **runtime_of(how), cache=how.cache or "", dtype=how.dtype or "",
+                visits=visits, budget_s=left_s, progress=progress,
+            ))  # fmt: skip
+    return tuple(reports)
 
 
 def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:

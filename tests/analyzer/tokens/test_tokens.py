@@ -23,9 +23,9 @@ def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) ->
         stored = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], measure=False)
 
     assert found.complete
-    assert found.measured is not None
-    assert found.measured.measured > 0
-    assert again.measured is None  # what is stored is not measured again
+    assert all(report.measured > 0 for report in found.measured)
+    assert len(found.measured) == 2
+    assert again.measured == ()  # what is stored is not measured again
     assert stored.rows == found.rows
     short, between = found.rows
     prompts, steps = found.prompt.estimates, found.step.estimates
