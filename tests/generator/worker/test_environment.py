@@ -60,7 +60,15 @@ def test_a_preloaded_library_is_not_in_a_worker(monkeypatch):
 def test_the_temporary_folder_is_the_workers_own(tmp_path):
     found = worker_environment(tmp_path, given={"TMPDIR": "/tmp", "HOME": "/home/ann", "LD_PRELOAD": "x.so"})
 
-    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", "ORT_DISABLE_TELEMETRY": "1"}
+    ours = {"ORT_DISABLE_TELEMETRY": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
+    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", **ours}
+
+
+def test_no_array_of_a_worker_asks_for_huge_pages(tmp_path):
+    """Not even where the user wants them: weights would lie on them where an array was before."""
+    found = worker_environment(tmp_path, given={"NUMPY_MADVISE_HUGEPAGE": "1"})
+
+    assert found["NUMPY_MADVISE_HUGEPAGE"] == "0"
 
 
 def test_a_runtime_writes_nothing_into_the_home_folder(tmp_path, monkeypatch):
