@@ -213,8 +213,8 @@ def _measured(  # noqa: PLR0917  (what ``tokens`` has at hand)
 ) -> tuple[RunReport, ...]:
     """Measure the bricks that are missing, those of the prompt and those of the step apart.
 
-    A step does little but read its weights, one after the other. Between bricks of a prompt, which compute, the same
-    bricks read theirs faster than a model of nothing but such layers can.
+    A step does little but read its weights, one after the other, and a prompt computes: each is visited in turn with
+    bricks of its own kind, as its layers stand in their model.
     """
     begun = time.monotonic()
     reports = []

@@ -51,6 +51,8 @@ def causal_scores(graph: onnx.GraphProto, types: Mapping[str, TensorType], const
     Returns:
         Names of values; empty for a graph of one query, of which no key is still to come.
     """
+    if all(node.op_type != SOFTMAX for node in graph.node):
+        return frozenset()
     masks = _Masks(graph, types, constants)
     scores: set[str] = set()
     for node in graph.node:

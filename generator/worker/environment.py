@@ -43,9 +43,9 @@ _KEPT = frozenset({
 """Of these, a user's will that changes no latency, and without which a runtime may not load."""
 
 _PAGES = {"NUMPY_MADVISE_HUGEPAGE": "0"}
-"""NumPy asks for huge pages under its arrays, where a kernel grants them on request. A runtime's weights would lie on
-them by accident, where it takes memory that an array has left, and not in a model that it loads by itself: of a decoder
-that reads its weights for one token that is a quarter of the time (docs/measuring.md)."""
+"""NumPy asks for huge pages under its arrays, where a kernel grants them on request. A runtime's weights may come to
+lie on them by accident, where it takes memory that an array has left, and not in a model that it loads by itself: of a
+decoder that reads its weights for one token pages decide a quarter of the time (docs/measuring.md)."""
 
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 """Unless the user says otherwise. ONNX Runtime else writes an identity of the machine and a database of what it ran
