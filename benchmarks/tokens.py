@@ -1,14 +1,17 @@
 """The time of answers, predicted from bricks, beside a loop that generates them in ONNX Runtime (docs/llm.md).
 
     python benchmarks/tokens.py [--models NAME ...] [--prompts N ...] [--new N] [--visits N] [--out DIR]
+                                [--fuse-attention] [--weights int4|int8]
 
-For each decoder of the zoo, written with open lengths and seeded weights:
+For each decoder of the zoo, written with open lengths and seeded weights, as exported or as people deploy it:
 
 1. ``dlbricks.analyzer.tokens`` measures bricks of the prompt and of the step at a few lengths and predicts.
 2. Between its visits, in the same run, a loop executes the same two files: the prompt once, then one step per token,
    the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
-   looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
-   ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too.
+   looked up outside of that. It lives in a process of its own, a new one after every few answers: where memory comes
+   to lie decides a tenth of a step, and stays so for as long as a process lives. Where others take turns on the
+   processor, they stretch long executions more than short ones; so the processor time of the loop (with one thread,
+   the least tenth) stands beside ``undisturbed_ms`` too.
 3. Curves without every second length are read at the lengths that were left out.
 
 The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
@@ -49,6 +53,12 @@ from dlbricks.models import find_models
 
 _SHARE = 0.5
 """Of the time that bricks are measured in, what the loop takes."""
+
+_ANSWERS = 4
+"""Of each process of the loop, after its first one."""
+
+_FIRST = 2
+"""Tokens of that one, to no account."""
 
 _LOW = 0.1
 """Quantile of processor times that stands for a machine on which nothing else runs."""
@@ -112,6 +122,61 @@ class Loop:
         return taken, logits.numpy(), kept
 
 
+class Processes:
+    """A loop in a process of its own, and after each ``_ANSWERS`` of them in another one.
+
+    A new one answers once to no account, with the longest prompt.
+    """
+
+    def __init__(self, prompt: Path, step: Path, *, threads: int, longest: int) -> None:
+        self._given = (prompt, step, threads)
+        self._first = (longest, _FIRST)
+        self._context = multiprocessing.get_context("spawn")
+        self._left = 0
+        self._process: Any = None
+        self._pipe: Any = None
+        self.started = 0
+
+    def answer(self, prompt: int, new: int) -> list[Time]:
+        """The time of every token."""
+        if not self._left:
+            self._start()
+        self._left -= 1
+        return self._ask(prompt, new)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._pipe.close()
+            self._process.join()
+            self._process = None
+
+    def _start(self) -> None:
+        self.close()
+        self._pipe, other = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(other, *self._given), daemon=True)
+        self._process.start()
+        other.close()
+        self._ask(*self._first)
+        self._left = _ANSWERS
+        self.started += 1
+
+    def _ask(self, prompt: int, new: int) -> list[Time]:
+        self._pipe.send((prompt, new))
+        found: list[Time] = self._pipe.recv()
+        return found
+
+
+def _serve(pipe: Any, prompt: Path, step: Path, threads: int) -> None:
+    loop = Loop(prompt, step, threads=threads)
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(loop.answer(*asked))
+
+
 def _session(path: Path, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -129,7 +194,7 @@ class Beside:
         times: Of every token of every answer, by length of the prompt.
     """
 
-    loop: Loop
+    loop: Processes
     prompts: Sequence[int]
     new: int
     times: dict[int, list[list[Time]]] = field(default_factory=lambda: defaultdict(list))
@@ -160,7 +225,7 @@ def main() -> None:
     models = dict(earlier)
     with tempfile.TemporaryDirectory(prefix="dlbricks-tokens-") as folder:
         for name in options.models:
-            models[name] = _decoder(name, Path(folder), options)
+            models[", ".join((name, *_deployed(options)))] = _decoder(name, Path(folder), options)
             _write(models, target)
 
 
@@ -189,9 +254,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--visits", type=int, default=24, help="of each brick")
     parser.add_argument("--rounds", type=int, default=3, help="answers to each prompt at least")
     parser.add_argument("--files", type=Path, help="folder of NAME_prompt.onnx and NAME_step.onnx, else written anew")
+    parser.add_argument("--fuse-attention", action="store_true", help="attention as one operator")
+    parser.add_argument("--weights", choices=["int4", "int8"], help="how weights of products are stored")
     parser.add_argument("--db", type=Path, help="keep the measurements")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     return parser.parse_args()
+
+
+def _deployed(options: argparse.Namespace) -> list[str]:
+    """What is not as the exporter wrote it."""
+    return [*(["attention"] if options.fuse_attention else []), *([options.weights] if options.weights else [])]
 
 
 def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -199,14 +271,20 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     print(name, flush=True)
     longest = _POSITIONS.get(name, max(options.prompts) + options.new) - options.new
     prompts = sorted({min(length, longest) for length in options.prompts})
-    files = [(options.files or folder) / f"{name}_{part}.onnx" for part in ("prompt", "step")]
-    for file in files:
+    written = {
+        part: (options.files or folder) / f"{'-'.join((f'{name}_{part}', *_deployed(options)))}.onnx"
+        for part in ("prompt", "step")
+    }
+    files = [*written.values()]
+    for part, file in written.items():
         if not file.exists():
-            export_model(find_models([file.stem])[0], file, opened=True)
+            (source,) = find_models([f"{name}_{part}"])
+            export_model(source, file, opened=True, attention=options.fuse_attention, weights=options.weights)
     prompt, step = pair([str(file) for file in files])
     with machine_lock():
-        beside = Beside(Loop(*files, threads=options.threads), prompts, options.new)
-        beside.loop.answer(max(prompts), options.new)
+        loop = Processes(*files, threads=options.threads, longest=max(prompts))
+        beside = Beside(loop, prompts, options.new)
+        beside.one()
     with Store.open(options.db or folder / f"{name}.db") as store:
         found = tokens(
             prompt, step, store=store, prompts=prompts, new=options.new, visits=options.visits,
@@ -215,6 +293,7 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     with machine_lock():
         while any(len(beside.times[length]) < options.rounds for length in prompts):
             beside.one()
+        loop.close()
     if not found.complete:
         raise SystemExit(f"{name}: bricks are missing")
     return _beside(found, beside, options)
@@ -239,6 +318,7 @@ def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[
         "onnxruntime": ort.__version__,
         "threads": options.threads,
         "visits": options.visits,
+        "loops": beside.loop.started,
         "answers": rows,
         "left_out": halved,
         "disturbance": disturbance,
@@ -314,7 +394,8 @@ def _page(result: dict[str, Any]) -> str:
     lines.append("")
     lines += [
         f"- {name}: {one['date']}, ONNX Runtime {one['onnxruntime']}, threads: {one['threads']}, "
-        f"visits: {one['visits']}, up to {one['disturbance']:.0%} longer than quiet ones."
+        f"visits: {one['visits']}, processes of the loop: {one.get('loops', 1)}, "
+        f"up to {one['disturbance']:.0%} longer than quiet ones."
         for name, one in result["models"].items()
     ]
     lines.append("")

@@ -12,6 +12,7 @@ from .analyses import (
     duplicates,
     expansions,
     float64,
+    huge_pages,
     inserted,
     local_response,
     normalisations,
@@ -53,6 +54,7 @@ ANALYSES: tuple[Analysis, ...] = tuple(
         alternatives,
         batch,
         threads,
+        huge_pages,
         branches,
         inserted,
     )

@@ -87,12 +87,15 @@ class Option:
         default: Value where it is not given.
         choices: The values it takes; empty: any integer from 0.
         help: What it does, in one line.
+        later: Whether a stack names it only where it is not the default: those that were stored before there was this
+            option stay what they are.
     """
 
     name: str
     default: str
     choices: tuple[str, ...] = ()
     help: str = ""
+    later: bool = False
 
     def accepts(self, value: str) -> bool:
         """Whether a value is valid."""

@@ -103,4 +103,5 @@ def _resolved(backend: Backend, declared: Sequence[Option], device: str, given: 
             raise UsageError(
                 f"option {name} of backend {backend.name} cannot be {value!r}", remedy=f"use {known[name]}"
             )
-    return {option.name: given.get(option.name, option.default) for option in declared}
+    values = {option: given.get(option.name, option.default) for option in declared}
+    return {option.name: value for option, value in values.items() if not option.later or value != option.default}

@@ -28,6 +28,7 @@ from ...errors import (
 )
 from ..backends.base import WORKER_COMMAND
 from ..backends.custom_ops import files_of
+from ..backends.huge_pages import huge_page_variables
 from .environment import worker_environment
 from .redaction import redact_paths
 from .replies import (
@@ -109,6 +110,7 @@ class Worker:
 
     Args:
         command: Program and arguments; a runtime with pins of its own lives in an environment of its own.
+        variables: Of the environment, beside what reaches every worker.
 
     Attributes:
         greeting: What it answered first; None before that.
@@ -118,7 +120,7 @@ class Worker:
         WorkerCrashed: It could not be started.
     """
 
-    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND, variables: Mapping[str, str] | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="dlbricks-worker-"))
         work, temporary = self._folder / "work", self._folder / "tmp"
         work.mkdir()
@@ -130,7 +132,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=work,
-                env=worker_environment(temporary),
+                env=worker_environment(temporary, own=variables),
                 process_group=0,
                 bufsize=0,
             )
@@ -169,13 +171,13 @@ class Worker:
         """Start a worker and greet it.
 
         Raises:
-            BackendUnavailable: The runtime is not usable here.
+            BackendUnavailable: The runtime is not usable here, or the system cannot do what an option asks for.
             UsageError: An option is unknown or has a wrong value, or the backend does not compute in the precision.
             WorkerError: It died or did not answer.
         """
-        worker = cls(command=command)
+        own = dict(options or {})
+        worker = cls(command=command, variables=huge_page_variables(own))
         try:
-            own = dict(options or {})
             hello = Hello(backend, device, own, threads, Limits(memory_bytes), together, dtype, files_of(own))
             worker.greeting = worker.ask(hello, Greeting, Timeouts.hello)
         except BaseException:

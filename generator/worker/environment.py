@@ -52,7 +52,9 @@ _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 into the home folder, as soon as it is imported."""
 
 
-def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:
+def worker_environment(
+    temporary: Path, *, given: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """What a worker is started with.
 
     A measurement must say what it was taken under, and no stack records these variables: what is to take effect is an
@@ -62,7 +64,8 @@ def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = Non
     Args:
         temporary: The worker's own temporary folder, so that what a runtime leaves there goes with it.
         given: The variables to choose from; None: those of this process.
+        own: Those that an option of the backend stands for.
     """
     variables = os.environ if given is None else given
     kept = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
-    return {**_QUIET, **kept, **_PAGES, "TMPDIR": str(temporary)}
+    return {**_QUIET, **kept, **_PAGES, **(own or {}), "TMPDIR": str(temporary)}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..algorithms import PADDED, Algorithm
 from ..base import TF32, Option
+from ..huge_pages import HUGE_PAGES
 
 __all__ = ["GPU_OPTIONS", "LEVELS", "OPTIONS", "algorithms"]
 
@@ -31,6 +32,7 @@ OPTIONS = (
     Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
     Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
     Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
+    HUGE_PAGES,
 )
 """Part of every stack on the CPU."""
 

@@ -20,6 +20,7 @@ from ...network.network import Network
 from ...network.types import narrowed_to
 from ..base import ExecutedGraph, Option, Settings, bind, released
 from ..calling import CallingBackend
+from ..huge_pages import HUGE_PAGES
 from ..wording import Wording
 from .layout import Edges, changed_edges, copied_outputs, reading_one_of, with_edges
 from .memory import SharedMemory
@@ -38,6 +39,7 @@ OPTIONS = (
         "0",
         help="elements that share a scale where activations that meet compressed weights are quantized; 0: never",
     ),
+    HUGE_PAGES,
 )
 
 _PRECISIONS = {NATIVE: "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -23,6 +23,7 @@ from ...network.network import Network
 from ..algorithms import PADDED, Algorithm
 from ..base import TF32, Option, Settings, bind, released
 from ..calling import CallingBackend
+from ..huge_pages import HUGE_PAGES
 from .cuda import as_graph, enter_stream, missing_for_torch
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ _OPTIONS = (
     Option("onednn", "on", _SWITCH, "use oneDNN's kernels on the CPU"),
     Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
     Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
+    HUGE_PAGES,
 )
+
+_CPU = frozenset({"mode", "onednn", HUGE_PAGES.name})
+"""What a GPU has no use for, or has in another form."""
 
 _GPU_MODE = Option(
     "mode",
@@ -92,7 +97,7 @@ class TorchBackend(CallingBackend):
         """Some are of a GPU alone."""
         if device != "cuda":
             return _OPTIONS
-        return (_GPU_MODE, *(option for option in _OPTIONS if option.name not in {"mode", "onednn"}), *_GPU_OPTIONS)
+        return (_GPU_MODE, *(option for option in _OPTIONS if option.name not in _CPU), *_GPU_OPTIONS)
 
     def missing(self, device: str) -> str:
         """A build with CUDA, or the driver, where a GPU is asked for."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from dlbricks.analyzer.findings.analyses import branches, denormals, slow_kernels, threads
+from dlbricks.analyzer.findings.analyses import branches, denormals, huge_pages, slow_kernels, threads
 from dlbricks.analyzer.findings.analyses.measured import alternatives
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
@@ -73,6 +73,24 @@ def test_a_stack_that_computes_in_tf32_is_another_precision_and_no_framework(ben
     assert {kind: round(one.saving_ms, 1) for kind, one in found.items()} == {"framework": 1.0, "precision": 6.0}
     assert found["precision"].remedy.settings == {"tf32": "on"}
     assert "in TF32" in found["precision"].title
+
+
+@pytest.mark.parametrize("here", ["on", "off"])
+def test_stacks_with_and_without_huge_pages_are_held_against_each_other(
+    bench: Any, subject_of: SubjectOf, here: str
+) -> None:
+    """A stack without does not name the option."""
+    huge = replace(bench.plain, options=(*bench.plain.options, ("huge_pages", "on")))
+    stacks = {"off": bench.plain, "on": huge}
+    bench.run(stacks.pop(here), ms=10.0, bricks=bench.bricks(1.0))
+    ((there, other),) = stacks.items()
+    bench.run(other, ms=8.0)
+
+    found = found_by(alternatives, subject_of(bench))
+
+    assert found["options"].remedy.settings == {"huge_pages": there}
+    assert found["options"].saving_ms == pytest.approx(2.0, rel=0.01)
+    assert ("GLIBC_TUNABLES" in found["options"].remedy.code) == (there == "on")
 
 
 def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench: Any) -> None:
@@ -221,3 +239,18 @@ def test_denormals_are_tried_where_nothing_is_stored(bench: Any, subject_of: Sub
 
     assert not list(denormals.ANALYSIS.run(subject))
     assert [one.remedy.settings for one in denormals.ANALYSIS.ideas(subject)] == [{"denormal_as_zero": "on"}]
+
+
+@pytest.mark.parametrize(
+    ("reason", "least", "tried"), [("", 1, True), ("it is 'never'", 1, False), ("", 1 << 40, False)]
+)
+def test_huge_pages_are_tried_under_many_weights_where_the_system_has_them(
+    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, reason: str, least: int, tried: bool
+) -> None:
+    monkeypatch.setattr(huge_pages, "why_no_huge_pages", lambda: reason)
+    monkeypatch.setattr(huge_pages, "_LEAST", least)
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+
+    found = [one.remedy.settings for one in huge_pages.ANALYSIS.ideas(subject_of(bench))]
+
+    assert found == ([{"huge_pages": "on"}] if tried else [])

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from .....constructor.choice import narrows
 from .....db import Measurement, Stack, Subject
 from .....generator.backends.base import TF32
+from .....generator.backends.huge_pages import HUGE_PAGES
 from ...analysis import LATENCY, Analysis
 from ...finding import Finding, Remedy
 from ...subject import Subject as Model
+from .. import huge_pages
 from .beside import Beside
 
 __all__ = ["ANALYSIS"]
@@ -73,7 +75,7 @@ def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stac
     """What kind of other way it is, where it differs from the base in one thing alone."""
     ours, theirs = stacks[base.stack], stacks[other.stack]
     threads, dtype = other.conditions.threads, other.conditions.dtype
-    changed = {name: value for name, value in theirs.options if dict(ours.options).get(name) != value}
+    changed = _changed(dict(ours.options), dict(theirs.options))
     differs = {
         "threads": threads != base.conditions.threads,
         "precision": dtype != base.conditions.dtype or narrows(ours) != narrows(theirs),
@@ -95,10 +97,17 @@ def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stac
             remedy = Remedy("backend", f"Run with {versions or theirs.backend}.", {"backend": theirs.backend})
         case ["options"]:
             words = ", ".join(f"{name}={value}" for name, value in changed.items())
-            remedy = Remedy("session_option", f"Run with {words}.", changed)
+            code = huge_pages.REMEDY.code if changed == huge_pages.REMEDY.settings else ""
+            remedy = Remedy("session_option", f"Run with {words}.", changed, code)
         case _:
             return None
     return kinds[0], remedy
+
+
+def _changed(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Options that have another value there; stacks do not name an option that came later where it has its default."""
+    changed = {name: value for name, value in theirs.items() if ours.get(name) != value}
+    return changed | {one.name: one.default for one in (HUGE_PAGES,) if one.name in ours and one.name not in theirs}
 
 
 ANALYSIS = Analysis("alternatives", frozenset({LATENCY}), _run)
