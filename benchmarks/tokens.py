@@ -8,10 +8,9 @@ For each decoder of the zoo, written with open lengths and seeded weights, as ex
 1. ``dlbricks.analyzer.tokens`` measures bricks of the prompt and of the step at a few lengths and predicts.
 2. Between its visits, in the same run, a loop executes the same two files: the prompt once, then one step per token,
    the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
-   looked up outside of that. It lives in a process of its own, a new one after every few answers: where memory comes
-   to lie decides a tenth of a step, and stays so for as long as a process lives. Where others take turns on the
-   processor, they stretch long executions more than short ones; so the processor time of the loop (with one thread,
-   the least tenth) stands beside ``undisturbed_ms`` too.
+   looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
+   ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too. It
+   lives in one process, and where that one's memory came to lie is part of what it takes (docs/measuring.md).
 3. Curves without every second length are read at the lengths that were left out.
 
 The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask
@@ -25,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -53,12 +51,6 @@ from dlbricks.models import find_models
 
 _SHARE = 0.5
 """Of the time that bricks are measured in, what the loop takes."""
-
-_ANSWERS = 4
-"""Of each process of the loop, after its first one."""
-
-_FIRST = 2
-"""Tokens of that one, to no account."""
 
 _LOW = 0.1
 """Quantile of processor times that stands for a machine on which nothing else runs."""
@@ -122,61 +114,6 @@ class Loop:
         return taken, logits.numpy(), kept
 
 
-class Processes:
-    """A loop in a process of its own, and after each ``_ANSWERS`` of them in another one.
-
-    A new one answers once to no account, with the longest prompt.
-    """
-
-    def __init__(self, prompt: Path, step: Path, *, threads: int, longest: int) -> None:
-        self._given = (prompt, step, threads)
-        self._first = (longest, _FIRST)
-        self._context = multiprocessing.get_context("spawn")
-        self._left = 0
-        self._process: Any = None
-        self._pipe: Any = None
-        self.started = 0
-
-    def answer(self, prompt: int, new: int) -> list[Time]:
-        """The time of every token."""
-        if not self._left:
-            self._start()
-        self._left -= 1
-        return self._ask(prompt, new)
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._pipe.close()
-            self._process.join()
-            self._process = None
-
-    def _start(self) -> None:
-        self.close()
-        self._pipe, other = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(other, *self._given), daemon=True)
-        self._process.start()
-        other.close()
-        self._ask(*self._first)
-        self._left = _ANSWERS
-        self.started += 1
-
-    def _ask(self, prompt: int, new: int) -> list[Time]:
-        self._pipe.send((prompt, new))
-        found: list[Time] = self._pipe.recv()
-        return found
-
-
-def _serve(pipe: Any, prompt: Path, step: Path, threads: int) -> None:
-    loop = Loop(prompt, step, threads=threads)
-    while True:
-        try:
-            asked = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(loop.answer(*asked))
-
-
 def _session(path: Path, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -194,7 +131,7 @@ class Beside:
         times: Of every token of every answer, by length of the prompt.
     """
 
-    loop: Processes
+    loop: Loop
     prompts: Sequence[int]
     new: int
     times: dict[int, list[list[Time]]] = field(default_factory=lambda: defaultdict(list))
@@ -282,9 +219,8 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
             export_model(source, file, opened=True, attention=options.fuse_attention, weights=options.weights)
     prompt, step = pair([str(file) for file in files])
     with machine_lock():
-        loop = Processes(*files, threads=options.threads, longest=max(prompts))
-        beside = Beside(loop, prompts, options.new)
-        beside.one()
+        beside = Beside(Loop(*files, threads=options.threads), prompts, options.new)
+        beside.loop.answer(max(prompts), options.new)
     with Store.open(options.db or folder / f"{name}.db") as store:
         found = tokens(
             prompt, step, store=store, prompts=prompts, new=options.new, visits=options.visits,
@@ -293,7 +229,6 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     with machine_lock():
         while any(len(beside.times[length]) < options.rounds for length in prompts):
             beside.one()
-        loop.close()
     if not found.complete:
         raise SystemExit(f"{name}: bricks are missing")
     return _beside(found, beside, options)
@@ -318,7 +253,6 @@ def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[
         "onnxruntime": ort.__version__,
         "threads": options.threads,
         "visits": options.visits,
-        "loops": beside.loop.started,
         "answers": rows,
         "left_out": halved,
         "disturbance": disturbance,
@@ -394,8 +328,7 @@ def _page(result: dict[str, Any]) -> str:
     lines.append("")
     lines += [
         f"- {name}: {one['date']}, ONNX Runtime {one['onnxruntime']}, threads: {one['threads']}, "
-        f"visits: {one['visits']}, processes of the loop: {one.get('loops', 1)}, "
-        f"up to {one['disturbance']:.0%} longer than quiet ones."
+        f"visits: {one['visits']}, up to {one['disturbance']:.0%} longer than quiet ones."
         for name, one in result["models"].items()
     ]
     lines.append("")

@@ -11,7 +11,7 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from tokens import Loop, Processes, _against, _spread
+from tokens import Loop, _against, _spread
 
 BODY = """
     t = Transpose<perm=[0, 2, 1]>(present_key)
@@ -73,15 +73,3 @@ def test_errors_are_relative_to_what_the_loop_took() -> None:
     assert found["loop_token_quiet_ms"] == pytest.approx(4.2)
     assert found["token_quiet_error"] == pytest.approx(4 / 4.2 - 1)
     assert _spread([-0.3, 0.1, 0.2]) == {"count": 3, "median": 0.2, "p90": pytest.approx(0.28), "worst": 0.3}
-
-
-def test_a_loop_goes_on_in_a_new_process_after_a_few_answers(tmp_path: Path) -> None:
-    prompt, step = write(PROMPT, tmp_path / "prompt.onnx"), write(STEP, tmp_path / "step.onnx")
-    loop = Processes(prompt, step, threads=1, longest=6)
-
-    times = [loop.answer(4, 3) for _ in range(5)]
-    loop.close()
-
-    assert [len(one) for one in times] == [3] * 5
-    assert loop.started == 2
-    assert all(elapsed > 0 and cpu > 0 for one in times for elapsed, cpu in one)
