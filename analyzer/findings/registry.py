@@ -8,23 +8,21 @@ from .analyses import (
     branches,
     broken_fusion,
     conversions,
-    denormals,
     duplicates,
     expansions,
     float64,
-    huge_pages,
     inserted,
     local_response,
     normalisations,
     one_hot,
     roundings,
     slow_kernels,
-    threads,
     transposes,
     unfolded,
 )
 from .analyses.measured import alternatives, batch, fusions, padding, roofline
 from .analyses.precision import quantisation
+from .analyses.settings import denormals, huge_pages, threads
 from .analysis import Analysis
 
 __all__ = ["ANALYSES"]

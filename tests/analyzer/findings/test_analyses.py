@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from dlbricks.analyzer.findings.analyses import branches, denormals, huge_pages, slow_kernels, threads
+from dlbricks.analyzer.findings.analyses import branches, slow_kernels
 from dlbricks.analyzer.findings.analyses.measured import alternatives
+from dlbricks.analyzer.findings.analyses.settings import denormals, huge_pages, threads
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.subject import Subject

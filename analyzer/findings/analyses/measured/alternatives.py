@@ -16,7 +16,7 @@ from .....generator.backends.huge_pages import HUGE_PAGES
 from ...analysis import LATENCY, Analysis
 from ...finding import Finding, Remedy
 from ...subject import Subject as Model
-from .. import huge_pages
+from ..settings import huge_pages
 from .beside import Beside
 
 __all__ = ["ANALYSIS"]

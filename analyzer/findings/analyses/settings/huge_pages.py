@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ....errors import UsageError
-from ....generator.backends.huge_pages import HUGE_PAGES, VARIABLE, why_no_huge_pages
-from ....generator.backends.registry import get
-from ..analysis import LATENCY, Analysis, Idea
-from ..finding import Remedy
-from ..subject import Subject
+from .....errors import DlbricksError
+from .....generator.backends.huge_pages import HUGE_PAGES, VARIABLE, why_no_huge_pages
+from .....generator.backends.registry import get
+from ...analysis import LATENCY, Analysis, Idea
+from ...finding import Remedy
+from ...subject import Subject
 
 __all__ = ["ANALYSIS", "REMEDY"]
 
@@ -43,7 +43,7 @@ def _has_option(backend: str, device: str) -> bool:
     """Whether a backend has it on a device."""
     try:
         get(backend).resolve(device, REMEDY.settings)
-    except UsageError:
+    except DlbricksError:
         return False
     return True
 

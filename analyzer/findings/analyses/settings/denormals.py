@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..analysis import LATENCY, Analysis, Idea
-from ..finding import Finding, Remedy
-from ..subject import Subject
+from ...analysis import LATENCY, Analysis, Idea
+from ...finding import Finding, Remedy
+from ...subject import Subject
 
 __all__ = ["ANALYSIS"]
 

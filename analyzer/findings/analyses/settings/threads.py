@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ....generator.machine.cores import physical_cores
-from ..analysis import LATENCY, Analysis, Idea
-from ..finding import Remedy
-from ..subject import Subject
+from .....generator.machine.cores import physical_cores
+from ...analysis import LATENCY, Analysis, Idea
+from ...finding import Remedy
+from ...subject import Subject
 
 __all__ = ["ANALYSIS"]
 

@@ -1,0 +1,1 @@
+"""What is missed in how a model is run, not in what it computes: threads, pages, values that processors mind."""
