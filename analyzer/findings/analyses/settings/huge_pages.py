@@ -2,7 +2,7 @@
 
 A model that reads many weights for little arithmetic (a decoder's step, large products of one row) waits for the
 processor to find its pages. What it saves is not predicted: what is stored with the option is compared by
-``alternatives``, and otherwise it is tried. The results of the model are the same bits.
+``alternatives``, and otherwise it is tried.
 """
 
 from __future__ import annotations
