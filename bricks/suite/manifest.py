@@ -99,7 +99,7 @@ def _well_described(manifest: dict[str, Any]) -> bool:
         and all(_are_levels(entry.get("distances", [])) for entry in manifest["bricks"])
         and all(_are_variants(entry.get("boundary", [])) for entry in manifest["bricks"])
         and _counts_occurrences(manifest.get("annotations"))
-        and _are_levels(list(manifest.get("levels", {}).values()))
+        and _are_levels_by_name(manifest.get("levels", {}))
     )
 
 
@@ -108,6 +108,10 @@ def _are_levels(distances: object) -> bool:
     return isinstance(distances, list) and all(
         type(distance) is int and 0 < distance <= _MAX_FOOTPRINT_BYTES for distance in distances
     )
+
+
+def _are_levels_by_name(levels: object) -> bool:
+    return isinstance(levels, dict) and _are_levels(list(levels.values()))
 
 
 def _are_variants(boundary: object) -> bool:

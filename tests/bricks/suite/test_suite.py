@@ -460,6 +460,8 @@ def test_foreign_manifests(tmp_path: Path, manifest: str, reason: str) -> None:
         {"bricks": [{"key": "0" * 64, "sha256": "0" * 64, "bytes": 1}] * 2},
         {"annotations": {"model": 1}},
         {"levels": {"model": "8MiB"}},
+        {"levels": []},
+        {"levels": [1048576]},
     ],
 )
 def test_damaged_manifests(tmp_path: Path, bricks: dict[str, Brick], change: dict[str, object]) -> None:
