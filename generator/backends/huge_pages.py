@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 
 from ...errors import BackendUnavailable
+from ..machine.memory import huge_pages
 from .base import Option
 
 __all__ = ["HUGE_PAGES", "VARIABLE", "huge_page_variables", "why_no_huge_pages"]
@@ -24,19 +24,17 @@ VARIABLE = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 """The allocator asks for huge pages by ``madvise`` (glibc manual, 'Memory Allocation Tunables')."""
 
 _SINCE = (2, 35)
-_KERNEL = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def why_no_huge_pages() -> str:
     """Why the option would change nothing here, in one line; empty where it may."""
-    try:
-        modes = _KERNEL.read_text()
-    except OSError:
-        return "the kernel has no transparent huge pages"
-    if "[never]" in modes:
-        return f"{_KERNEL} is 'never'"
-    if "[always]" in modes:
-        return f"{_KERNEL} is 'always': memory lies on huge pages as it is"
+    match huge_pages():
+        case None:
+            return "the kernel has no transparent huge pages"
+        case "never":
+            return "the kernel is set to give huge pages never"
+        case "always":
+            return "the kernel is set to give huge pages always: memory lies on them as it is"
     name, version = platform.libc_ver()
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if name != "glibc" or numbers < _SINCE:

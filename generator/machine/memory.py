@@ -1,4 +1,4 @@
-"""The private memory of this process, and a limit on it."""
+"""The private memory of this process, a limit on it, and the pages that the system gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import contextlib
 import resource
 from pathlib import Path
 
-__all__ = ["limit_memory", "private_bytes"]
+__all__ = ["huge_pages", "limit_memory", "private_bytes"]
+
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def huge_pages() -> str | None:
+    """When memory is taken in large pages: ``always``, ``madvise`` or ``never``; None where the kernel does not say."""
+    with contextlib.suppress(OSError):
+        return _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0] or None
+    return None
 
 
 def limit_memory(allowance: int | None) -> None:

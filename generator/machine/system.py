@@ -16,12 +16,12 @@ import psutil
 
 from ...db.values import System
 from .cores import physical_cores
+from .memory import huge_pages
 from .nvml import gpu_state
 
 __all__ = ["Quietness", "machine_state", "probe_system", "quietness"]
 
 _CPUS = Path("/sys/devices/system/cpu")
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ISA = frozenset({
     "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl",
     "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx512_vbmi", "avx512_vbmi2", "amx_tile", "amx_bf16", "amx_int8",
@@ -76,7 +76,7 @@ def machine_state() -> dict[str, object]:
         "cpus_allowed": len(os.sched_getaffinity(0)),
         "affinity": _ranges(sorted(os.sched_getaffinity(0))),
         "cpu_quota": _quota(),
-        "huge_pages": _chosen(_text(_HUGE_PAGES)),
+        "huge_pages": huge_pages(),
         "temperature_c": _temperature(),
         "memory_available_gib": round(psutil.virtual_memory().available / 2**30, 1),
         "virtual": "hypervisor" in (_cpuinfo().get("flags") or "").split(),
@@ -206,11 +206,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def _chosen(text: str) -> str | None:
-    """Of the choices that the kernel lists, the one in brackets."""
-    return text.partition("[")[2].partition("]")[0] or None
 
 
 def _temperature() -> float | None:

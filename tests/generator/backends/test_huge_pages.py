@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dlbricks.errors import BackendUnavailable
 from dlbricks.generator.backends import huge_pages, registry
+from dlbricks.generator.machine import memory
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.requests import Prepare
 
@@ -24,7 +25,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
         file = tmp_path / "enabled"
         if modes is not None:
             file.write_text(modes)
-        monkeypatch.setattr(huge_pages, "_KERNEL", file)
+        monkeypatch.setattr(memory, "_HUGE_PAGES", file)
         monkeypatch.setattr(platform, "libc_ver", lambda: libc)
 
     return set_to
